@@ -50,6 +50,10 @@ class FakeQueue:
     def lose(self) -> None:
         self.is_lost = True
 
+    @property
+    def lost_reason(self) -> str:
+        return "a test took it" if self.is_lost else "it was handed back" if self.is_back else ""
+
     def _record(self, base: int) -> int:
         if self.is_lost or self.is_back:
             raise LostQueueError(self.topic, self.queue)
@@ -147,6 +151,9 @@ class FakeClaims:
             if journal.owner is None:
                 self.owned[key] = FakeQueue(*key, journal)
                 self._on_taken(self.owned[key])
+
+    def has_new(self) -> bool:
+        return not set(self._group.queues(self._selection)) <= self._group.journals.keys()
 
     def stop(self) -> None:
         assert all(each.is_back for each in self.owned.values())

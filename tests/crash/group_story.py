@@ -94,7 +94,7 @@ def services(store: Store, files: Files, clock: ManualClock) -> tuple[Groups, In
     context = make_context(store.path, files=files, clock=clock)
     context = attrs.evolve(context, read_only=store.read_only)
     groups = Groups(context, store)
-    return groups, Intake(groups, PlainRetries())
+    return groups, Intake(groups, PlainRetries(), store.work_wakes())
 
 
 def take(groups: Groups, topic: str = TOPIC, queue: int = 0, group: str = GROUP) -> OwnedQueue:
@@ -202,7 +202,6 @@ class GroupStory:
 
     def _reopen(self) -> None:
         """Close the store and open it again, while the consumer lives on in another process."""
-        self.intake.stop()
         self.store.close()
         self.store, groups, self.intake = opened(self.disk, self.clock)
         self.groups = groups

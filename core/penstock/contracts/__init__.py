@@ -39,6 +39,7 @@ from penstock.contracts.base import (
     SpawnWorker,
     Stoppable,
     Strategy,
+    WorkWakes,
     limits,
 )
 from penstock.contracts.consumer import (
@@ -142,6 +143,7 @@ __all__ = [
     "TopicConfig",
     "Trust",
     "Vote",
+    "WorkWakes",
     "batch_topics",
     "find_in_index_file",
     "index_file_add",

@@ -47,11 +47,36 @@ class Stoppable(Protocol):
         """End the thread and wait for its last step."""
 
 
+class WorkWakes(Protocol):
+    """Wakes background work of extensions in the process that has the store open for writing, from any process.
+
+    All extensions share one wake word, so a wake may be about the work of another one. `wake` is safe from any thread.
+    """
+
+    def ask(self) -> bool:
+        """Call before a look for work: a `wake` after the look then ends `rest`. Return False if wakes do not arrive."""
+
+    def go_on(self) -> None:
+        """Call after a look that found work: wakes of other processes do not end the next pause."""
+
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Return after a `wake` since `ask`, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+
+    def wake(self, *, always: bool = False) -> None:
+        """Call after work was made; costs one system call unless the work waits. With `always`, also if it has not asked."""
+
+
 class SpawnWorker(Protocol):
     """Starts a background thread; in tests, the returned object may run its step only when the test requests it."""
 
-    def __call__(self, name: str, step: Callable[[], float | None]) -> Stoppable:
-        """Call `step` now, and repeatedly after as many seconds as it returns; None waits for `wake`."""
+    def __call__(
+        self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
+    ) -> Stoppable:
+        """Call `step` now, and repeatedly after as many seconds as it returns; None waits for `wake`.
+
+        With `wakes`, other processes end the pause as well, after a `step` that has called
+        `wakes.ask()`.
+        """
 
 
 @attrs.frozen(kw_only=True)

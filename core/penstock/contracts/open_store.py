@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from penstock.contracts.base import WorkWakes
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
@@ -18,8 +19,11 @@ class MessageWaiter(Protocol):
     def go_on(self) -> None:
         """Call after a check that found something."""
 
-    def rest(self, at_most_s: float | None = None) -> None:
-        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds.
+
+        Returns whether it was woken.
+        """
 
     def interrupt(self) -> None:
         """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
@@ -110,3 +114,6 @@ class OpenStore(Protocol):
 
     def waiter(self) -> MessageWaiter:
         """Return an object with which one thread waits for new messages."""
+
+    def work_wakes(self) -> WorkWakes:
+        """Return an object to wake background work in the writing process, to be passed to `Context.spawn` there."""

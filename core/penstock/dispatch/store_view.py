@@ -97,6 +97,6 @@ def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
     return log
 
 
-def refuse_background_work(name: str, step: object) -> Stoppable:
+def refuse_background_work(name: str, step: object, wakes: object = None) -> Stoppable:
     """Raise; passed as `Context.spawn` for a store in which nothing may run in the background."""
     raise AssertionError(f"{name}: no background work in a store that is not opened")

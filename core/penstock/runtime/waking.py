@@ -1,9 +1,11 @@
 """Waking: how readers that wait for messages are notified, in the writing process and in those that read its store.
 
-The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. Layout
-(native order, little-endian)::
+The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. A second word
+is for the other direction: background work of the writer sleeps on it, and any process wakes it. Layout (native order,
+little-endian)::
 
-    file := magic 8s  boot 40s  zero[16]  word i32  zero[60]  aside i32  zero*      # 4096 bytes
+    file := magic 8s  boot 40s  zero[16]  word i32  zero[60]  aside i32  zero[60]  word i32  zero[60]  aside i32  zero*
+                                                                                                       # 4096 bytes
 
 Invariants:
     * The file affects only how long a reader sleeps. Wrong or missing content costs some milliseconds, never a
@@ -34,19 +36,27 @@ logger = get_logger(__name__)
 
 SIZE = 4096
 _MAGIC, _BOOT_SIZE = b"PSTKWAKE", 40
-_WORD_AT, _ASIDE_AT = 64, 128
+# Where a word is, and the one aside of it.
+MESSAGES, WORK = (64, 128), (192, 256)
 # The pause between two checks if wakes arrive. A reader waits this long only if the writer was killed during a wake.
 _LONG_S = 0.25
 # The pauses between two checks if no wakes arrive; they grow while no message arrives.
 _SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+# The longest pause of background work: a wake file that was removed is noticed after it.
+_WORK_REST_S = 10.0
 # A writer wakes once a round, so between setting the bit and reading it there is one wake, rarely more.
 _TRIES_MAX = 100
 # After this many wakes in a row for other readers' messages, the reader pauses before the next check, each time longer.
 _IN_VAIN_MAX, _VAIN_REST_MAX_S = 3, 0.01
 
 
+Word = tuple[int, int]
+
+
 class WakeMap:
-    """The word of one store, mapped. Safe from any thread.
+    """The words of one store, mapped. Safe from any thread.
+
+    Methods that take `word` are about readers that wait for messages (`MESSAGES`), or about background work of the writer (`WORK`).
 
     Attributes:
         is_of_this_boot: whether a writer on this machine has opened the store since the machine was booted.
@@ -56,7 +66,10 @@ class WakeMap:
         self._file = file
         memory = files.memory(SIZE) if file is None else file.map(SIZE, writable=True)
         descriptor = None if file is None else file.descriptor
-        self._word = WakeWord(memory, _WORD_AT, _ASIDE_AT, -1 if descriptor is None else descriptor)
+        self._words = {
+            each: WakeWord(memory, *each, -1 if descriptor is None else descriptor)
+            for each in (MESSAGES, WORK)
+        }
         head = _head(files)
         is_known = head.strip(b"\0") != _MAGIC
         self.is_of_this_boot = file is None or (is_known and file.pread(len(head), 0) == head)
@@ -93,32 +106,32 @@ class WakeMap:
         """The file's inode number; 0 if there is no file."""
         return 0 if self._file is None else self._file.inode
 
-    def ask(self) -> int:
+    def ask(self, word: Word = MESSAGES) -> int:
         """Request that the next wake changes the word; return its current value. Raises `OSError` if the file is truncated."""
         for _ in range(_TRIES_MAX):
-            self._word.ask()
-            seen = self._read()
+            self._words[word].ask()
+            seen = self._read(word)
             # Even if a wake came in between.
             if seen & 1:
                 return seen
         raise OSError(errno.EAGAIN, "the wake word changes each time it is set")
 
-    def _read(self) -> int:
+    def _read(self, word: Word) -> int:
         if self._file is None:
-            return self._word.read()
-        data = self._file.pread(4, _WORD_AT)
+            return self._words[word].read()
+        data = self._file.pread(4, word[0])
         if len(data) < 4:  # noqa: PLR2004 - the word's own size
             # Truncated within a page that is still mapped: a value set in that page is not in the file.
             raise OSError(errno.EIO, "the wake file is truncated")
         return int.from_bytes(data, "little", signed=True)
 
-    def sleep(self, seen: int, at_most_s: float) -> bool:
+    def sleep(self, seen: int, at_most_s: float, word: Word = MESSAGES) -> bool:
         """Return True when the word differs from `seen`, False after `at_most_s` seconds."""
-        return self._word.sleep(seen, int(at_most_s * 1e9))
+        return self._words[word].sleep(seen, int(at_most_s * 1e9))
 
-    def wake(self, *, always: bool = False) -> bool:
-        """Wake all waiting readers; return whether there were any. For the writer: see `WakeWord`."""
-        return self._word.wake(always=always)
+    def wake(self, *, always: bool = False, word: Word = MESSAGES) -> bool:
+        """Wake all that wait; return whether there were any: see `WakeWord`."""
+        return self._words[word].wake(always=always)
 
     def close(self) -> None:
         """Close the file; a reader that still sleeps soon checks again, and finds the store closed."""
@@ -216,8 +229,11 @@ class Waiter:
         """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
         self._wakes.interrupt()
 
-    def rest(self, at_most_s: float | None = None) -> None:
-        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds.
+
+        Returns whether it was woken.
+        """
         self._vain = self._vain + 1 if self._has_rested and self._was_woken else 0
         short_s = _SHORT_S[min(self._looks, len(_SHORT_S) - 1)]
         self._looks += 1
@@ -230,6 +246,7 @@ class Waiter:
                 time.sleep(min(short_s, _VAIN_REST_MAX_S))
         else:
             self._wakes.look_again()
+        return self._was_woken
 
     def _sleep(self, at_most_s: float) -> bool:
         """Sleep until a wake; return False after `at_most_s` seconds."""
@@ -242,6 +259,49 @@ class Waiter:
             self._wakes.lose()
             time.sleep(_SHORT_S[0])
             return False
+
+
+class WorkWaiter:
+    """Waking background work in the writing process, from any process (`contracts.WorkWakes`). Safe from any thread."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self._map: WakeMap | None = None
+        self._seen = 0
+
+    def ask(self) -> bool:
+        """Call before a look for work: a `wake` after the look then ends `rest`. Return False if wakes do not arrive."""
+        self._map = self._wakes.map()
+        try:
+            if self._map is not None:
+                self._seen = self._map.ask(WORK)
+        except OSError:
+            self._map = None
+        return self._map is not None
+
+    def go_on(self) -> None:
+        """Call after a look that found work: wakes do not end the next pause."""
+        self._map = None
+
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Return after a `wake` since `ask`, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+        known, self._map = self._map, None
+        if known is None:
+            return False
+        try:
+            known.sleep(self._seen, _WORK_REST_S if at_most_s is None else at_most_s, WORK)
+        except OSError:
+            return False
+        return True
+
+    def wake(self, *, always: bool = False) -> None:
+        """Call after work was made: end `rest` in the writing process; with `always`, also if it has not asked."""
+        try:
+            known = self._wakes.map()
+            if known is not None:
+                known.wake(always=always, word=WORK)
+        except OSError:
+            self._wakes.lose()
 
 
 def _open(files: Files, path: Path) -> File | None:

@@ -20,14 +20,30 @@ logger = get_logger(__name__)
 OnError = Callable[[str, Exception], None]
 
 
+class _Wakes(Protocol):
+    """What a thread may rest with instead; see `contracts.WorkWakes`."""
+
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Return when there may be work, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+
+    def wake(self, *, always: bool = False) -> None:
+        """End `rest`."""
+
+
 class Worker:
     """A thread that runs a step again and again (`contracts.Stoppable`). Safe from any thread."""
 
     def __init__(
-        self, name: str, step: Callable[[], float | None], on_error: OnError, limit_s: float
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        on_error: OnError,
+        limit_s: float,
+        wakes: _Wakes | None = None,
     ) -> None:
         self.name = name
         self._step = step
+        self._wakes = wakes
         self._on_error = on_error
         self._limit_s = limit_s
         # Released while a wake is pending, so that waking costs one call while a step runs.
@@ -50,7 +66,11 @@ class Worker:
             finally:
                 self.since = 0.0
             if not self._stopping:
-                self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
+                self._rest(pause)
+
+    def _rest(self, pause: float | None) -> None:
+        if self._wakes is None or not self._wakes.rest(pause):
+            self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
 
     def wake(self) -> None:
         """Run the step now, or once more after the current step."""
@@ -58,6 +78,8 @@ class Worker:
             # Another thread may have released it since.
             with contextlib.suppress(RuntimeError):
                 self._asleep.release()
+        if self._wakes is not None:
+            self._wakes.wake(always=True)
 
     def tell(self) -> None:
         """Request the thread to end, without waiting."""
@@ -74,6 +96,11 @@ class Worker:
     def is_alive(self) -> bool:
         """Whether the thread still runs; False in the thread itself, which cannot wait for its own end."""
         return self._thread.is_alive() and threading.current_thread() is not self._thread
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
 
     def join(self) -> None:
         """Wait for the thread's end, without a time limit."""
@@ -132,11 +159,23 @@ class WorkerGroup:
         self._workers: list[Watched] = []
         self._warned_since: dict[str, float] = {}
 
-    def __call__(self, name: str, step: Callable[[], float | None]) -> Worker:
+    def __call__(
+        self, name: str, step: Callable[[], float | None], wakes: _Wakes | None = None
+    ) -> Worker:
         """Start a thread; see `contracts.SpawnWorker`."""
-        worker = Worker(name, step, self._on_error, self.limit_s)
+        worker = Worker(name, step, self._on_error, self.limit_s, wakes)
         self._workers.append(worker)
+        self._drop_ended()
         return worker
+
+    def _drop_ended(self) -> None:
+        """Forget threads that have ended: consumers come and go, and the store may stay open for months."""
+        for each in list(self._workers):
+            if isinstance(each, Worker) and each.has_ended:
+                # Another thread may have been faster.
+                with contextlib.suppress(ValueError):
+                    self._workers.remove(each)
+                self._warned_since.pop(each.name, None)
 
     def adopt(self, worker: "Watched") -> None:
         """Watch a thread that was started elsewhere, and wait for it at the end like for the others."""
@@ -145,7 +184,7 @@ class WorkerGroup:
     def watch(self) -> float:
         """Log a warning, once a step, for steps that take too long; return the seconds until the next call."""
         now = time.monotonic()
-        for worker in self._workers:
+        for worker in list(self._workers):
             since = worker.since
             is_slow = since and now - since >= self._slow_s
             if is_slow and self._warned_since.get(worker.name) != since:
@@ -158,9 +197,9 @@ class WorkerGroup:
 
     def stop(self) -> None:
         """End all threads, including the strategies'; waits for each up to the time limit."""
-        for worker in self._workers:
+        for worker in list(self._workers):
             worker.tell()
-        for worker in self._workers:
+        for worker in list(self._workers):
             worker.stop()
 
     def hanging(self) -> list[StuckStep]:
@@ -168,7 +207,7 @@ class WorkerGroup:
         now = time.monotonic()
         return [
             StuckStep(worker.name, now - (worker.since or now), worker.place())
-            for worker in self._workers
+            for worker in list(self._workers)
             if worker.is_alive
         ]
 
@@ -186,7 +225,7 @@ class WorkerGroup:
         """Run `job` in a new thread once every thread has ended, without a time limit."""
 
         def wait() -> None:
-            for worker in self._workers:
+            for worker in list(self._workers):
                 worker.join()
             job()
 

@@ -20,6 +20,7 @@ from penstock.contracts import (
     Dispatcher,
     QueueIndex,
     SpawnWorker,
+    WorkWakes,
 )
 from penstock.contracts.foreign import Foreign
 from penstock.contracts.geometry import Geometry
@@ -183,10 +184,12 @@ class Opener(Choices):
         self._given_spawn = spawn
         self._engine: Engine | None = None
 
-    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
+    def _spawn(
+        self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
+    ) -> Any:
         if self._given_spawn is not None:
-            return self._given_spawn(name, StopAfterError(name, step, self._worker_failed))
-        return self._crew(name, step)
+            return self._given_spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
+        return self._crew(name, step, wakes)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error(

@@ -16,6 +16,7 @@ from penstock.contracts import (
     Extension,
     MessageWaiter,
     TopicConfig,
+    WorkWakes,
 )
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
@@ -46,7 +47,7 @@ from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
-from penstock.runtime.waking import Waiter, Wakes
+from penstock.runtime.waking import Waiter, Wakes, WorkWaiter
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
@@ -169,6 +170,11 @@ class Store(Reader, Producer):
         """Return an object with which one thread waits for new messages, of this or another process."""
         self._check_open()
         return Waiter(self._wakes)
+
+    def work_wakes(self) -> WorkWakes:
+        """Return an object with which any process wakes background work of an extension in the writing process."""
+        self._check_open()
+        return WorkWaiter(self._wakes)
 
     def leave(self) -> None:
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""

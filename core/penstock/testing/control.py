@@ -49,8 +49,10 @@ class ManualWorkers:
     def __init__(self) -> None:
         self.by_name: dict[str, ManualWorker] = {}
 
-    def __call__(self, name: str, step: Callable[[], float | None]) -> ManualWorker:
-        """Create a worker."""
+    def __call__(
+        self, name: str, step: Callable[[], float | None], wakes: object = None
+    ) -> ManualWorker:
+        """Create a worker; nothing wakes it but the test."""
         self.by_name[name] = self._worker(step)
         return self.by_name[name]
 

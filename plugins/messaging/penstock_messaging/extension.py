@@ -22,6 +22,7 @@ from penstock.contracts import (
     OpenStore,
     Stoppable,
     TopicConfig,
+    WorkWakes,
     limits,
 )
 from penstock.errors import PenstockError, StoreClosedError
@@ -41,7 +42,7 @@ logger = get_logger(__name__)
 _DEFAULT_QUEUES = 4
 _QUEUES_MAX = 65_536
 _SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-# How often answers of consumers are taken in.
+# How often it is tried again to take in the answers of consumers.
 INTERVAL_S = 1.0
 
 
@@ -79,6 +80,7 @@ class MessagingExtension(Extension):
         self._store: OpenStore | None = None
         self._parts: dict[str, Any] = {}
         self._watcher: Stoppable | None = None
+        self._wakes: WorkWakes
         self._trouble = ""
 
     # --- the parts
@@ -126,7 +128,8 @@ class MessagingExtension(Extension):
             from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
 
             made = Groups(self.context, self.store, life=self.store.topic_life)
-            made.on_refused = self._wake_intake
+            if not self.context.read_only:
+                made.on_refused = self._wake_intake
             return made
 
         found: Groups = self._part("groups", make)
@@ -157,7 +160,8 @@ class MessagingExtension(Extension):
             from penstock_messaging.groups.intake import Intake  # noqa: PLC0415 - see the module
             from penstock_messaging.retries.stored_retries import StoredRetries  # noqa: PLC0415 - see the module
 
-            return Intake(self.groups, StoredRetries(self.configuration, self.delivery))
+            retries = StoredRetries(self.configuration, self.delivery)
+            return Intake(self.groups, retries, self._wakes)
 
         found: Intake = self._part("intake", make)
         return found
@@ -195,32 +199,35 @@ class MessagingExtension(Extension):
         except (PenstockError, OSError) as error:
             # Puts and reads need nothing of groups.
             logger.warning("this store can have no consumers, and all else works: %s", error)
+        self._wakes = store.work_wakes()
         self._take_in()
         # Members in other processes may form the first group later.
-        self._watcher = self.context.spawn("penstock-intake", self._take_in)
+        self._watcher = self.context.spawn("penstock-intake", self._take_in, self._wakes)
 
     def _has_groups(self) -> bool:
         return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
 
     def _wake_intake(self) -> None:
-        """Take in at once what a consumer of this process has refused; other processes' answers are found a second later."""
+        """Take in at once what a consumer of this process has refused."""
         watcher = self._watcher
         if watcher is not None:
             watcher.wake()
 
-    def _take_in(self) -> float:
-        """Take in what consumers have answered; return the seconds until the next call.
+    def _take_in(self) -> float | None:
+        """Take in what consumers have answered; return the seconds until the next call, None if it must be woken.
 
         A failure is logged once, and tried again: what is broken in the files of groups does not keep a store from being opened.
         """
+        arrive = self._wakes.ask()
         if not self._has_groups():
-            return INTERVAL_S
+            return None if arrive else INTERVAL_S
         try:
             intake = self._intake
         except (PenstockError, OSError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 logger.warning("what consumers have answered is not taken in: %s", error)
+            self._wakes.go_on()
             return INTERVAL_S
         return intake.step()
 

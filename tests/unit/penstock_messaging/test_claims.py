@@ -176,6 +176,18 @@ def test_a_new_group_begins_at_the_first_message(groups: Groups, store: Store) -
     assert set(begins(groups, store).values()) == {0}
 
 
+def test_new_queues_of_its_topics_are_told_until_the_next_step(groups: Groups, store: Store) -> None:  # fmt: skip
+    one = Member(groups).claims
+    assert not one.has_new()
+    store.put("other", b"")
+    assert not one.has_new()
+    store.put("orders", b"", queue=7)
+    assert one.has_new()
+    one.step()
+    assert not one.has_new()
+    one.stop()
+
+
 def test_a_group_that_begins_at_the_end_misses_nothing_that_comes_later(groups: Groups, store: Store) -> None:  # fmt: skip
     found = begins(groups, store, start="latest")
     new = {("later", 0): 0, ("orders", 7): 0, ("%RETRY%g", 0): 0}

@@ -9,7 +9,14 @@ import pytest
 from tests.consumers import Members, bodies
 
 import penstock
-from penstock import ArgumentError, ConsumerClosedError, ForkedStoreError, LostQueueError, Message
+from penstock import (
+    ArgumentError,
+    ConsumerClosedError,
+    ForkedStoreError,
+    LostQueueError,
+    Message,
+    StorageError,
+)
 from penstock.contracts import Consumer
 from penstock.runtime.clock import Clock
 from penstock.runtime.workers import WorkerGroup
@@ -364,6 +371,10 @@ def test_a_queue_that_is_lost_is_dropped_at_once(store: Store, members: Members)
             taken[0].ack()
         assert poll(consumer) == []
         members.workers.run_all()
+        # Why it was lost is said also after it was given back.
+        for answer in (consumer.ack, consumer.nack):
+            with pytest.raises(LostQueueError, match="a test took it"):
+                answer(taken[1])
         members.workers.run_all()
         assert bodies(poll(consumer)) == [b"0", b"1", b"2", b"3"]
 
@@ -416,6 +427,55 @@ def test_topics_that_appear_later_and_patterns(store: Store, members: Members) -
         assert [each.topic for each in poll(consumer)] == ["order-us"]
 
 
+def test_a_poll_that_finds_nothing_looks_for_new_topics(store: Store, members: Members) -> None:
+    """The first message of a topic that a consumer had joined before came up to a second late."""
+    put(store, 1, "order-eu")
+    with members("order-*") as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        worker.step()
+        members.clock.now_ms += 1
+        woken = []
+        worker.wake = lambda: woken.append(True)  # type: ignore[method-assign] # counted
+        consumer.ack(poll(consumer))
+        assert woken == []
+        assert not poll(consumer)
+        assert woken == [True]
+        # Nothing is new: the next step is where it was.
+        assert worker.step() == pytest.approx(STEP_S - 0.001)
+        put(store, 1, "invoices")
+        put(store, 1, "order-us")
+        assert not consumer.gather()
+        assert worker.step() == STEP_S
+        assert [each.topic for each in poll(consumer)] == ["order-us"]
+
+
+def test_looks_for_new_topics_take_a_small_part_of_the_time(store: Store, members: Members) -> None:
+    put(store, 1)
+    with members() as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        worker.step()
+        looks = []
+
+        def look() -> bool:
+            looks.append(members.clock.now_ms)
+            members.clock.now_ms += 10
+            if len(looks) > 1:
+                raise StorageError("the disk")
+            return False
+
+        consumer._claims.has_new = look  # type: ignore[method-assign] # slow, then failing
+        consumer.ack(poll(consumer))
+        # The second one is to come after twenty times as long as the first one took.
+        for pause_s in (STEP_S - 0.01, 0.19):
+            assert not poll(consumer)
+            assert worker.step() == pytest.approx(pause_s)
+        assert len(looks) == 1
+        members.clock.now_ms += 200
+        worker.step()
+        assert len(looks) == 2
+        assert not poll(consumer)
+
+
 def test_pause_and_resume(store: Store, members: Members) -> None:
     put(store, 3)
     put(store, 3, "refunds")
@@ -429,6 +489,29 @@ def test_pause_and_resume(store: Store, members: Members) -> None:
         assert poll(consumer) == []
         consumer.resume()
         assert bodies(poll(consumer)) == [b"1", b"2"]
+        # A pattern would be no topic's name, and pause nothing.
+        for call in (consumer.pause, consumer.resume):
+            with pytest.raises(ArgumentError, match="patterns"):
+                call("orders", "ref*")
+        assert bodies(consumer.take(10)) == []
+
+
+def test_every_answer_after_the_first_does_nothing(store: Store, members: Members) -> None:
+    put(store, 3)
+    with members() as consumer:
+        acked, refused, released = poll(consumer)
+        acked.ack()
+        refused.nack()
+        released.release()
+        for message in (acked, refused):
+            message.ack()
+            message.nack()
+            message.release()
+            message.extend()
+        assert members.journal().acked == {0}
+        assert members.journal().nacked.keys() == {1}
+        assert consumer.pending() == []
+        assert bodies(poll(consumer)) == [b"2"]
 
 
 def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
@@ -448,6 +531,9 @@ def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
             consumer.seek("orders", 0, offset=11)
         with pytest.raises(ArgumentError, match="assignment"):
             consumer.seek("orders", 3, offset=0)
+        for strange in (True, "0", -1, 0.0):
+            with pytest.raises(ArgumentError, match="queue"):
+                consumer.seek("orders", strange, offset=0)  # type: ignore[arg-type] # for the test
         with pytest.raises(ArgumentError, match="time_ms"):
             consumer.seek("orders")
         consumer.seek("orders", time_ms=store.read("orders").messages[0].store_time_ms)

@@ -11,7 +11,12 @@ from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.configuration.parts import Configuration
+from penstock_messaging.consuming import consumer as consumer_module
 from penstock_messaging.extension import MessagingExtension, MessagingOptions
+from penstock_messaging.groups import intake as intake_module
+
+# A test that fails waits for so long.
+LIMIT_S = 60
 
 
 def test_every_store_has_it_unless_it_is_configured_otherwise(tmp_path: Path) -> None:
@@ -159,3 +164,34 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
         assert not (tmp_path / "s" / "penstock" / "groups" / "billing").exists()
         with store.consumer("billing", "orders") as consumer:
             assert [each.body for each in consumer.poll(3, timeout=5)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_a_consumer_is_woken_for_a_topic_that_did_not_exist(
+    broadcast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for new topics once a second."""
+    monkeypatch.setattr(consumer_module, "STEP_S", 3600.0)
+    with penstock.open(tmp_path / "s") as store, penstock.open(tmp_path / "s", read_only=True) as reader:  # fmt: skip
+        makers = [store, reader]
+        consumers = [
+            each.consumer(f"g{n}", "order-*", broadcast=broadcast) for n, each in enumerate(makers)
+        ]
+        for consumer in consumers:
+            assert not consumer.poll(timeout=0)
+        store.put("order-eu", b"x", queue=1)
+        for consumer in consumers:
+            assert [each.body for each in consumer.poll(timeout=LIMIT_S)] == [b"x"]
+            consumer.close()
+
+
+def test_a_refusal_in_another_process_is_taken_in_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken in at the next look, up to a second later."""
+    monkeypatch.setattr(intake_module, "INTERVAL_S", 3600.0)
+    with penstock.open(tmp_path / "s") as store, penstock.open(tmp_path / "s", read_only=True) as reader:  # fmt: skip
+        store.put("orders", b"x")
+        with reader.consumer("g", "orders") as consumer, store.consumer("other", "SCHEDULE_TOPIC_XXXX") as retries:  # fmt: skip
+            consumer.nack(consumer.poll(timeout=LIMIT_S), delay_level=18)
+            assert [each.body for each in retries.poll(timeout=LIMIT_S)] == [b"x"]

@@ -7,15 +7,19 @@ from pathlib import Path
 import pytest
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, retries_of, services, take
 
+import penstock
 from penstock.errors import MessageError, StorageError
+from penstock.files import Files
+from penstock.runtime.waking import WORK, Wakes, WorkWaiter
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualClock
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
 from penstock_messaging.groups import intake as module
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.intake import Intake
 from penstock_messaging.groups.marks import write_marks
+from penstock_messaging.groups.members import Membership
 from penstock_messaging.groups.taking import Groups
 
 
@@ -42,7 +46,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """Return a store with twenty messages in each of two queues."""
     files = FaultyFiles()
-    with open_store(tmp_path / "store", files=files, **SETTINGS) as store:
+    with open_store(tmp_path / "store", files=files, spawn=ManualWorkers(), **SETTINGS) as store:
         for number in range(40):
             store.put(TOPIC, b"%d" % (number // 2), queue=number % 2)
         yield Bench(store, files)
@@ -278,15 +282,50 @@ def test_a_failure_is_logged_once_and_tried_again(
     assert bench.committed() == 1
 
 
-def test_a_service_takes_everything_in_at_its_start_and_at_its_end(bench: Bench) -> None:
+def test_it_rests_until_it_is_woken_where_nobody_is_and_nothing_is_new(bench: Bench) -> None:
     owned = take(bench.groups)
     owned.ack([0], 0)
-    bench.intake.start()
-    assert bench.committed() == 1
-    owned.ack([1], 1)
-    bench.intake.wake()
-    bench.intake.stop()
-    assert bench.committed() == 2
-    owned.ack([2], 2)
-    bench.intake.stop()
-    assert bench.committed() == 2
+    # Taken in; then that it was; then nothing is left.
+    assert [bench.intake.step() for _ in range(3)] == [module.GAP_S, module.GAP_S, None]
+    member = Membership(bench.files, bench.groups.paths(GROUP), TOPIC, 0, {})
+    member.join()
+    assert bench.intake.step() == module.INTERVAL_S
+    member.leave()
+    assert bench.intake.step() is None
+
+
+def test_it_looks_by_itself_where_wakes_do_not_arrive(bench: Bench) -> None:
+    bench.intake._wakes = WorkWaiter(Wakes(bench.files, Path("/nowhere")))
+    assert bench.intake.step() == module.INTERVAL_S
+
+
+def test_a_slow_disk_makes_the_pauses_longer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = bench.groups.context.clock
+    assert isinstance(clock, ManualClock)
+    owned, takes_ms = take(bench.groups), [30, 5000]
+
+    def write(*given: object) -> None:
+        clock.now_ms += takes_ms.pop(0)
+        write_marks(*given)  # type: ignore[arg-type] # the same arguments
+
+    monkeypatch.setattr(module, "write_marks", write)
+    for offset, pause_s in [(0, 0.3), (1, module.INTERVAL_S)]:
+        owned.ack([offset], offset)
+        assert bench.intake.step() == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize("how", ["nack", "ack", "hand_back"])
+def test_an_answer_in_any_process_ends_the_rest(how: str, bench: Bench) -> None:
+    """Answers of other processes were found a second later."""
+    with penstock.open(bench.store.path, read_only=True) as reader:
+        owned = take(services(reader, Files(), ManualClock())[0])
+        word = bench.store._wakes.map()
+        assert word is not None
+        seen = word.ask(WORK)
+        if how == "nack":
+            owned.nack(0, 1, GROUP_SETTING, 0)
+        elif how == "ack":
+            owned.sync(owned.ack([0], 0))
+        else:
+            owned.hand_back()
+        assert word.sleep(seen, 0.001, WORK)

@@ -9,11 +9,12 @@ import pytest
 from penstock.errors import LostQueueError, StorageError
 from penstock.files import Files
 from penstock.testing import FaultyFiles
+from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal
-from penstock_messaging.groups.entries import ENTRY_BYTES, EntryKind, valid_entries
+from penstock_messaging.groups.entries import ENTRY_BYTES, Entries, EntryKind, valid_entries
 from penstock_messaging.groups.fold import Fold, Nack, Position
 from penstock_messaging.groups.journal import Head, Journal
-from penstock_messaging.groups.position import read_journal
+from penstock_messaging.groups.position import JOURNAL_BYTES_MAX, read_journal
 
 HEAD = Head(7, 0, 3, None)
 
@@ -175,3 +176,103 @@ def test_a_forked_child_loses_the_file(tmp_path: Path) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     made.sync(made.append(EntryKind.ACK, 0, 1, 0))
+
+
+def test_too_many_refusals_without_a_writer_are_refused_and_all_else_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a million, a journal was larger than what is read of one: the answers at its end were lost."""
+    monkeypatch.setattr(journal, "REFUSALS_MAX", 100)
+    path, taken = tmp_path / "j", 0
+    made = Journal(Files(), path, ("t", 0), HEAD, Fold(7, 0, 3, None), lambda: taken)
+    for number in range(100):
+        made.append(EntryKind.NACK, number, 1, 0)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="open the store for writing"):
+            made.append(EntryKind.NACK, 100, 1, 0)
+    made.sync(made.append(EntryKind.ACK, 100, 1, 0))
+    made.append(EntryKind.RESET, 0, 0, 0)
+    # The next owner has the same limit.
+    state = read_journal(Files(), path)
+    assert state is not None
+    assert (len(state.nacks), state.number) == (100, 101)
+    made = Journal(Files(), path, ("t", 0), HEAD, state, lambda: taken)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(EntryKind.NACK, 101, 1, 0)
+    # The writer has taken some in.
+    taken = 40
+    for number in range(40):
+        made.append(EntryKind.NACK, 200 + number, 1, 0)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(EntryKind.NACK, 300, 1, 0)
+    assert len(position_in(path).nacked) == 40
+
+
+def test_a_large_state_is_not_written_with_every_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "BYTES_MAX", 4096)
+    files = FaultyFiles()
+    made = begin(tmp_path / "j", files)
+    for number in range(1000):
+        made.append(EntryKind.NACK, number, 1, 0)
+    # Each file is twice as large as the last one.
+    assert files.plan.counts["rename"] <= 6
+    assert len(position_in(tmp_path / "j").nacked) == 1000
+
+
+def test_the_largest_journal_is_read_whole() -> None:
+    # Besides refusals, a state has what a consumer may have in flight beyond its base.
+    largest = 2 * (journal.REFUSALS_MAX + 10 * SPAN_MAX) * ENTRY_BYTES
+    assert largest <= JOURNAL_BYTES_MAX
+
+
+def test_a_new_file_reads_back_only_what_no_sync_has_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read back all 65,536 entries while the consumer was locked: a poll waited for 165 ms."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 128 << 10)
+    read = []
+
+    def checked(raw: bytes, before: Entries | None = None) -> Entries:
+        read.append(len(raw))
+        return valid_entries(raw, before)
+
+    monkeypatch.setattr(journal, "valid_entries", checked)
+    path = tmp_path / "j"
+    made = begin(path)
+    names = set()
+    for number in range(5000):
+        kind = EntryKind.NACK if number % 100 == 0 else EntryKind.ACK
+        ticket = made.append(kind, number, 1, number)
+        if number % 10 == 0:
+            made.sync(ticket)
+        names.add(path.stat().st_ino)
+    assert len(names) > 1
+    assert max(read) <= (16 << 10) + 10 * ENTRY_BYTES
+    found = position_in(path)
+    assert (found.base, found.acked) == (5000, ())
+    assert found.nacked == set(range(0, 5000, 100))
+
+
+def test_a_failing_read_ahead_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    path = tmp_path / "j"
+    made = begin(path)
+    last = 0
+    for number in range(600):
+        last = made.append(EntryKind.ACK, 2 * number, 1, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(made, "_fold", _fails)
+        made.sync(last)
+    made._begin_anew()
+    assert len(position_in(path).acked) == 599
+    # An interrupt came between two assignments.
+    made._fold_ahead()
+    made._last = None
+    made.append(EntryKind.ACK, 1200, 1, 0)
+    made._begin_anew()
+    assert len(position_in(path).acked) == 600
+
+
+def _fails(end: int) -> None:
+    raise OSError("the disk")

@@ -89,9 +89,11 @@ def test_an_owner_with_an_old_epoch_is_refused(groups: Groups) -> None:
         owned.sync(ticket)
     owned.check_lock()
     assert owned.is_lost
+    assert "replaced its journal" in owned.lost_reason
     assert now(groups) == Position(0)
     owned.hand_back()
     assert other.position == Position(0)
+    assert other.lost_reason == ""
     other.sync(other.ack([0], 0))
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
 
-from penstock.errors import QueueHeldError
+from penstock.errors import QueueHeldError, StorageError
 from penstock.files import Files
 from penstock.testing import ManualClock
 from penstock.testing.kit import open_store
 from penstock_messaging.groups.fold import Position
-from penstock_messaging.groups.members import Membership
+from penstock_messaging.groups.members import Membership, living_members
 from penstock_messaging.groups.reset import Move, delete_files, planned, reset
 from penstock_messaging.groups.taking import Groups
 
@@ -77,3 +77,60 @@ def test_a_deleted_group_leaves_nothing_and_a_living_one_is_not_deleted(groups: 
     assert not paths.folder.exists()
     delete_files(groups, GROUP)
     assert groups.position(GROUP, TOPIC, 0) is None
+
+
+def test_nobody_joins_a_group_that_is_deleted(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that joined then made the deletion fail after the journals were removed."""
+    paths, files = groups.paths(GROUP), groups.context.files
+    refused: list[Membership] = []
+
+    def remove(path: Path) -> None:
+        if not refused:
+            with pytest.raises(StorageError, match="is being deleted"):
+                Membership(files, paths, TOPIC, 0, {}).join()
+            # One that looked before the deletion had begun sees it after it has joined; what it made is removed.
+            late = Membership(files, paths, TOPIC, 0, {})
+            late._join()
+            refused.append(late)
+            assert late.is_alive
+        real(path)
+
+    real = files.remove
+    monkeypatch.setattr(files, "remove", remove)
+    delete_files(groups, GROUP)
+    (late,) = refused
+    assert [late.is_alive] == [False]
+    assert not paths.folder.exists()
+    assert not paths.deleting.exists()
+    late.join()
+    assert late.is_alive
+    with pytest.raises(QueueHeldError, match=late.id):
+        delete_files(groups, GROUP)
+    assert not paths.deleting.exists()
+    late.leave()
+
+
+def test_two_programs_do_not_delete_a_group_at_the_same_time(groups: Groups) -> None:
+    paths = groups.paths(GROUP)
+    lock = Files().lock_one(paths.deleting)
+    assert lock is not None
+    with pytest.raises(QueueHeldError):
+        delete_files(groups, GROUP)
+    lock.release()
+    assert groups.position(GROUP, TOPIC, 0) == Position(10)
+    delete_files(groups, GROUP)
+    assert not paths.folder.exists()
+
+
+def test_a_member_that_sees_the_deletion_after_joining_leaves(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    paths, files = groups.paths(GROUP), groups.context.files
+    member = Membership(files, paths, TOPIC, 0, {})
+    answers = [False, True]
+    monkeypatch.setattr(files, "is_locked", lambda path: answers.pop(0))
+    with pytest.raises(StorageError, match="is being deleted"):
+        member.join()
+    monkeypatch.undo()
+    assert not member.is_alive
+    assert living_members(files, paths) == []

@@ -12,7 +12,7 @@ import penstock
 from penstock._kernel import WakeWord
 from penstock.errors import StoreClosedError
 from penstock.files import File, Files
-from penstock.runtime.waking import SIZE, Waiter, WakeMap, Wakes
+from penstock.runtime.waking import MESSAGES, SIZE, Waiter, WakeMap, Wakes, WorkWaiter
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 
@@ -121,7 +121,7 @@ def test_the_file_stays_and_the_next_writer_wakes_those_that_the_last_one_left(s
     woken = []
     # It sleeps on what the word is now, as one that the last writer left would.
     thread = threading.Thread(
-        target=lambda: woken.append(reader._word.sleep(seen + 1, FOR_EVER_NS))
+        target=lambda: woken.append(reader._words[MESSAGES].sleep(seen + 1, FOR_EVER_NS))
     )
     thread.start()
     while thread.is_alive():
@@ -494,3 +494,54 @@ def test_what_another_thread_takes_in_as_the_follower_goes_idle_is_published(
         following._follower, following.announce_sealed = real, announce_sealed  # type: ignore[method-assign] # as it was
         following.step()
         assert engine.progress.state.visible_offset == engine.log.end_offset
+
+
+# --- background work of the writer
+
+
+def test_any_process_wakes_the_work_of_the_writer_and_no_reader(side: Path) -> None:
+    work = WorkWaiter(Wakes(Files(), side.parents[1], writes=True))
+    found = WakeMap.find(Files(), side)
+    assert found is not None
+    reading = found.ask()
+    assert work.ask()
+    WorkWaiter(Wakes(Files(), side.parents[1])).wake()
+    # Returns at once: it would take until the end of the test run otherwise.
+    assert work.rest(10_000)
+    assert not found.sleep(reading, 0.001)
+    found.wake()
+    assert found.sleep(reading, 0.001)
+
+
+def test_work_that_has_not_asked_or_has_found_some_does_not_rest(side: Path) -> None:
+    work = WorkWaiter(Wakes(Files(), side.parents[1], writes=True))
+    assert not work.rest()
+    assert work.ask()
+    work.go_on()
+    assert not work.rest()
+    # One request is for one rest.
+    assert work.ask()
+    assert work.rest(0)
+    assert not work.rest()
+
+
+def test_work_without_a_usable_file_says_so(side: Path) -> None:
+    work = WorkWaiter(Wakes(Files(), side.parents[1]))
+    work.wake()
+    assert not work.ask()
+    assert not work.rest()
+    made = WakeMap.make(Files(), side)
+    work = WorkWaiter(Wakes(Files(), side.parents[1]))
+    os.truncate(side, 0)
+    assert made.inode
+    assert not work.ask()
+    work = WorkWaiter(Wakes(Files(), side.parents[1]))
+    work.wake(always=True)
+
+
+def test_a_file_that_is_truncated_ends_the_rest(side: Path) -> None:
+    work = WorkWaiter(Wakes(Files(), side.parents[1], writes=True))
+    assert work.ask()
+    os.truncate(side, 0)
+    assert not work.rest()
+    work.wake(always=True)

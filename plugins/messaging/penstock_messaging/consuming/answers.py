@@ -136,12 +136,15 @@ class Answers:
     def nack(self, given: list[HandedMessage], level: int) -> None:
         """Refuse messages; those of queues that are not lost, before this raises for those that are."""
         tickets: Tickets = []
-        with self._lock:
-            over = [each.flight for each in given if each.flight.is_over]
-            for message in given:
-                if not message.flight.is_over and self._in_flight.is_current(message):
-                    tickets.append((message.flight.owned, self._refuse(message, level)))
-        _sync(tickets)
+        try:
+            with self._lock:
+                over = [each.flight for each in given if each.flight.is_over]
+                for message in given:
+                    if not message.flight.is_over and self._in_flight.is_current(message):
+                        tickets.append((message.flight.owned, self._refuse(message, level)))
+        finally:
+            # Also those before one that could not be recorded.
+            _sync(tickets)
         self._check_lost(over)
 
     def _refuse(self, message: HandedMessage, level: int) -> int:
@@ -180,7 +183,8 @@ class Answers:
         """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
         for flight in flights:
             if flight.is_lost:
-                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue)
+                reason = flight.owned.lost_reason or "it is handed back to the group"
+                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue, reason)
 
     def checked(self, call: str, given: object) -> list[HandedMessage]:
         """Return one message or many as a list; refuses anything else, and messages of other consumers."""

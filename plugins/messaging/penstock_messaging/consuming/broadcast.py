@@ -17,10 +17,21 @@ def first_offset(store: OpenStore, topic: str, queue: int, start: str | int) -> 
     return store.offset_at(topic, queue, time_ms=int(start))
 
 
+def selected(store: OpenStore, selection: TopicSelection) -> set[tuple[str, int]]:
+    """Return the queues that a store has of the selected topics, as (topic, queue)."""
+    return {
+        (topic, queue)
+        for topic, queues in store.topics().items()
+        if selection.matches(topic)
+        for queue in queues
+    }
+
+
 class BroadcastQueue:
     """A queue that every broadcast consumer has (`QueueRight`)."""
 
     is_lost = False
+    lost_reason = ""
 
     def __init__(self, topic: str, queue: int, offset: int) -> None:
         self.topic, self.queue = topic, queue
@@ -76,15 +87,15 @@ class BroadcastClaims:
         """Look for new queues."""
         self._look("earliest")
 
+    def has_new(self) -> bool:
+        """Return whether there are queues that no step has found."""
+        return not selected(self._store, self._selection) <= self._known
+
     def _look(self, start: str | int) -> None:
-        for topic, queues in self._store.topics().items():
-            if not self._selection.matches(topic):
-                continue
-            for queue in queues:
-                if (topic, queue) not in self._known:
-                    offset = first_offset(self._store, topic, queue, start)
-                    self._known.add((topic, queue))
-                    self._on_taken(BroadcastQueue(topic, queue, offset))
+        for topic, queue in sorted(selected(self._store, self._selection) - self._known):
+            offset = first_offset(self._store, topic, queue, start)
+            self._known.add((topic, queue))
+            self._on_taken(BroadcastQueue(topic, queue, offset))
 
     def stop(self) -> None:
         """Do nothing: nobody knows of this consumer."""

@@ -15,7 +15,13 @@ from typing import Protocol, Self
 
 from penstock.contracts import Context, OpenStore, Pending, Stoppable
 from penstock.contracts.consumer import AnsweredMessages
-from penstock.errors import ConsumerClosedError, ForkedStoreError, PenstockError, StorageError
+from penstock.errors import (
+    ArgumentError,
+    ConsumerClosedError,
+    ForkedStoreError,
+    PenstockError,
+    StorageError,
+)
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
@@ -32,6 +38,8 @@ logger = get_logger(__name__)
 
 # How often a consumer looks for new topics and members, records progress, and syncs acknowledgements that nobody waits for.
 STEP_S = 1.0
+# A look for new queues lists all of them. It is this many times as long to the next look, if other messages are put meanwhile.
+_LOOK_PAUSE = 20
 _LIMIT_MAX = 1_000_000
 # A year; more is as good as without end.
 _TIMEOUT_MAX_S = 365 * 86_400.0
@@ -61,6 +69,16 @@ class _Hand:
         self.message: HandedMessage | None = None
         # Whether the iteration that handed it out has ended.
         self.is_left = False
+
+
+def _topics(call: str, topics: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of topics; refuses a pattern, which would silently be no topic's name."""
+    names = arguments.texts(call, "topics", topics)
+    for name in names:
+        if "*" in name:
+            expected = "names of topics, not patterns; none at all for all topics"
+            raise ArgumentError(call, "topics", name, expected)
+    return names
 
 
 class GroupConsumer:
@@ -111,8 +129,8 @@ class GroupConsumer:
         self._closing = threading.Lock()
         self._worker: Stoppable | None = None
         # What the worker is to do now, and when it looks for members and queues the next time.
-        self._is_asked = self._is_to_read = False
-        self._step_at_ns = 0
+        self._is_asked = self._is_to_read = self._is_to_look = False
+        self._step_at_ns = self._look_at_ns = 0
         self._run: HandlerRun | None = None
         self._process = context.files.process_id()
         leave_in_child(self)
@@ -137,6 +155,12 @@ class GroupConsumer:
             self._is_to_read = True
             self._wake_worker()
 
+    def _look_for_queues(self) -> None:
+        """Called when something was put, and nothing was found: look for a topic or queue that is new."""
+        if not self._is_to_look:
+            self._is_to_look = True
+            self._wake_worker()
+
     def _wake_worker(self) -> None:
         worker = self._worker
         if worker is not None:
@@ -151,12 +175,16 @@ class GroupConsumer:
         self._held.leave()
 
     def _step(self) -> float | None:
+        is_between = self._is_to_read or self._is_to_look
         if self._is_to_read:
             self._fetcher.fetch_ahead()
             self._is_to_read = False
-            rest_ns = self._step_at_ns - self._now_ns()
-            if rest_ns > 0 and not self._is_asked:
-                return rest_ns / 1e9
+        now_ns = self._now_ns()
+        if self._is_to_look and now_ns >= self._look_at_ns:
+            self._look(now_ns)
+        if is_between and not self._is_asked and now_ns < self._step_at_ns:
+            until_ns = self._look_at_ns if self._is_to_look else self._step_at_ns
+            return max(min(until_ns, self._step_at_ns) - self._now_ns(), 0) / 1e9
         self._is_asked = False
         self._step_at_ns = self._now_ns() + int(STEP_S * 1e9)
         try:
@@ -176,6 +204,13 @@ class GroupConsumer:
             self.rouse()
             return None
         return STEP_S
+
+    def _look(self, now_ns: int) -> None:
+        self._is_to_look = False
+        # If this fails, the next step does as well, and says so.
+        with contextlib.suppress(PenstockError, OSError):
+            self._is_asked |= not self._is_closing and self._claims.has_new()
+        self._look_at_ns = now_ns + (self._now_ns() - now_ns) * _LOOK_PAUSE
 
     def _expire(self) -> None:
         with self._lock:
@@ -216,7 +251,10 @@ class GroupConsumer:
     def gather(self, limit: int = 1) -> list[HandedMessage]:
         """Hand out up to `limit` messages that are there, reading ahead; does not wait for new ones."""
         limit = arguments.whole("gather", "limit", limit, 1, _LIMIT_MAX)
-        return self._gather(limit, None, None)
+        found = self._gather(limit, None, None)
+        if not found:
+            self._look_for_queues()
+        return found
 
     def _gather(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
         found = self._take(limit, by)
@@ -234,6 +272,7 @@ class GroupConsumer:
             waiter = self._store.waiter()
         with self._lock:
             self._waiting += 1
+        was_woken = True
         try:
             while True:
                 # Before the check: an answer after it ends the rest.
@@ -243,10 +282,12 @@ class GroupConsumer:
                 if found:
                     waiter.go_on()
                     return found
+                if was_woken:
+                    self._look_for_queues()
                 rest_s = self._rest_s(until_ns)
                 if until_ns is not None and self._now_ns() >= until_ns:
                     return []
-                waiter.rest(rest_s)
+                was_woken = waiter.rest(rest_s)
                 # Most often there is something: then nothing need be asked.
                 found = self._gather(limit, by, until_ns)
                 if found:
@@ -386,12 +427,12 @@ class GroupConsumer:
     def pause(self, *topics: str) -> None:
         """Hand out nothing more of these topics; see `contracts.Consumer.pause`."""
         with self._lock:
-            self._in_flight.pause(arguments.texts("pause", "topics", topics))
+            self._in_flight.pause(_topics("pause", topics))
 
     def resume(self, *topics: str) -> None:
         """Undo `pause`; see `contracts.Consumer.resume`."""
         with self._lock:
-            self._in_flight.resume(arguments.texts("resume", "topics", topics))
+            self._in_flight.resume(_topics("resume", topics))
         self.rouse()
 
     def lag(self) -> dict[tuple[str, int], int]:

@@ -182,6 +182,8 @@ class HeldQueues:
         if (offset is None) == (time_ms is None):
             expected = "an offset, or a time instead (time_ms=...)"
             raise ArgumentError("seek", "offset", offset, expected)
+        if queue is not None:
+            queue = arguments.whole("seek", "queue", queue, 0)
         with self._lock:
             flights = [
                 each

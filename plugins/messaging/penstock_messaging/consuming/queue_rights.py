@@ -49,6 +49,10 @@ class QueueRight(Protocol):
     def is_lost(self) -> bool:
         """Whether this member has lost the queue before it gave it back."""
 
+    @property
+    def lost_reason(self) -> str:
+        """Why this member has lost the queue, or that it gave it back; "" while it has it."""
+
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record acknowledgements: sorted offsets without repetitions."""
 
@@ -88,6 +92,9 @@ class GroupMembership(Protocol):
 
     def step(self) -> None:
         """Take queues that are this member's and free, and ask for those that others should have."""
+
+    def has_new(self) -> bool:
+        """Return whether there are queues that the last `step` did not know; may be called while that runs."""
 
     def stop(self) -> None:
         """Leave the group; all queues were handed back before."""

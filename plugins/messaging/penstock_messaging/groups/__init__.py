@@ -2,7 +2,7 @@
 
 Everything is in files below `penstock/groups`, see `paths`. Each queue has one owner at a time, the holder of its lock; only the owner
 appends to the queue's journal, and only the process that holds the store for writing takes journals in. No part waits for another
-process: what is not free or not there is looked at again a second later.
+process: what is not free or not there is looked at again a second later; and a member wakes the writer when it has answered.
 
 In reading order: `paths`; `store_id`; a journal's bytes (`entries`), what they amount to (`fold`), and its owner's side (`journal`);
 what the writer has taken in (`marks`), and what all of that means together (`position`); the right to a queue (`queue_lock`,

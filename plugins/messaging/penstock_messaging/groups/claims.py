@@ -1,6 +1,6 @@
 """The queues of one consumer: joins the group, computes its share, takes what is free, and asks for the surplus back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -91,6 +91,7 @@ class Claims:
         self._begins: dict[str, tuple[int, dict[int, int]]] = {}
         self._parsed: dict[str, Topics | None] = {topics.text: topics}
         self._warned: dict[Queue, str] = {}
+        self._seen: frozenset[Queue] = frozenset()
 
     @property
     def owned(self) -> Mapping[Queue, OwnedQueue]:
@@ -150,6 +151,7 @@ class Claims:
 
     def _wanted(self) -> set[Queue]:
         there = dict(self._groups.store.topics())
+        self._seen = self._selected(there)
         # Before it has a message: the first retry would come a step late otherwise.
         there.setdefault(retry_topic(self.group), [0])
         if self._first_topics is None:
@@ -163,6 +165,18 @@ class Claims:
             if (topics := self._selection(member)) is not None
         }
         return assigned(self._member.id, subscribes, there)
+
+    def has_new(self) -> bool:
+        """Return whether there are queues that the last step did not know; safe from any thread."""
+        return not self._selected(self._groups.store.topics()) <= self._seen
+
+    def _selected(self, there: Mapping[str, Iterable[int]]) -> frozenset[Queue]:
+        return frozenset(
+            (topic, queue)
+            for topic, queues in there.items()
+            if self._topics.matches(topic)
+            for queue in queues
+        )
 
     def _selection(self, member: Member) -> Topics | None:
         """Return the topics of a member; None, with one warning, if its file does not say."""

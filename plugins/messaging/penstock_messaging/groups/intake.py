@@ -1,6 +1,9 @@
 """Takes the journals of all groups in: raises the committed offsets, and turns refused messages into retries.
 
-Only the process that holds the store for writing does this, once a second. For each group, in this order:
+Only the process that holds the store for writing does this: it is woken when a member, of any process, has refused messages,
+synced acknowledgements, or given a queue back. The first answer is taken in at once, and those of the next `GAP_S` together, so
+that the files are not written too often. It looks by itself every `INTERVAL_S` while a group has members, and not at all
+otherwise. For each group, in this order:
 
     1. marks: which events are pending, and from which committed offset to which
     2. the retries of refused messages, and a flush
@@ -23,13 +26,14 @@ from typing import Protocol
 import attrs
 
 from penstock import Message, StoredMessage
-from penstock.contracts import Stoppable
+from penstock.contracts import WorkWakes
 from penstock.errors import MessageError, PenstockError
 from penstock.escape import get_logger
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Nack, merged
 from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
+from penstock_messaging.groups.members import living_members
 from penstock_messaging.groups.paths import GroupPaths, groups_of
 from penstock_messaging.groups.position import Settled, settle
 from penstock_messaging.groups.reset import delete_group
@@ -39,8 +43,11 @@ from penstock_messaging.groups.taking import Groups
 logger = get_logger(__name__)
 
 INTERVAL_S = 1.0
+# The pause after something was taken in; longer if that takes long, so that at most a tenth of the time goes into it.
+GAP_S = 0.1
+_GAP_ROUNDS = 10
 # Refused messages of one group that are read, copied and flushed together.
-_NACKS_MAX = 256
+_NACKS_MAX = 4096
 # Bodies of copies that are put together.
 _COPY_BYTES = 8 << 20
 Copy = tuple[Message, bytes]
@@ -115,41 +122,33 @@ class IntakePlan:
 class Intake:
     """The service that takes journals in. Safe from any thread."""
 
-    def __init__(self, groups: Groups, retries: Retries) -> None:
+    def __init__(self, groups: Groups, retries: Retries, wakes: WorkWakes) -> None:
         self._groups = groups
+        self._wakes = wakes
         self._retries = retries
         self._files = groups.context.files
         self._lock = threading.Lock()
-        self._worker: Stoppable | None = None
         self._cursors: dict[tuple[str, str, int], JournalCursor] = {}
         self._marks: dict[str, Marks] = {}
         # Groups whose marks on disk name an offset before the committed one as well.
         self._unconfirmed: set[str] = set()
         self._noted: dict[tuple[str, str, int], str] = {}
         self._trouble = ""
+        self._has_worked = False
         self.retried = 0
 
-    def start(self) -> None:
-        """Take everything in, then begin to do so once a second."""
-        self.take_all()
-        self._worker = self._groups.context.spawn("penstock-intake", self.step)
+    def step(self) -> float | None:
+        """Take in what is new; return the seconds until the next call, None if it must be woken.
 
-    def wake(self) -> None:
-        """Take in what is new, now."""
-        if self._worker is not None:
-            self._worker.wake()
-
-    def stop(self) -> None:
-        """End the service and take in what is left; does not raise."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.stop()
-            self.step()
-
-    def step(self) -> float:
-        """Take in what is new; return the seconds until the next call. A failure is logged once, and tried again."""
+        A failure is logged once, and tried again.
+        """
+        arrive = self._wakes.ask()
+        # Before the look: what a member has answered before its end is seen by it.
+        has_members = self._has_members()
+        now_ns = self._groups.context.clock.monotonic_ns
+        began_ns = now_ns()
         try:
-            self.take_all()
+            has_worked = self.take_all()
             self._trouble = ""
         except (PenstockError, OSError) as error:
             if str(error) != self._trouble:
@@ -157,14 +156,31 @@ class Intake:
                 logger.warning(
                     "what consumers have answered is not taken in: %s; it is kept in their journals, and tried again", error
                 )  # fmt: skip
-        return INTERVAL_S
+            self._wakes.go_on()
+            return INTERVAL_S
+        if has_worked:
+            self._wakes.go_on()
+            took_s = (now_ns() - began_ns) / 1e9
+            return min(max(GAP_S, took_s * _GAP_ROUNDS), INTERVAL_S)
+        return INTERVAL_S if has_members or not arrive else None
 
-    def take_all(self) -> None:
-        """Take in everything that the journals hold; raises what the disk or the store raises."""
+    def _has_members(self) -> bool:
+        """Return whether a group has a living member, of any process: it may be killed before it has woken the writer."""
+        root = self._groups.context.root
+        try:
+            names = groups_of(self._files, root)
+            return any(living_members(self._files, self._groups.paths(each)) for each in names)
+        except OSError:
+            return True
+
+    def take_all(self) -> bool:
+        """Take in everything that the journals hold, return whether there was anything; raises what disk and store raise."""
         with self._lock:
+            self._has_worked = False
             for group in groups_of(self._files, self._groups.context.root):
                 while self._round(group):
                     pass
+            return self._has_worked
 
     def delete(self, group: str) -> None:
         """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
@@ -188,6 +204,7 @@ class Intake:
         if not plans:
             self._confirm(paths, marks)
             return False
+        self._has_worked = True
         plans = self._with_log_end(plans)
         changed = {plan.queue: plan.mark for plan in plans}
         if any(marks.get(queue) != mark for queue, mark in changed.items()):
@@ -235,6 +252,7 @@ class Intake:
 
     def _confirm(self, paths: GroupPaths, marks: Marks) -> None:
         if paths.group in self._unconfirmed:
+            self._has_worked = True
             self._write(paths, marks, {})
             self._unconfirmed.discard(paths.group)
 

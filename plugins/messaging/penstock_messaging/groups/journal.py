@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.errors import LostQueueError, StorageError
+from penstock.errors import LostQueueError, StorageError, shown
 from penstock.files import File, Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format.crc32c import crc32c
@@ -24,6 +24,7 @@ from penstock_messaging.groups.entries import (
     BODY,
     CRC,
     ENTRY_BYTES,
+    Entries,
     EntryKind,
     encode,
     valid_entries,
@@ -35,6 +36,11 @@ _ROOM_MIN = 16 << 10
 _STEP_MAX = 256 << 10
 # After this many bytes the state is written to a new file: 65,536 entries, which are read in some 50 ms.
 BYTES_MAX = 4 << 20
+# How much is folded at a time: some milliseconds.
+_FOLD_BYTES = 16 << 10
+# Refusals that wait for a writer: each is an entry of every new file until it is taken in. A file with as many is read by a writer
+# in a second and retried in half a minute, and twice its size is below what readers of journals read (`position.JOURNAL_BYTES_MAX`).
+REFUSALS_MAX = 100_000
 _ZEROS = bytes(_STEP_MAX)
 # What the field of an entry holds.
 _COUNT_MAX = (1 << 32) - 1
@@ -121,6 +127,13 @@ class Journal:
         self._refusal: Exception | None = None
         self._sequence = self._synced = self._position = self._room = 0
         self._number = state.number
+        # How many refusals the file has, up to which event they were taken in when it was begun, and when to begin the next one.
+        self._refusals = self._taken_then = self._bytes_max = 0
+        # The state that the first `_folded` bytes of the file describe, and the last entry of them.
+        self._folding = threading.Lock()
+        self._state: Fold | None = None
+        self._last: Entries | None = None
+        self._folded = 0
         self._file = self._write(state)
         leave_in_child(self)
 
@@ -129,10 +142,17 @@ class Journal:
     def append(
         self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0
     ) -> int:
-        """Append one entry; return its ticket for `sync`. Raises `LostQueueError` if the queue is lost."""
+        """Append one entry; return its ticket for `sync`.
+
+        Raises:
+            LostQueueError: the queue is lost.
+            StorageError: there is no space, or too many refusals wait for a writer: nothing was recorded.
+        """
         with self._appends:
             self._make_ready(ENTRY_BYTES)
             number = 0
+            if kind == EntryKind.NACK:
+                self._make_room_for_refusal()
             if kind in _EVENTS:
                 # Used up even if the write is interrupted: the writer may have seen the entry.
                 number = self._number = self._number + 1
@@ -143,6 +163,7 @@ class Journal:
             self._put(body + CRC.pack(crc32c(body)))
             self._position += ENTRY_BYTES
             self._sequence = sequence
+            self._refusals += kind == EntryKind.NACK
             return sequence
 
     def append_ranges(self, ranges: Iterable[Range], base: int) -> int:
@@ -172,10 +193,24 @@ class Journal:
             raise self._refused()
         if self._position + size <= self._room:
             return
-        if self._position + size > BYTES_MAX:
+        if self._position + size > self._bytes_max:
             self._begin_anew()
         while self._position + size > self._room:
             self._grow()
+
+    def _make_room_for_refusal(self) -> None:
+        if self._refusals < REFUSALS_MAX:
+            return
+        if self._taken() > self._taken_then:
+            self._begin_anew()
+            self._make_ready(ENTRY_BYTES)
+        if self._refusals >= REFUSALS_MAX:
+            topic, queue = self._place
+            raise StorageError(
+                f"queue {queue} of topic {shown(topic)} has {self._refusals:,} refused messages that wait to be retried, since no "
+                f"process has the store open for writing: this message was not refused, and all earlier answers are recorded; "
+                f"acknowledge it, release it, or open the store for writing, which retries them"
+            )
 
     def _grow(self) -> None:
         more = min(self._room, _STEP_MAX)
@@ -221,6 +256,7 @@ class Journal:
                 self.refuse("another owner has replaced its journal, or the group was deleted")
                 raise self._refused()
             self._synced = last
+        self._fold_ahead()
 
     def close(self) -> None:
         """Make everything durable, free the unused space, and close the file; raises as `sync` does."""
@@ -273,11 +309,12 @@ class Journal:
 
     def _begin_anew(self) -> None:
         """Write the state to a new file, without the entries that no longer matter."""
-        with self._syncs:
+        with self._syncs, self._folding:
             old = self._file
             try:
                 state = self._read_back()
-                state.take_in(self._taken())
+                self._taken_then = self._taken()
+                state.take_in(self._taken_then)
                 state.number = self._number
                 self._file = self._write(state)
             except LostQueueError as error:
@@ -288,11 +325,40 @@ class Journal:
             old.close()
 
     def _read_back(self) -> Fold:
-        entries = valid_entries(self._file.pread(self._position, 0))
-        state = Fold.of(entries)
-        if state is None or len(entries) * ENTRY_BYTES != self._position:
-            raise OSError(errno.EIO, "its entries cannot be read back")
-        return state
+        # The second time from the beginning: an interrupt may have cut off the folding before.
+        for _ in range(2):
+            self._fold(self._position)
+            state, folded = self._state, self._folded
+            # The caller changes it, and another file begins.
+            self._state, self._folded, self._last = None, 0, None
+            if state is not None and folded == self._position:
+                return state
+        raise OSError(errno.EIO, "its entries cannot be read back")
+
+    def _fold_ahead(self) -> None:
+        """Fold what was appended, without holding up who appends: little is left to do when a new file is begun."""
+        if self._position - self._folded < _FOLD_BYTES or not self._folding.acquire(blocking=False):
+            return
+        try:
+            # With the lock, `_begin_anew` does not go over to another file, and what is before the position is written.
+            self._fold(self._position)
+        except OSError:
+            # The next new file needs it, and says so.
+            self._state, self._folded, self._last = None, 0, None
+        finally:
+            self._folding.release()
+
+    def _fold(self, end: int) -> None:
+        raw = self._file.pread(end - self._folded, self._folded)
+        entries = valid_entries(raw, self._last)
+        if not len(entries):
+            return
+        if self._state is None:
+            self._state = Fold.of(entries)
+        else:
+            self._state.apply(entries)
+        self._folded += len(entries) * ENTRY_BYTES
+        self._last = entries[-1:].copy()
 
     def _write(self, state: Fold) -> File:
         """Write a new file durably in place of the last one; return it, open for appending."""
@@ -316,4 +382,7 @@ class Journal:
             raise
         self._sequence += len(entries)
         self._synced, self._position, self._room = self._sequence, len(data), room
+        self._refusals = len(state.nacks)
+        # A large state is not written again with every entry.
+        self._bytes_max = max(BYTES_MAX, 2 * len(data))
         return file

@@ -60,6 +60,7 @@ class Membership:
         """Prepare a membership; `join` makes it visible."""
         self._files = files
         self._folder = paths.members
+        self._group, self._deleting = paths.group, paths.deleting
         self._random = random
         self._about = Member("", files.process_id(), now_ms, topics, dict(options))
         self._lock: Lock | None = None
@@ -71,10 +72,28 @@ class Membership:
         return self._lock is not None and self._lock.has_name(self._folder / self.id)
 
     def join(self) -> None:
-        """Become a member, with a new id; does nothing for one that is alive."""
+        """Become a member, with a new id; does nothing for one that is alive.
+
+        Raises `StorageError` while the group is deleted. Either this member sees that, or the program that deletes sees the member.
+        """
         if self.is_alive:
             return
         self.leave()
+        self._check_deletion()
+        self._join()
+        try:
+            self._check_deletion()
+        except BaseException:
+            self.leave()
+            raise
+
+    def _check_deletion(self) -> None:
+        if self._files.is_locked(self._deleting):
+            raise StorageError(
+                f"group {self._group} is being deleted, so nothing was changed and no consumer can join it now: try again"
+            )
+
+    def _join(self) -> None:
         self._files.make_folder_durably(self._folder)
         for _ in range(_TRIES_MAX):
             self.id = f"{self._about.pid}-{self._random()}"

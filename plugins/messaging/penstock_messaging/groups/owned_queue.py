@@ -27,6 +27,7 @@ class OwnedQueue:
         self, topic: str, queue: int, lock: QueueLock, journal: Journal, position: Position,
         on_handed_back: Callable[["OwnedQueue"], None] = lambda _queue: None,
         on_refused: Callable[[], None] = lambda: None,
+        on_recorded: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.topic = topic
         self.queue = queue
@@ -36,11 +37,18 @@ class OwnedQueue:
         self._journal = journal
         self._on_handed_back = on_handed_back
         self._on_refused = on_refused
+        self._on_recorded = on_recorded
 
     @property
     def is_lost(self) -> bool:
         """Whether answers do not count any more."""
         return self._journal.refusal is not None
+
+    @property
+    def lost_reason(self) -> str:
+        """Why answers do not count any more; "" if they do."""
+        refusal = self._journal.refusal
+        return "" if refusal is None else getattr(refusal, "reason", str(refusal))
 
     @property
     def life(self) -> int:
@@ -97,6 +105,7 @@ class OwnedQueue:
     def sync(self, ticket: int) -> None:
         """Return when everything up to a ticket is durable; threads share syncs. See `Journal.sync` for what it raises."""
         self._journal.sync(ticket)
+        self._on_recorded()
 
     def lose(self, reason: str) -> None:
         """Refuse all further answers, with this reason."""
@@ -117,6 +126,7 @@ class OwnedQueue:
         finally:
             self._lock.release()
             self._on_handed_back(self)
+            self._on_recorded()
 
 
 def _ranges(offsets: Sequence[int]) -> list[Range]:

@@ -6,6 +6,7 @@
 <group>/queues/<topic>/start     where the group begins in a topic that it consumes for the first time
 <group>/marks                    what the writer has taken in: see `marks`
 <group>/lock                     locked while a start is resolved
+<group>.deleting                 locked while the group is deleted: nobody joins it then
 """
 
 import re
@@ -60,6 +61,11 @@ class GroupPaths:
     def lock(self) -> Path:
         """The file that is locked while a start is resolved."""
         return self.folder / "lock"
+
+    @property
+    def deleting(self) -> Path:
+        """The file that is locked while the group is deleted; outside of its folder."""
+        return self.folder.with_name(self.group + ".deleting")
 
     def topic(self, topic: str) -> Path:
         """Return the folder of a topic's queues."""

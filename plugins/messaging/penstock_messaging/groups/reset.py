@@ -1,5 +1,7 @@
 """Moving a group from outside: its position in queues that no consumer has, and its deletion."""
 
+import contextlib
+import errno
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,8 @@ from penstock_messaging.groups.queue_lock import QueueLock, holder_of, take_lock
 from penstock_messaging.groups.taking import Groups
 
 _BY = "penstock groups"
+# How often a folder is emptied again: a member that is refused leaves at once.
+_TRIES_MAX = 100
 
 
 class Move(NamedTuple):
@@ -94,31 +98,43 @@ def delete_group(groups: Groups, group: str) -> None:
 def delete_files(groups: Groups, group: str) -> None:
     """Delete what Penstock keeps of a group; its committed offsets and its retry topics are not changed.
 
-    Raises `QueueHeldError` if a consumer lives; then nothing was deleted.
+    Nobody can join the group meanwhile. Raises `QueueHeldError` if a consumer lives; then nothing was deleted.
     """
     paths, files = groups.paths(group), groups.context.files
     if not files.is_folder(paths.folder):
         return
-    for member in living_members(files, paths):
-        raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
-    held: list[QueueLock] = []
-    try:
+    with contextlib.ExitStack() as held:
+        held.callback(_taken(files, paths.deleting, group, "*", 0).release)
+        held.callback(files.remove, paths.deleting)
+        # Only now: a member that has joined before is there, and one that joins later sees the lock.
+        for member in living_members(files, paths):
+            raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
         for topic, queue in paths.journals(files):
-            lock = take_lock(files, paths.queue_lock(topic, queue), _BY)
-            if lock is None:
-                raise QueueHeldError(group, topic, queue, groups.holder(group, topic, queue) or "a process")  # fmt: skip
-            held.append(lock)
+            path = paths.queue_lock(topic, queue)
+            held.callback(_taken(files, path, group, topic, queue).release)
         _remove_folder(files, paths.folder)
-    finally:
-        for lock in held:
-            lock.release()
+
+
+def _taken(files: Files, path: Path, group: str, topic: str, queue: int) -> QueueLock:
+    lock = take_lock(files, path, _BY)
+    if lock is None:
+        raise QueueHeldError(group, topic, queue, holder_of(files, path) or "a process")
+    return lock
 
 
 def _remove_folder(files: Files, folder: Path) -> None:
-    for item in files.entries(folder):
-        if item.is_folder:
-            _remove_folder(files, item.path)
-        else:
-            files.remove(item.path)
-    files.remove_folder(folder)
+    """Remove a folder with everything in it, also what is put there meanwhile by a member that is refused."""
+    for left in reversed(range(_TRIES_MAX)):
+        for item in files.entries(folder):
+            if item.is_folder:
+                _remove_folder(files, item.path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    files.remove(item.path)
+        try:
+            files.remove_folder(folder)
+            break
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not left:
+                raise
     files.sync_folder(folder.parent)

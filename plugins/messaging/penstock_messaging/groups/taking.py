@@ -40,7 +40,7 @@ class Groups:
         context: of the extension.
         store: the open store.
         life: returns how often a topic was deleted.
-        on_refused: called after a consumer of this process has refused a message.
+        on_refused: called after a consumer of this process has refused a message; by default, wakes the writer.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class Groups:
         self.context = context
         self.store = store
         self.life = life
-        self.on_refused: Callable[[], None] = lambda: None
+        # Wakes the writer, which is most often another process.
+        self._wake = store.work_wakes().wake
+        self.on_refused: Callable[[], None] = self._wake
         self._store_id = 0
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
@@ -148,7 +150,9 @@ class Groups:
         except BaseException:
             lock.release()
             raise
-        return OwnedQueue(topic, queue, lock, journal, position, on_handed_back, self.on_refused)
+        return OwnedQueue(
+            topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake
+        )
 
     def mark(self, group: str, topic: str, queue: int) -> Mark | None:
         """Return what the writer has taken in of a queue's journals; None if nothing."""
@@ -161,6 +165,7 @@ class Groups:
         with self._lock:
             self._members.add(member)
         self._wake_others(member)
+        self._wake()
 
     def exit(self, member: Neighbour) -> None:
         """Remove a member of this process, and let the others know at once."""
