@@ -1,5 +1,6 @@
 """Members of a group: seen as long as they live, by themselves and by others."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,15 @@ def test_a_living_member_with_a_wrong_file_is_passed_over(raw: bytes, paths: Gro
     one = joined(paths)
     (paths.members / one.id).write_bytes(raw)
     assert living_members(Files(), paths) == []
+
+
+def test_an_id_that_somebody_joins_with_is_not_taken(paths: GroupPaths) -> None:
+    numbers = iter(["a" * 16, "b" * 16])
+    paths.members.mkdir(parents=True)
+    made = Membership(Files(), paths, "orders", 5, {}, random=lambda: next(numbers))
+    taken = Files().lock_one(paths.members / f"{os.getpid()}-{'a' * 16}.joining")
+    assert taken is not None
+    made.join()
+    assert made.id == f"{os.getpid()}-{'b' * 16}"
+    taken.release()
+    made.leave()
