@@ -291,11 +291,3 @@ def test_a_service_takes_everything_in_at_its_start_and_at_its_end(bench: Bench)
     owned.ack([2], 2)
     bench.intake.stop()
     assert bench.committed() == 2
-
-
-def test_a_refused_message_is_done_for_brokers_once_its_retry_is_stored(bench: Bench) -> None:
-    owned = take(bench.groups)
-    owned.ack([1], 0)
-    owned.nack(0, 0, GROUP_SETTING, 0)
-    bench.intake.take_all()
-    assert (bench.committed(), retries_of(bench.store)) == (2, {"0": 1})

@@ -40,6 +40,18 @@ def test_members_are_listed_until_they_leave(paths: GroupPaths) -> None:
     assert [p.name for p in paths.members.iterdir()] == [other.id]
 
 
+def test_an_id_that_somebody_joins_with_is_not_taken(paths: GroupPaths) -> None:
+    numbers = iter(["a" * 16, "b" * 16])
+    paths.members.mkdir(parents=True)
+    made = Membership(Files(), paths, "orders", 5, {}, random=lambda: next(numbers))
+    taken = Files().lock_one(paths.members / f"{os.getpid()}-{'a' * 16}.joining")
+    assert taken is not None
+    made.join()
+    assert made.id == f"{os.getpid()}-{'b' * 16}"
+    taken.release()
+    made.leave()
+
+
 def test_a_dead_members_file_is_removed_by_whoever_notices(paths: GroupPaths) -> None:
     one = joined(paths)
     for name in ("12-0123456789abcdef", "12-0123456789abcdef.joining", "notes.txt"):
@@ -84,15 +96,3 @@ def test_a_living_member_with_a_wrong_file_is_passed_over(raw: bytes, paths: Gro
     one = joined(paths)
     (paths.members / one.id).write_bytes(raw)
     assert living_members(Files(), paths) == []
-
-
-def test_an_id_that_somebody_joins_with_is_not_taken(paths: GroupPaths) -> None:
-    numbers = iter(["a" * 16, "b" * 16])
-    paths.members.mkdir(parents=True)
-    made = Membership(Files(), paths, "orders", 5, {}, random=lambda: next(numbers))
-    taken = Files().lock_one(paths.members / f"{os.getpid()}-{'a' * 16}.joining")
-    assert taken is not None
-    made.join()
-    assert made.id == f"{os.getpid()}-{'b' * 16}"
-    taken.release()
-    made.leave()
