@@ -9,14 +9,7 @@ import pytest
 from tests.consumers import Members, bodies
 
 import penstock
-from penstock import (
-    ArgumentError,
-    ArgumentTypeError,
-    ConsumerClosedError,
-    ForkedStoreError,
-    LostQueueError,
-    Message,
-)
+from penstock import ArgumentError, ConsumerClosedError, ForkedStoreError, LostQueueError, Message
 from penstock.contracts import Consumer
 from penstock.runtime.clock import Clock
 from penstock.runtime.workers import WorkerGroup
@@ -58,7 +51,7 @@ def test_an_answer_to_what_is_no_message_is_refused(
 ) -> None:
     with members() as consumer:
         for answer in (consumer.ack, consumer.nack, consumer.release, consumer.extend):
-            with pytest.raises(ArgumentTypeError, match="messages"):
+            with pytest.raises(penstock.ArgumentTypeError, match="messages"):
                 answer(wrong)
 
 

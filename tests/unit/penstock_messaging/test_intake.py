@@ -15,7 +15,7 @@ from penstock_messaging.groups import intake as module
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.intake import Intake
-from penstock_messaging.groups.marks import usable_marks, write_marks
+from penstock_messaging.groups.marks import write_marks
 from penstock_messaging.groups.taking import Groups
 
 
@@ -229,7 +229,7 @@ def test_an_owner_beyond_the_end_of_a_queue_loses_it(bench: Bench) -> None:
     owned.ack([0, 30], 0)
     bench.intake.take_all()
     assert bench.committed() == 1
-    assert usable_marks(bench.files, bench.groups.paths(GROUP))[TOPIC, 0].life == 1
+    assert bench.intake._marks[GROUP][TOPIC, 0].life == 1
     owned.hand_back()
     assert take(bench.groups).position == Position(1)
 
