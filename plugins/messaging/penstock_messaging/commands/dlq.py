@@ -111,7 +111,7 @@ def _line(message: penstock.StoredMessage) -> str:
     )
 
 
-def _none_there(store: penstock.Store, group: str, offset: int | None) -> str:
+def _none_there(store: "penstock.Store", group: str, offset: int | None) -> str:
     """Return why a group has no dead letters to show or to replay."""
     from penstock_messaging.retries.dead_letters import queues  # noqa: PLC0415 - as above
 

@@ -61,7 +61,7 @@ class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             self.fail(f"neither earliest nor latest nor a time: {error.message}", param, ctx)
 
 
-def _is_group(store: penstock.Store, group: str) -> bool:
+def _is_group(store: "penstock.Store", group: str) -> bool:
     """Tell whether the store has a group; says which ones it has otherwise."""
     from penstock.cli.contents import no_group  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import known_groups  # noqa: PLC0415 - as above
