@@ -497,17 +497,24 @@ class LostQueueError(StorageError):
 
 
 class QueueHeldError(StorageError):
-    """A consumer has a queue that only one program may change at a time; nothing was changed."""
+    """A consumer has a queue that only one program may change at a time, or lives where none may; nothing was changed.
+
+    Without a queue (`topic` is "*"), the group has a living consumer.
+    """
 
     def __init__(self, group: str, topic: str, queue: int, holder: str) -> None:
         self.group = group
         self.topic = topic
         self.queue = queue
         self.holder = holder
-        super().__init__(
-            f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its position "
-            f"was not changed. Close that consumer first, or call its seek()"
-        )
+        if topic == "*":
+            text = f"group {shown(group)} has a consumer, {holder}; the group was not changed. Close that consumer first"
+        else:
+            text = (
+                f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its "
+                f"position was not changed. Close that consumer first, or call its seek()"
+            )
+        super().__init__(text)
 
 
 class ReadOnlyError(StorageError):

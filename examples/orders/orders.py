@@ -15,7 +15,7 @@ import penstock
 def shop(path: str) -> None:
     """Take orders. Those of one customer stay in order, and a reminder follows each a second later."""
     with penstock.open(path, flush="sync") as store:
-        for line in sys.stdin:
+        for line in filter(str.strip, sys.stdin):
             order = line.strip().encode()
             store.put("orders", order, partition_key=line.split()[0])
             store.put("reminders", order, delay_level=1)
@@ -52,5 +52,8 @@ def shipping(path: str) -> None:
 
 
 if __name__ == "__main__":
+    parts = {"shop": shop, "billing": billing, "shipping": shipping}
+    if not sys.argv[2:] or sys.argv[1] not in parts:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
-        {"shop": shop, "billing": billing, "shipping": shipping}[sys.argv[1]](sys.argv[2])
+        parts[sys.argv[1]](sys.argv[2])

@@ -82,6 +82,10 @@ CASES = {
     "penstock tail none ": set(),
     "penstock groups data --group ": {"billing", "shipping"},
     "penstock groups data --group s": {"shipping"},
+    "penstock groups reset data s": {"shipping"},
+    "penstock groups reset data billing --topic pay": {"payments"},
+    "penstock topic delete data ord": {"orders", "order-lines"},
+    "penstock dlq show data ": set(),
     "penstock completion ": set(SHELLS),
     "penstock spark re": {"reindex", "replay"},
 }

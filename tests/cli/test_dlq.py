@@ -46,8 +46,23 @@ def test_dead_letters_are_shown(root: Path, capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "order 0" in shown
     assert "\x1b" not in shown
-    assert run(["dlq", "show", str(root), "audit"]) == 0
-    assert "group audit has no dead letters there" in capsys.readouterr().err
+    assert "0: orders, refused 1 time" in shown
+    for words in (["show"], ["replay"], ["replay", "--dry-run"]):
+        assert run(["dlq", words[0], str(root), "audit", *words[1:]]) == 1
+        assert capsys.readouterr() == ("", "group audit has no dead letters: billing has some\n")
+    assert run(["dlq", "show", str(root), "billing", "--offset", "3"]) == 1
+    assert "no dead letters at offset 3 or after it" in capsys.readouterr().err
+
+
+def test_a_store_without_dead_letters_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with penstock.open(tmp_path / "store", environ={}) as store:
+        store.put("orders", b"x")
+    assert run(["dlq", "list", str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().err == "no group has dead letters\n"
+    assert run(["dlq", "show", str(tmp_path / "store"), "billing"]) == 1
+    assert "no other group has any" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_what_a_replay_does(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """`penstock groups`: positions from journals, moving a group, and refusing to move a living one."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,13 @@ def test_positions_and_waiting_refusals_are_listed(
         0,
         [{"group": "billing", "topic": "orders", "queue": 0, "offset": 3, "lag": 7}],
     )
-    assert "1 refused message wait" in said
+    assert "1 refused message waits" in said
     assert "delays stand still" in said
-    assert shown(capsys, "list", str(path), "--json", "--group", "other")[1:] == ([], "")
+    code, rows, said = shown(capsys, "list", str(path), "--json", "--group", "biling")
+    assert (code, rows) == (1, [])
+    assert (
+        said == "there is no group 'biling', did you mean 'billing'? Groups in the store: billing\n"
+    )
 
 
 def test_a_reset_is_shown_first_and_then_made(
@@ -94,3 +99,71 @@ def test_members_are_those_that_live(path: Path, capsys: pytest.CaptureFixture[s
     assert shown(capsys, "members", str(path), "billing", "--json")[:2] == (0, [])
     assert shown(capsys, "members", str(path), "a/b")[0] == 2
     assert shown(capsys, "reset", str(path), "billing")[0] == 2
+
+
+@pytest.mark.parametrize("words", [
+    ("members",), ("reset", "--to", "latest"), ("delete",), ("delete", "--apply"), ("delete", "--json"),
+])  # fmt: skip
+def test_an_unknown_group_is_named_and_nothing_is_done(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    code, rows, said = shown(capsys, words[0], str(path), "other", *words[1:])
+    assert (code, rows) == (1, [])
+    assert said == "there is no group 'other'. Groups in the store: billing\n"
+
+
+def test_a_new_group_is_given_its_place_by_a_reset_of_topics(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["reset", str(path), "audit", "--to", "latest", "--topic", "orders"]
+    assert shown(capsys, *given, "--json")[:2] == (
+        0, [{"topic": "orders", "queue": 0, "before": None, "after": 10}],
+    )  # fmt: skip
+    code, rows, said = shown(capsys, *given, "--topic", "ordesr")
+    assert (code, rows) == (1, [])
+    assert "there is no topic 'ordesr', did you mean 'orders'?" in said
+    with penstock.open(path, environ={}) as store:
+        store.put("orders", b"new")
+        with store.consumer("audit", "orders") as consumer:
+            assert [m.body for m in consumer.poll(10, timeout=30)] == [b"new"]
+
+
+def test_a_place_that_is_none_is_answered_with_all_forms(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = shown(capsys, "reset", str(path), "billing", "--to", "soon")
+    assert code == 2
+    assert "neither earliest nor latest nor a time" in said
+    assert "90s, 15min" in said
+    code, rows, _ = shown(capsys, "reset", str(path), "billing", "--to", "1h", "--json")
+    assert (code, rows[0]["after"]) == (0, 0)
+
+
+def test_a_mistyped_command_is_no_path(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = shown(capsys, "rset", str(path), "billing")
+    assert code == 2
+    assert "did you mean reset?" in said
+
+
+def test_a_living_member_is_shown_and_stops_a_deletion(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        penstock.open(path, read_only=True) as reader,
+        reader.consumer("billing", "orders") as consumer,
+    ):
+        consumer.poll(timeout=30)
+        assert run(["groups", "members", str(path), "billing"]) == 0
+        assert f" {os.getpid()} " in capsys.readouterr().out
+        code, _, said = shown(capsys, "delete", str(path), "billing")
+        assert code == 1
+        assert f"it has a consumer in process {os.getpid()}" in said
+        code, _, said = shown(capsys, "delete", str(path), "billing", "--apply")
+        assert code == 3
+        assert f"group 'billing' has a consumer, process {os.getpid()}" in said
+        code, _, said = shown(capsys, "reset", str(path), "billing", "--to", "earliest")
+        assert code == 3
+        assert "is held by a consumer of group 'billing'" in said
+    assert (
+        shown(capsys, "members", str(path), "billing")[2] == "group billing has no living member\n"
+    )

@@ -18,6 +18,7 @@ import click
 VARIABLE = "_PENSTOCK_COMPLETE"
 _PLAIN = re.compile(r"[A-Za-z0-9%_][A-Za-z0-9%_.+@/-]*")
 _OFFSETS_BYTES_MAX = 8 << 20
+_DEAD = "%DLQ%"
 
 
 def complete(command: click.Command, name: str = "penstock") -> int | None:
@@ -54,14 +55,24 @@ def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 def groups(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the consumer groups of the store on the command line that begin as typed."""
-    path = _store(context) / "config" / "consumerOffset.json"
+    store = _store(context)
+    return _offered({*_committed(store), *_folders(store / "penstock" / "groups")}, incomplete)
+
+
+def dead_letter_groups(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the consumer groups that have dead letters, and begin as typed."""
+    named = [name for name in _folders(_store(context) / "consumequeue") if name.startswith(_DEAD)]
+    return _offered([name.removeprefix(_DEAD) for name in named], incomplete)
+
+
+def _committed(store: Path) -> set[str]:
+    """Return the groups that the offset file names."""
     try:
-        with path.open("rb") as file:
+        with (store / "config" / "consumerOffset.json").open("rb") as file:
             entries: Any = json.loads(file.read(_OFFSETS_BYTES_MAX))["offsetTable"]
-        found = {entry.partition("@")[2] for entry in entries}
+        return {entry.partition("@")[2] for entry in entries}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
-    return _offered(found, incomplete)
+        return set()
 
 
 def _store(context: click.Context) -> Path:

@@ -1,4 +1,4 @@
-"""What a store holds instead, for a command that has found nothing: topics, queues, ranges of offsets."""
+"""What a store holds instead, for a command that has found nothing: topics, queues, ranges of offsets, consumer groups."""
 
 import difflib
 from collections.abc import Sequence
@@ -38,12 +38,26 @@ def why_nothing(
     return None
 
 
+def no_group(group: str, groups: Sequence[str]) -> str:
+    """Return that a store does not have a consumer group, and which it has."""
+    if not groups:
+        return f"there is no group {group!r}: the store has no consumer groups"
+    return (
+        f"there is no group {group!r}{_near(group, groups)} Groups in the store: {_listed(groups)}"
+    )
+
+
 def _no_topic(topic: str, topics: Sequence[str]) -> str:
     if not topics:
         return f"there is no topic {topic!r}: the store has no messages"
-    near = difflib.get_close_matches(topic, topics, 1)
-    hint = f", did you mean {near[0]!r}?" if near else "."
-    return f"there is no topic {topic!r}{hint} Topics in the store: {_listed(topics)}"
+    return (
+        f"there is no topic {topic!r}{_near(topic, topics)} Topics in the store: {_listed(topics)}"
+    )
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
+    return f", did you mean {near[0]!r}?" if near else "."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from penstock.cli.verbosity import with_verbose
+
 # The names shown for a mistyped one.
 _NEAR_MAX = 3
 
@@ -44,8 +46,7 @@ class LazyGroup(click.Group):
         self.module_names()
         assert isinstance(self._package, ModuleType)
         module = importlib.import_module(f"{self._package.__name__}.{name}")
-        found: click.Command = module.command
-        return found
+        return with_verbose(module.command)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -16,7 +16,7 @@ EXIT_CODES = {
     0: "Success.",
     1: "Nothing was found, or a check failed.",
     2: "The command line, a setting or a message was refused.",
-    3: "The store is in use.",
+    3: "The store is in use by another writer; or a consumer group, by a consumer.",
     4: "A file cannot be read or written.",
     5: "Corruption stops the work.",
     130: "Interrupted.",

@@ -121,16 +121,17 @@ def show_messages(
     count = 0
     for message in messages:
         count += 1
-        out(as_json(message_facts(message)) if json_lines else _line(message))
+        out(as_json(message_facts(message)) if json_lines else message_line(message))
         if at_once:
             sys.stdout.flush()
     return count
 
 
-def _line(message: "StoredMessage") -> str:
+def message_line(message: "StoredMessage", where: str | None = None) -> str:
+    """Return a message for people: its time, where it is (or `where`), its tag, and the begin of its body."""
     shown = visible(message.body[: _BODY_SHOWN * 4].decode("utf-8", "replace"))
     shown = shown if len(shown) <= _BODY_SHOWN else shown[: _BODY_SHOWN - 1] + "…"
-    where = visible(f"{message.topic}/{message.queue}@{message.queue_offset}")
+    where = visible(where or f"{message.topic}/{message.queue}@{message.queue_offset}")
     tag = visible(f"[{message.tag}]") if message.tag else ""
     return f"{time_text(message.store_time_ms)}  {where:<24} {tag:<12} {shown}"
 

@@ -13,6 +13,7 @@ import click
 
 from penstock.cli import verbs
 from penstock.cli.lazy_group import LazyGroup
+from penstock.cli.verbosity import HELP, LEVELS, log_more, with_verbose
 from penstock.cli.wording import missing_extra, text_of
 from penstock.errors import (
     ConfigError,
@@ -23,6 +24,7 @@ from penstock.errors import (
     OffsetError,
     PenstockError,
     PluginError,
+    QueueHeldError,
     StorageError,
     StoreFailedError,
     StoreLockedError,
@@ -34,6 +36,7 @@ FINE, NO, USAGE, IN_USE, CANNOT, CORRUPT, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3,
 # The first matching class applies.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreLockedError, IN_USE),
+    (QueueHeldError, IN_USE),
     (CorruptionError, CORRUPT),
     (FormatVersionError, CORRUPT),
     (StoreFailedError, CORRUPT),
@@ -48,12 +51,6 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-_VERBOSE_HELP = (
-    "Log to standard error what is opened, recovered and skipped; -vv logs details, too."
-)
-
-
 class Verbs(LazyGroup):
     """The verbs of `penstock`: its own and those that plugins add."""
 
@@ -63,8 +60,8 @@ class Verbs(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one verb, importing only its module."""
-        own = super().get_command(ctx, cmd_name)
-        return _plugin_verbs().get(cmd_name) if own is None else _with_verbose(own)
+        found = super().get_command(ctx, cmd_name) or _plugin_verbs().get(cmd_name)
+        return None if found is None else with_verbose(found)
 
     def shown_commands(self, ctx: click.Context) -> dict[str, str]:
         """Return the verbs with what the help says of each."""
@@ -85,7 +82,7 @@ def _plugin_verbs() -> dict[str, click.Command]:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="penstock")
-@click.option("-v", "--verbose", count=True, help=_VERBOSE_HELP)
+@click.option("-v", "--verbose", count=True, help=HELP)
 def cli(verbose: int) -> None:
     """Store streams of messages, and inspect the stores of RocketMQ brokers.
 
@@ -93,29 +90,9 @@ def cli(verbose: int) -> None:
     """
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=_LEVELS[0], handlers=[handler], force=True)
-    logging.getLogger("penstock").setLevel(_LEVELS[0])
-    _log_more(verbose)
-
-
-def _log_more(verbose: int) -> None:
-    """Log at the level for so many `-v`, unless more is logged already."""
-    logger = logging.getLogger("penstock")
-    level = _LEVELS[min(verbose, len(_LEVELS) - 1)]
-    logger.setLevel(min(logger.getEffectiveLevel(), level))
-
-
-def _with_verbose(command: click.Command) -> click.Command:
-    """Add `-v` to a verb, so that it may stand before or after the verb's name."""
-    taken = {name for parameter in command.params for name in parameter.opts}
-    if not taken & {"-v", "--verbose"}:
-        command.params.append(
-            click.Option(
-                ["-v", "--verbose"], count=True, expose_value=False, help=_VERBOSE_HELP,
-                callback=lambda _context, _parameter, count: _log_more(count),
-            )
-        )  # fmt: skip
-    return command
+    logging.basicConfig(level=LEVELS[0], handlers=[handler], force=True)
+    logging.getLogger("penstock").setLevel(LEVELS[0])
+    log_more(verbose)
 
 
 def own_verbs() -> list[str]:

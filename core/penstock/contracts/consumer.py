@@ -70,6 +70,34 @@ class ConsumedMessage(Protocol):
     topic: str
     attempt: int
 
+    @property
+    def body(self) -> bytes:
+        """The caller's bytes."""
+
+    @property
+    def tag(self) -> str:
+        """The tag; "" if there is none."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that the producer gave it, as in `StoredMessage`."""
+
+    @property
+    def message_id(self) -> str:
+        """The id that it had when it was first put."""
+
+    @property
+    def queue(self) -> int:
+        """The number of the queue that it was read from: of a retried message, a queue of the group's retry topic."""
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset in that queue."""
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the stored message."""
 

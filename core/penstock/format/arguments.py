@@ -58,7 +58,7 @@ def offset_or_none(call: str, name: str, value: object) -> int | None:
 
 def number(call: str, name: str, value: object, low: float, high: float) -> float:
     """Return a number from `low` to `high`."""
-    expected = f"a number from {low:g} to {high:g}"
+    expected = f"a number from {low:.15g} to {high:.15g}"
     if _is_truth(value) or not isinstance(value, Real):
         raise ArgumentTypeError(call, name, value, expected)
     found = float(value)

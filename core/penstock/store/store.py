@@ -424,14 +424,23 @@ class Store(Reader, Producer):
 
         A process that does not hold the store for writing opens it with `read_only=True`, and calls this just the same.
 
+        >>> with store.consumer("billing", ["orders"], tag="paid || refunded") as consumer:
+        ...     for message in consumer:  # waits for messages
+        ...         charge(message.body)  # an exception refuses the message
+        ...         message.ack()
+
         Args:
             group: the group's name: letters, digits, `%`, `|`, `_` and `-`, at most 120.
-            topics: one topic or more; in a name, `*` stands for any characters.
-            options: see `ConsumerOptions`.
+            topics: one topic or more, which need not exist yet; in a name, `*` stands for any characters.
+            options: `tag`, `start`, `ack_wait`, `max_in_flight`, `workers`, `ordered`, `broadcast`, `max_retries`: see
+                `contracts.ConsumerOptions` for units and defaults.
 
         Raises:
             ArgumentError: an argument has a wrong type or value.
             ConfigError: no extension in `extensions.use` provides consumers.
+            StorageError: the store is on a network file system; or it is open read-only, and no process has opened it for
+                writing with consumers yet. Groups need a local file system and a store id.
+            ForkedStoreError: the store was opened before this process was forked.
         """
         made: Consumer = self._provided("consumer")(group, topics, **options)
         return made

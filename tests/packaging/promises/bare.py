@@ -1,11 +1,13 @@
-"""`pip install penstock`: put, read, find, follow, verify in Python; every other part names the extra that it needs."""
+"""`pip install penstock`: put, read, find, follow, consume in Python; every other part names the extra that it needs."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import penstock
+from penstock import aio
 from penstock.errors import MissingExtraError
 
 
@@ -39,6 +41,17 @@ def session() -> None:
     local_session()
 
 
+async def consume() -> None:
+    """Consume with asyncio what another group has consumed already."""
+    async with (
+        await aio.open("data", environ={}) as opened,
+        await opened.consumer("audit", "orders") as group,
+    ):
+        found = await group.poll(limit=10, timeout=60)
+        await group.ack(found)
+        assert [each.body for each in found] == [b"two boxes of pears"]
+
+
 with penstock.open("data", flush="sync", environ={}) as store:
     receipt = store.put("orders", b"two boxes of pears", tag="created", keys=["A-17"])
     assert receipt.durability is penstock.Durability.ON_DISK
@@ -46,9 +59,15 @@ with penstock.open("data", flush="sync", environ={}) as store:
     found = store.read("orders", queue=0, offset=0, tag="created || paid")
     assert [each.body for each in found.messages] == [b"two boxes of pears"]
     assert [each.body for each in store.scan("orders", 0)] == [b"two boxes of pears"]
+    with store.consumer("billing", "orders", max_retries=0) as consumer:
+        (message,) = consumer.poll(limit=10, timeout=60)
+        message.ack()
+        assert not any(consumer.lag().values())
+    assert list(store.topic_configs()) == ["%RETRY%billing", "orders"]
     lacks("arrow", lambda: store.to_arrow("orders"))
     lacks("arrow", lambda: store.to_reader(["orders"]))
     lacks("arrow", lambda: store.put_arrow(None))
+asyncio.run(consume())
 lacks("arrow", archiving)
 lacks("testing", suite)
 lacks("spark", session)

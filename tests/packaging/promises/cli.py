@@ -58,6 +58,14 @@ for line in ("topics data", "groups data", "stat data", "config", "config data",
 for line in ("verify data", "verify data --deep", "repair data", "retain data --dry-run"):
     penstock(*line.split())
 
+penstock("topic", "create", "data", "invoices", "--queues", "2")
+assert "invoices" in penstock("topic", "list", "data")[0]
+penstock("put", "data", "orders", "later", "--delay-level", "1")
+penstock("groups", "reset", "data", "billing", "--to", "earliest", "--topic", "orders")
+assert "billing" in penstock("groups", "data")[0]
+penstock("dlq", "list", "data")
+penstock("topic", "delete", "data", "invoices", "--apply")
+
 lacks("arrow", "ingest", "data", "events.parquet", "--topic", "events")
 lacks("testing", "plugins", "check", "sync")
 Path("measured").mkdir()

@@ -8,7 +8,7 @@ import click
 import pytest
 from tests.conftest import InstallPlugin
 
-from penstock.cli.completion import complete, groups, script, topics
+from penstock.cli.completion import complete, dead_letter_groups, groups, script, topics
 from penstock.cli.root import cli
 
 PARAMETER = click.Argument(["x"])
@@ -45,6 +45,16 @@ def test_groups_are_those_of_the_offset_file(tmp_path: Path) -> None:
     table: dict[str, dict[str, int]] = {"t@b": {}, "u@b": {}, "t@a": {}, "t": {}, "t@x y": {}}
     (tmp_path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     assert groups(context(tmp_path), PARAMETER, "") == ["a", "b"]
+
+
+def test_groups_that_have_committed_nothing_yet_and_groups_with_dead_letters(
+    tmp_path: Path,
+) -> None:
+    for name in ("penstock/groups/new", "consumequeue/%DLQ%old", "consumequeue/orders"):
+        (tmp_path / name).mkdir(parents=True)
+    assert groups(context(tmp_path), PARAMETER, "") == ["new"]
+    assert dead_letter_groups(context(tmp_path), PARAMETER, "") == ["old"]
+    assert dead_letter_groups(context(tmp_path), PARAMETER, "n") == []
 
 
 def test_nobody_asks_without_the_variable(

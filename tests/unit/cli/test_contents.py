@@ -3,7 +3,7 @@
 import pytest
 from tests.conftest import OpenStore
 
-from penstock.cli.contents import why_nothing
+from penstock.cli.contents import no_group, why_nothing
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 
@@ -51,3 +51,12 @@ def test_many_topics_are_listed_in_part_and_queues_with_gaps_one_by_one(store: S
 def test_an_empty_store_and_an_empty_queue_say_so(open_small: OpenStore) -> None:
     empty = open_small(spawn=ManualWorkers())
     assert why_nothing(empty, "t") == "there is no topic 't': the store has no messages"
+
+
+def test_a_missing_group_is_answered_with_the_nearest_and_all() -> None:
+    assert no_group("a", []) == "there is no group 'a': the store has no consumer groups"
+    assert (
+        no_group("biling", ["billing", "shipping"])
+        == "there is no group 'biling', did you mean 'billing'? Groups in the store: billing, shipping"
+    )
+    assert no_group("x", ["billing"]) == "there is no group 'x'. Groups in the store: billing"

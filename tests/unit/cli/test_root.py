@@ -15,7 +15,7 @@ from penstock.cli.root import code_of, interrupts_wait, run
     [
         (errors.StoreClosedError(), 4), (errors.TopicError("t", "no"), 2), (errors.ConfigError("no"), 2),
         (errors.OffsetError(1, 2, 3), 1), (errors.StoreFailedError("no", 0), 5), (errors.BusyError("x", 1), 4),
-        (errors.PluginError("no"), 2), (OSError("no"), 4), (errors.PenstockError("no"), 2),
+        (errors.PluginError("no"), 2), (errors.QueueHeldError("g", "t", 0, "process 1"), 3), (OSError("no"), 4), (errors.PenstockError("no"), 2),
     ],
 )  # fmt: skip
 def test_an_error_has_its_exit_code_and_one_line(

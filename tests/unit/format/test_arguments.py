@@ -57,6 +57,8 @@ def test_a_number_has_limits() -> None:
     for kind in (True, "1", None):
         with pytest.raises(ArgumentTypeError):
             arguments.number("c", "a", kind, 0, 2)
+    with pytest.raises(ArgumentError, match=r"a number from 0\.001 to 31536000;"):
+        arguments.number("c", "a", 0, 0.001, 31_536_000.0)
 
 
 def test_a_truth_value_is_no_text() -> None:

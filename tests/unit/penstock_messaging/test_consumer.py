@@ -52,6 +52,27 @@ def test_it_is_a_consumer(store: Store, members: Members) -> None:
         assert typed.assignment() == []
 
 
+@pytest.mark.parametrize("wrong", ["", "text", b"", 5, None])
+def test_an_answer_to_what_is_no_message_is_refused(
+    store: Store, members: Members, wrong: Any
+) -> None:
+    with members() as consumer:
+        for answer in (consumer.ack, consumer.nack, consumer.release, consumer.extend):
+            with pytest.raises(penstock.ArgumentTypeError, match="messages"):
+                answer(wrong)
+
+
+def test_a_look_at_the_members_is_made_by_the_consumers_thread(
+    store: Store, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = []
+    with members() as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        monkeypatch.setattr(worker, "wake", lambda: woken.append(True))
+        consumer.wake()
+        assert woken == [True]
+
+
 def test_messages_are_handed_out_once_in_the_order_of_their_queue(
     store: Store, members: Members
 ) -> None:

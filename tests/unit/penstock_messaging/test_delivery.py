@@ -14,6 +14,7 @@ import penstock
 from penstock import Message, Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, make_context, open_store
 from penstock.testing.kit import copy_store
+from penstock_messaging.delays import delivery
 from penstock_messaging.delays.delay_offsets import DelayOffsets
 from penstock_messaging.delays.delivery import Delivery, due_time_ms, waiting
 from penstock_messaging.delays.levels import LEVEL_MAX, SCHEDULE_TOPIC, delay_ms
@@ -416,6 +417,28 @@ def test_a_clock_that_jumps_back_a_little_delays_by_that_much(shop: Shop) -> Non
     assert shop.bodies() == []
     shop.run(after_ms=1)
     assert shop.bodies() == [b"x"]
+
+
+def test_records_that_are_not_read_yet_are_not_taken_for_due(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the times of queue entries say nothing, records are read, a number of them at a time."""
+    monkeypatch.setattr(delivery, "_RECORDS_MAX", 2)
+    for number in range(3):
+        shop.put(b"%d" % number, 1)
+    shop.run(after_ms=1000)
+    assert len(shop.bodies()) == 3
+    shop.clock.now_ms += HOUR
+    for number in range(3, 5):
+        shop.put(b"%d" % number, 1)
+    shop.clock.now_ms -= HOUR
+    shop.put(b"late", 1)
+    for _ in range(4):
+        shop.run()
+    assert shop.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    for _ in range(2):
+        shop.run(after_ms=1000)
+    assert shop.bodies()[5:] == [b"late"]
 
 
 HOUR, NOW = 3_600_000, 1_700_000_000_000

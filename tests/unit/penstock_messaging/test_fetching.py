@@ -145,3 +145,11 @@ def test_what_was_read_of_a_queue_that_went_meanwhile_is_dropped() -> None:
     fetcher.fetch(1)
     assert in_flight.take(10, 0) == []
     assert fetcher.queues[0].base == 0
+
+
+def test_queues_that_hold_enough_have_nothing_new() -> None:
+    fetcher, in_flight = made(Store())
+    in_flight.pause(["orders"])
+    assert not fetcher.fetch(1)
+    in_flight.resume([])
+    assert fetcher.fetch(1)

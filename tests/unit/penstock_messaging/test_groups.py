@@ -76,6 +76,13 @@ def test_a_deleted_group_is_gone(tmp_path: Path) -> None:
     assert entries_in(tmp_path) == groups.all() == {}
 
 
+def test_the_limits_of_a_number_are_javas() -> None:
+    for number in (-(1 << 31), (1 << 31) - 1):
+        assert config_of("g", {"retryMaxTimes": number}).retry_max == number
+    with pytest.raises(ValueError, match="retryMaxTimes"):
+        config_of("g", {"retryMaxTimes": -(1 << 31) - 1})
+
+
 @pytest.mark.parametrize("entry", [None, 3, {"retryMaxTimes": "16"}, {"retryQueueNums": True}, {"retryMaxTimes": 1 << 31}, {"consumeEnable": 1}])  # fmt: skip
 def test_an_entry_that_cannot_be_understood_is_set_aside_and_kept(tmp_path: Path, entry: object, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     with pytest.raises(ValueError):  # noqa: PT011 - every reason is one

@@ -58,3 +58,15 @@ def test_when_something_is_due() -> None:
     assert in_flight.expire(17)
     assert [each.offset for each in in_flight.take(5, 17)] == [second.offset]
     assert in_flight.due_ns() == 18
+
+
+def test_what_is_added_to_an_ordered_queue_waits_for_the_message_before() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=10, ordered=True), flight_of()
+    assert in_flight.add(flight, stored(), 0) == 0
+    in_flight.add(flight, stored(0), 1)
+    (first,) = in_flight.take(5, 0)
+    in_flight.add(flight, stored(1), 2)
+    in_flight.add(flight, stored(2), 3)
+    assert in_flight.take(5, 0) == []
+    in_flight.finish(first)
+    assert [each.offset for each in in_flight.take(5, 0)] == [1]

@@ -233,6 +233,7 @@ def test_an_owner_beyond_the_end_of_a_queue_loses_it(bench: Bench) -> None:
     owned.ack([0, 30], 0)
     bench.intake.take_all()
     assert bench.committed() == 1
+    assert bench.intake._marks[GROUP][TOPIC, 0].life == 1
     owned.hand_back()
     assert take(bench.groups).position == Position(1)
 

@@ -1,5 +1,6 @@
 """Members of a group: seen as long as they live, by themselves and by others."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def test_members_are_listed_until_they_leave(paths: GroupPaths) -> None:
     one.leave()
     assert [m.id for m in living_members(Files(), paths)] == [other.id]
     assert [p.name for p in paths.members.iterdir()] == [other.id]
+
+
+def test_an_id_that_somebody_joins_with_is_not_taken(paths: GroupPaths) -> None:
+    numbers = iter(["a" * 16, "b" * 16])
+    paths.members.mkdir(parents=True)
+    made = Membership(Files(), paths, "orders", 5, {}, random=lambda: next(numbers))
+    taken = Files().lock_one(paths.members / f"{os.getpid()}-{'a' * 16}.joining")
+    assert taken is not None
+    made.join()
+    assert made.id == f"{os.getpid()}-{'b' * 16}"
+    taken.release()
+    made.leave()
 
 
 def test_a_dead_members_file_is_removed_by_whoever_notices(paths: GroupPaths) -> None:

@@ -15,8 +15,7 @@ from penstock.format.names import QUEUE_MAX
     "put",
     epilog=examples(
         "penstock put data orders 'a new order' --tag created --key A-17",
-        "echo 'from a pipe' | penstock put data orders - --json",
-        "penstock put data orders 'a reminder' --delay-level 5",
+        "echo 'a reminder' | penstock put data orders - --delay-level 5 --json",
     ),
 )
 @click.argument("path", type=click.Path())

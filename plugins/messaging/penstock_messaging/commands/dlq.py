@@ -5,21 +5,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import penstock
+from penstock.cli.completion import dead_letter_groups
 from penstock.cli.output import (
     chosen,
     counted,
     json_option,
     message_facts,
+    message_line,
     note,
     note_foreign,
+    out,
     out_json,
     own_settings_options,
-    show_messages,
     store_argument,
     table,
     time_text,
 )
-from penstock.cli.root import examples
+from penstock.cli.root import NO, examples
 
 if TYPE_CHECKING:
     from penstock_messaging.retries.dead_letters import DeadLetterQueue, Replayed
@@ -31,6 +33,7 @@ _offset_option = click.option(
 _limit_option = click.option(
     "--limit", type=click.IntRange(1), help="At most this many dead letters."
 )
+_group_argument = click.argument("group", shell_complete=dead_letter_groups)
 
 
 @click.group(
@@ -41,7 +44,7 @@ def command() -> None:
     """List, show and replay dead letters: messages that a consumer group gave up after its last retry."""
 
 
-@command.command("list")
+@command.command("list", epilog=examples("penstock dlq list data", "penstock dlq list data --json"))
 @store_argument
 @json_option
 def list_(path: str, as_json: bool) -> int:
@@ -57,6 +60,8 @@ def list_(path: str, as_json: bool) -> int:
     else:
         names = ("group", "dead letters", "not replayed", "oldest", "newest")
         table("", names, [_row(each) for each in found])
+        if not found:
+            note("no group has dead letters")
     return 0
 
 
@@ -65,14 +70,20 @@ def _row(queue: "DeadLetterQueue") -> tuple[object, ...]:
     return queue.group, queue.total, queue.left, *times
 
 
-@command.command("show")
+@command.command(
+    "show",
+    epilog=examples("penstock dlq show data billing", "penstock dlq show data billing --limit 1 --json"),
+)  # fmt: skip
 @store_argument
-@click.argument("group")
+@_group_argument
 @_offset_option
 @_limit_option
 @json_option
 def show(path: str, group: str, offset: int | None, limit: int | None, as_json: bool) -> int:
-    """Show the dead letters of GROUP, the oldest first."""
+    """Show the dead letters of GROUP, the oldest first: offset, first topic, and how often it was refused.
+
+    Exit code 1 if there are none.
+    """
     from penstock_messaging.retries.dead_letters import letters  # noqa: PLC0415 - as above
 
     with penstock.open(path, read_only=True) as store:
@@ -85,10 +96,32 @@ def show(path: str, group: str, offset: int | None, limit: int | None, as_json: 
             if as_json:
                 out_json(**_facts(message))
             else:
-                show_messages([message], json_lines=False)
-    if not count:
-        note(f"group {group} has no dead letters there")
-    return 0
+                out(_line(message))
+        if not count:
+            note(_none_there(store, group, offset))
+    return 0 if count else NO
+
+
+def _line(message: penstock.StoredMessage) -> str:
+    from penstock_messaging.retries.copies import first_topic  # noqa: PLC0415 - as above
+
+    refused = counted(message.reconsume_times, "time")
+    return message_line(
+        message, f"{message.queue_offset}: {first_topic(message)}, refused {refused}"
+    )
+
+
+def _none_there(store: "penstock.Store", group: str, offset: int | None) -> str:
+    """Return why a group has no dead letters to show or to replay."""
+    from penstock_messaging.retries.dead_letters import queues  # noqa: PLC0415 - as above
+
+    found = {queue.group: queue for queue in queues(store)}
+    if group in found and found[group].total and offset is not None:
+        return f"group {group} has no dead letters at offset {offset} or after it"
+    if group in found:
+        return f"group {group} has no dead letters any more: retention has deleted them"
+    others = f": {', '.join(found)} {'has' if len(found) == 1 else 'have'} some" if found else ""
+    return f"group {group} has no dead letters{others or ', and no other group has any'}"
 
 
 def _facts(message: penstock.StoredMessage) -> dict[str, Any]:
@@ -109,7 +142,7 @@ def _facts(message: penstock.StoredMessage) -> dict[str, Any]:
     ),
 )
 @store_argument
-@click.argument("group")
+@_group_argument
 @click.option(
     "--to", "target", type=click.Choice(["group", "topic"]), default="group", show_default=True,
     help="group: only GROUP gets them again. topic: they go back to their first topic, and every group gets them.",
@@ -133,8 +166,10 @@ def replay_(
     """Put the dead letters of GROUP back, as messages that were never retried.
 
     Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes them. No
-    other process may have the store open for writing, except with --dry-run.
+    other process may have the store open for writing, except with --dry-run. Exit code 1 if GROUP has no dead letters, or
+    if some are left out.
     """
+    from penstock_messaging.retries.copies import dead_letter_topic  # noqa: PLC0415 - as above
     from penstock_messaging.retries.dead_letters import replay  # noqa: PLC0415 - as above
 
     skipped = 0
@@ -146,6 +181,9 @@ def replay_(
             _report(each, as_json=as_json)
 
     with penstock.open(path, config, read_only=dry_run, **chosen(settings, None)) as store:
+        if dead_letter_topic(group) not in store.topics():
+            note(_none_there(store, group, None))
+            return NO
         count = replay(
             store, group, to_topic=target == "topic", start=offset, limit=limit, dry_run=dry_run, on_batch=report
         )  # fmt: skip

@@ -1,9 +1,14 @@
 """The command `groups`: shows how far each consumer group is, and moves or deletes one."""
 
+import difflib
+from pathlib import Path
+from typing import Any
+
 import click
 
 import penstock
 from penstock.cli.completion import groups as group_names
+from penstock.cli.completion import topics as topic_names
 from penstock.cli.output import (
     chosen,
     counted,
@@ -14,6 +19,7 @@ from penstock.cli.output import (
     own_settings_options,
     store_argument,
     table,
+    time_text,
 )
 from penstock.cli.root import NO, examples
 
@@ -28,10 +34,42 @@ class ListByDefault(click.Group):
     """A group of commands that lists if no command is named: `penstock groups PATH`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the command `list` before a path or an option of it."""
+        """Insert the command `list` before a path or an option of it; a mistyped command is answered with the nearest."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            near = difflib.get_close_matches(args[0], self.commands, 1) if args else []
+            if near and not ctx.resilient_parsing and not Path(args[0]).exists():
+                raise click.UsageError(f"no command and no store {args[0]!r}; did you mean {near[0]}?", ctx)  # fmt: skip
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+
+class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic since click 8.4 only
+    """The type of `--to`: earliest, latest, or a time, whose value is Unix milliseconds."""
+
+    name = "place"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int:
+        if value in ("earliest", "latest"):
+            return str(value)
+        from penstock.cli.times import BEGIN  # noqa: PLC0415 - not for a help text
+
+        try:
+            return int(BEGIN.convert(value, param, ctx))
+        except click.BadParameter as error:
+            self.fail(f"neither earliest nor latest nor a time: {error.message}", param, ctx)
+
+
+def _is_group(store: "penstock.Store", group: str) -> bool:
+    """Tell whether the store has a group; says which ones it has otherwise."""
+    from penstock.cli.contents import no_group  # noqa: PLC0415 - not for a help text
+    from penstock_messaging.groups.overview import known_groups  # noqa: PLC0415 - as above
+
+    known = known_groups(store)
+    if group not in known:
+        note(no_group(group, known))
+    return group in known
 
 
 @click.group(
@@ -50,7 +88,10 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command(
+    "list",
+    epilog=examples("penstock groups list data", "penstock groups list data --group billing"),
+)
 @store_argument
 @click.option("--group", "only", default=None, shell_complete=group_names, help="Only this group.")
 @json_option
@@ -61,6 +102,8 @@ def list_groups(path: str, only: str | None, as_json: bool) -> int:
 
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
+        if only is not None and not _is_group(store, only):
+            return NO
         rows, waiting, unreadable = overview(store, only)
         remarks = store.stats()["offsets_set_aside"]
         has_writer = state_of(store).used_by is not None
@@ -75,7 +118,7 @@ def list_groups(path: str, only: str | None, as_json: bool) -> int:
             "are newer than the log. Opening the store for writing sets the offset back to the queue's end"
         )
     for group, count in sorted(waiting.items()):
-        text = f"group {group}: {counted(count, 'refused message')} wait to be retried"
+        text = f"group {group}: {counted(count, 'refused message')} wait{'s' * (count == 1)} to be retried"
         note(text if has_writer else text + _NO_WRITER)
     for remark in unreadable:
         note(remark)
@@ -84,7 +127,12 @@ def list_groups(path: str, only: str | None, as_json: bool) -> int:
     return 0
 
 
-@command.command("members")
+@command.command(
+    "members",
+    epilog=examples(
+        "penstock groups members data billing", "penstock groups members data billing --json"
+    ),
+)
 @store_argument
 @_group_argument
 @json_option
@@ -96,47 +144,67 @@ def members(path: str, group: str, as_json: bool) -> int:
     names = ("member", "pid", "since_ms", "topics")
     with penstock.open(path, read_only=True) as store:
         known = groups_of_store(store, group)
+        if not _is_group(store, group):
+            return NO
         found = living_members(known.context.files, known.paths(group))
-    rows = [(m.id, m.pid, m.since_ms, m.topics) for m in found]
     if as_json:
-        for row in rows:
-            out_json(**dict(zip(names, row, strict=True)))
+        for m in found:
+            out_json(**dict(zip(names, (m.id, m.pid, m.since_ms, m.topics), strict=True)))
+    elif found:
+        rows = [(m.id, str(m.pid), time_text(m.since_ms), m.topics) for m in found]
+        table("", ("member", "process", "since", "topics"), rows)
     else:
-        table("", names, rows)
+        note(f"group {group} has no living member")
     return 0
 
 
-@command.command("reset")
+@command.command(
+    "reset",
+    epilog=examples(
+        "penstock groups reset data billing --to earliest --dry-run",
+        "penstock groups reset data billing --to 1h --topic orders",
+    ),
+)
 @store_argument
 @_group_argument
 @click.option(
     "--topic",
     "topics",
     multiple=True,
-    help="Only this topic; repeatable. Default: all topics of the group.",
+    shell_complete=topic_names,
+    help="Only this topic; may be given more than once. By default all topics of the group.",
 )
-@click.option("--to", "to", default=None, help="earliest, latest, or a time as of --begin, such as 1h (ago).")  # fmt: skip
+@click.option(
+    "--to", type=_Place(), metavar="earliest|latest|TIME",
+    help="The first message, the end, or the first message stored at this time, such as 1h (ago) or '2026-11-23 10:00'.",
+)  # fmt: skip
 @click.option("--shift", default=None, type=int, help="So many messages forward; backward if negative.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show where the group would go on; change nothing.")
 @json_option
 def reset_group(
-    path: str, group: str, topics: tuple[str, ...], to: str | None, shift: int | None, dry_run: bool, as_json: bool,
+    path: str, group: str, topics: tuple[str, ...], to: str | int | None, shift: int | None, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Let GROUP go on elsewhere, in queues that no consumer has at the moment.
+    """Let GROUP go on elsewhere, in queues that no consumer has at the moment. Also beside a writer of the store.
 
-    A queue that a consumer has is refused with its process, and then no queue is changed.
+    A queue that a consumer has is refused with its process, and then no queue is changed. With --topic, a GROUP that has
+    never consumed is given the place where it will begin.
     """
-    from penstock.cli.times import BEGIN  # noqa: PLC0415 - as above
+    from penstock.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
     from penstock_messaging.groups.reset import planned, reset  # noqa: PLC0415 - as above
 
     if (to is None) == (shift is None):
         raise click.UsageError("give either --to or --shift")
-    target = to if to in (None, "earliest", "latest") else BEGIN.convert(to, None, None)
     with penstock.open(path, read_only=True) as store:
         known = groups_of_store(store, group)
+        if not topics and not _is_group(store, group):
+            return NO
+        missing = [topic for topic in topics if topic not in store.topics()]
+        if missing:
+            note(why_nothing(store, missing[0]) or "")
+            return NO
         chosen_topics = topics or topics_of(store, group)
-        moves = planned(known, group, chosen_topics, to=target, shift=shift or 0)
+        moves = planned(known, group, chosen_topics, to=to, shift=shift or 0)
         if not dry_run:
             reset(known, group, moves)
     names = ("topic", "queue", "before", "after")
@@ -147,6 +215,8 @@ def reset_group(
         table("", names, [["" if v is None else v for v in move] for move in moves])
     if dry_run:
         note("nothing was changed (--dry-run)")
+    elif not as_json:
+        note(f"group {group} goes on there, in {counted(len(moves), 'queue')}")
     return 0
 
 
@@ -167,10 +237,15 @@ def delete(
     Its dead letters and the messages that wait to be retried stay in their topics. No consumer of the group may live, and with
     --apply no other process may have the store open for writing. Exit code 1 if --apply was not given.
     """
-    from penstock_messaging.groups.overview import topics_of  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.members import living_members  # noqa: PLC0415 - not for a help text
+    from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
 
     with penstock.open(path, config, read_only=not apply, **chosen(settings, None)) as store:
+        known = groups_of_store(store, group)
+        if not _is_group(store, group):
+            return NO
         topics = topics_of(store, group)
+        living = living_members(known.context.files, known.paths(group))
         if apply:
             store.delete_group(group)
     if as_json:
@@ -179,4 +254,6 @@ def delete(
         done = "deleted" if apply else "would delete"
         more = "" if apply else "; nothing was changed: run it again with --apply to delete"
         note(f"{done} group {group} with its offsets in {counted(len(topics), 'topic')}{more}")
+        for member in living:
+            note(f"it has a consumer in process {member.pid}: that must be closed first")
     return 0 if apply else NO

@@ -32,26 +32,32 @@ _PERM_HELP = "Permissions: 4 (read), 2 (write), 6 (both) or 0; 1, inherit, may b
 topic_argument = click.argument("topic", shell_complete=topics)
 
 
-@click.group("topic")
+@click.group(
+    "topic",
+    epilog=examples("penstock topic list data", "penstock topic create data invoices --queues 8"),
+)
 def group() -> None:
     """List, create, change and delete topics: their queues, permissions and attributes."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that `create` and `alter` share."""
+    # The help shows the last one first.
     for option in (
-        click.option("--queues", type=_QUEUES, help="How many queues the topic has."),
-        click.option(
-            "--write-queues", type=_QUEUES,
-            help="To how many of them new messages are distributed, by default to all.",
-        ),
+        json_option,
+        settings_options,
         click.option(
             "--attribute", "pairs", multiple=True, metavar="NAME=VALUE",
             help="An attribute of RocketMQ 5, such as message.type=FIFO; may be given more than once.",
         ),
+        click.option(
+            "--write-queues", type=_QUEUES,
+            help="To how many of them new messages are distributed, by default to all.",
+        ),
+        click.option("--queues", type=_QUEUES, help="How many queues the topic has."),
     ):  # fmt: skip
         command = option(command)
-    return settings_options(json_option(command))
+    return command
 
 
 @group.command(
@@ -108,8 +114,8 @@ def _row(topic: str, config: "TopicConfig | None", messages: int) -> Sequence[ob
 )
 @click.argument("path", type=click.Path())
 @topic_argument
-@click.option("--perm", type=click.IntRange(0, 7), default=6, show_default=True, help=_PERM_HELP)
 @_options
+@click.option("--perm", type=click.IntRange(0, 7), default=6, show_default=True, help=_PERM_HELP)
 def create_command(
     path: str,
     topic: str,
@@ -122,7 +128,10 @@ def create_command(
     broker_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Create TOPIC in the store at PATH, with a fixed number of queues."""
+    """Create TOPIC in the store at PATH, with a fixed number of queues: --queues, or extensions.messaging.default_queues, 4.
+
+    A store that does not exist is created, too.
+    """
     attributes = _attributes(pairs)
     with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
         made = store.create_topic(
@@ -141,8 +150,8 @@ def create_command(
 )
 @store_argument
 @topic_argument
-@click.option("--perm", type=click.IntRange(0, 7), help=_PERM_HELP)
 @_options
+@click.option("--perm", type=click.IntRange(0, 7), help=_PERM_HELP)
 def alter_command(
     path: str,
     topic: str,

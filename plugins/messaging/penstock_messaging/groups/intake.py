@@ -35,7 +35,7 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.members import living_members
 from penstock_messaging.groups.paths import GroupPaths, groups_of
-from penstock_messaging.groups.position import Settled, settle
+from penstock_messaging.groups.position import Settled, level_of, settle
 from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.taking import Groups
@@ -428,8 +428,8 @@ class Intake:
         """Log once why a journal does not count."""
         if self._noted.get((group, *at)) != note:
             self._noted[group, *at] = note
-            logger.warning(
-                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+            logger.log(
+                level_of(note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
                 group, *at, note,
             )  # fmt: skip
 

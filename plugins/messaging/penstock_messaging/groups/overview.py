@@ -42,6 +42,12 @@ def overview(store: Store, only: str | None = None) -> Overview:
     return Overview(rows, waiting, unreadable)
 
 
+def known_groups(store: Store) -> list[str]:
+    """Return the names of all groups, sorted: those with committed offsets, and those that consumers have begun."""
+    files = _messaging(store).groups.context.files
+    return sorted({*(group for group, _, _ in _committed(store)), *groups_of(files, store.path)})
+
+
 def topics_of(store: Store, group: str) -> tuple[str, ...]:
     """Return the topics that a group has consumed, sorted."""
     positions, _ = _positions(store)

@@ -5,6 +5,7 @@ the marks from which offset to which. If the committed offset is neither of the 
 `commit_offset`): then that offset counts, and the journal does not.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _TRIES_MAX = 1000
 # More than an owner writes before it starts a new file.
 JOURNAL_BYTES_MAX = 64 << 20
 FOREIGN = "it was written for another store"
+DELETED = "its topic was deleted"
 MOVED = "the group's offset was moved by another program, or messages were lost"
 
 
@@ -77,6 +79,11 @@ def expected_offsets(fold: Fold | None, mark: Mark | None) -> set[int] | None:
     return None if mark is None else {mark.old, mark.new}
 
 
+def level_of(note: str) -> int:
+    """Return the level at which is logged why a journal does not count: a topic is deleted on purpose."""
+    return logging.INFO if note.endswith(DELETED) else logging.WARNING
+
+
 def _of_store(fold: Fold | None, store_id: int) -> int:
     """Return the epoch of a journal; 0 for one of another store."""
     return fold.epoch if fold is not None and fold.store == store_id else 0
@@ -94,7 +101,7 @@ def _counting(
     if fold.store != store_id:
         return None, mark, life, FOREIGN
     if fold.life >> VOIDED_BITS != topic_life:
-        return None, mark, life, "its topic was deleted"
+        return None, mark, life, DELETED
     if mark is not None and fold.life != life:
         return None, mark, life, MOVED
     return fold, mark, fold.life, ""

@@ -15,7 +15,7 @@ from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.paths import GroupPaths
-from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, read_settled
+from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, level_of, read_settled
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.starts import read_start
 from penstock_messaging.groups.store_id import ensure_store_id, read_store_id
@@ -129,8 +129,8 @@ class Groups:
             path = paths.journal(topic, queue)
             _check_counts(settled, path)
             if settled.note:
-                logger.warning(
-                    "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                logger.log(
+                    level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
                     group, topic, queue, settled.note,
                 )  # fmt: skip
             base = begin() if settled.base is None else settled.base

@@ -1,0 +1,68 @@
+"""`-v` at any place of a line, and what it logs."""
+
+import logging
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from penstock.cli.root import cli, run
+from penstock.cli.verbosity import log_more, with_verbose
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    """Leave the level as it was."""
+    logger = logging.getLogger("penstock")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    yield
+    logger.setLevel(before)
+
+
+def test_more_is_logged_never_less() -> None:
+    logger = logging.getLogger("penstock")
+    log_more(1)
+    assert logger.level == logging.INFO
+    log_more(9)
+    assert logger.level == logging.DEBUG
+    log_more(0)
+    assert logger.level == logging.DEBUG
+
+
+@pytest.mark.parametrize("words", [["-v", "inner"], ["inner", "-v"]])
+def test_a_command_of_a_group_takes_it_too(words: list[str]) -> None:
+    seen = []
+
+    @click.group
+    def outer() -> None:
+        pass
+
+    @outer.command
+    def inner() -> None:
+        seen.append(logging.getLogger("penstock").level)
+
+    assert run(words, with_verbose(with_verbose(outer)), "outer") == 0
+    assert seen == [logging.INFO]
+
+
+def test_an_option_of_that_name_stays() -> None:
+    @click.command
+    @click.option("-v", "value", default="")
+    def verb(value: str) -> None:
+        click.echo(value)
+
+    assert [p.name for p in with_verbose(verb).params] == ["value"]
+
+
+def test_every_command_has_it_those_of_plugins_too() -> None:
+    def check(group: click.Group, context: click.Context) -> None:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            inner = click.Context(command, info_name=name, parent=context)
+            assert any("-v" in parameter.opts for parameter in command.params), inner.command_path
+            if isinstance(command, click.Group):
+                check(command, inner)
+
+    check(cli, click.Context(cli))
