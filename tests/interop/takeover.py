@@ -36,7 +36,7 @@ class Delivery(NamedTuple):
     group: str
     place: Place
     body: str
-    count: int
+    retries: int
     answer: str
 
 

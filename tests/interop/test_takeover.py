@@ -154,7 +154,7 @@ def second_turn(story: Story) -> None:
         for name, table in config(story.root, "consumerOffset.json")["offsetTable"].items()
         if "@everyone" in name
     }
-    plan = {
+    plan: dict[str, Any] = {
         "puts": story.puts(*(f"two {n}" for n in range(6)))
         + story.puts("two soon", delay_level=1)
         + story.puts("two waits", delay_level=LAST_LEVEL),
@@ -248,7 +248,7 @@ def check(story: Story) -> None:
         assert good == story.sent - (dead if group == "billing" else set()), group
     # Each refusal made one retry, each retry was delivered to the group's topic once.
     refused = Counter(
-        (each.group, each.body, each.count + 1)
+        (each.group, each.body, each.retries + 1)
         for each in story.deliveries
         if each.answer == "failed"
     )

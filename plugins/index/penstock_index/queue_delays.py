@@ -19,7 +19,8 @@ _DELAY_MAX_MS = 366 * 24 * 3_600_000
 def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
     """Return which tag codes can be the delivery time of a message that was stored at that time, in Unix milliseconds."""
     delays = codes - store_times
-    return (delays >= 0) & (delays <= _DELAY_MAX_MS) & (delays % _UNIT_MS == 0)
+    found: Bools = (delays >= 0) & (delays <= _DELAY_MAX_MS) & (delays % _UNIT_MS == 0)
+    return found
 
 
 def with_present_times(queue: Queue, run: Run) -> Run:
