@@ -248,7 +248,11 @@ def test_a_broker_takes_over_after_penstock_deleted_topics(
         check_healthy(root)
     kept = {("kept", queue): bodies for queue, bodies in old.items()}
     with opened(root) as store:
-        assert seen_by_us(store) == {
+        # After a kill the broker's own message has the offset after those that it had made again.
+        found = {
+            (t, q): [m.body for m in store.scan(t, q)] for t in ("gone", *TOPICS) for q in range(2)
+        }
+        assert {place: bodies for place, bodies in found.items() if bodies} == {
             ("gone", 1): [b"theirs"], ("again", 1): [b"new", b"theirs"], **kept,
         }  # fmt: skip
     check_healthy(root)
