@@ -13,8 +13,6 @@ import penstock
 from penstock import Store
 
 VERSIONS = ("4.9.7", "5.3.3")
-# The file of offsets is written at most this long after an acknowledgement.
-INTAKE_S = 1.5
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "retention.use": []}
 
 
