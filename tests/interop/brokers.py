@@ -31,7 +31,12 @@ SETTINGS = {
 }
 # Of 5.x: one thread spins until this interval is over for the first time (3 s), another syncs 37 MB at each of its own (1 s).
 # Both write what they keep when they are shut down as well.
-SETTINGS_5 = {"transactionMetricFlushInterval": 100, "timerFlushIntervalMs": 60_000}
+SETTINGS_5 = {
+    "transactionMetricFlushInterval": 100,
+    "timerFlushIntervalMs": 60_000,
+    # The end of a stop waits for it.
+    "reviveInterval": 100,
+}
 
 
 def build_broker(version: str, cache: Path) -> str:
@@ -113,13 +118,33 @@ class Broker(Jvm):
         failures: Mapping[bytes, int] | None = None,
         tag: str = "*",
         seconds: int = 20,
+        quiet_ms: int = 0,
+        max_retries: int | None = None,
+        is_broadcast: bool = False,
     ) -> list[dict[str, Any]]:
-        """Consume as a group until `count` deliveries came; `failures` says how often a body fails first."""
+        """Consume as a group; all that failed has been sent back, and offsets are saved in the broker's memory.
+
+        Args:
+            group: the group's name.
+            topic: the topic.
+            count: ends after that many deliveries.
+            failures: how often a body fails first.
+            tag: the tags.
+            seconds: ends after that time whatever came.
+            quiet_ms: does not end before that time has passed since the last delivery.
+            max_retries: how many retries there are before a dead letter; None for the client's 16.
+            is_broadcast: every member gets all messages, and nothing is sent back.
+        """
         failing = {base64.b64encode(body).decode(): n for body, n in (failures or {}).items()}
         found: list[dict[str, Any]] = self.call(
-            "consume", group=group, topic=topic, count=count, failures=failing, tag=tag, seconds=seconds
+            "consume", group=group, topic=topic, count=count, failures=failing, tag=tag, seconds=seconds,
+            quiet_ms=quiet_ms, max_retries=max_retries, broadcast=is_broadcast,
         )["deliveries"]  # fmt: skip
         return found
+
+    def save(self) -> None:
+        """Write the offsets of groups and of delays, as the broker does every few seconds."""
+        self.call("save")
 
     def query(self, topic: str, key: str) -> list[dict[str, Any]]:
         """Return the messages that the broker's index gives for a key."""

@@ -1,6 +1,12 @@
-"""Topics that a real broker deleted, and deleted and made again: Penstock shows what its clients see."""
+"""Topics that a real broker deleted, and deleted and made again: Penstock shows what its clients see. And the reverse."""
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,3 +190,69 @@ def test_a_broker_that_enters_a_new_message_after_the_old_ones(
     broker = make_broker(version)
     broker.start(root)
     assert broker.bodies("again") == [*shown, b"ours"]
+
+
+# A program that deletes topics, and makes one of them again.
+DELETES = textwrap.dedent("""
+    import json, sys
+    import penstock
+    store = penstock.open(sys.argv[1], environ={}, **json.loads(sys.argv[2]))
+    for topic in ("gone", "again", "kept"):
+        store.create_topic(topic, queues=4)
+        for number in range(8):
+            store.put(topic, b"old-%d" % number, queue=number % 2)
+    store.delete_topic("gone")
+    store.delete_topic("again")
+    store.create_topic("again", queues=4)
+    store.put("again", b"new", queue=1)
+    store.flush()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    store.close()
+""")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_takes_over_after_penstock_deleted_topics(
+    version: str, killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    """After a close it does not know them. After a kill it walks the last files and shows them, as after deletions of its own."""
+    root = tmp_path / "store"
+    settings = json.dumps({**SMALL_GEOMETRY, "retention.use": []})
+    with subprocess.Popen(
+        [sys.executable, "-c", DELETES, str(root), settings],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        if killed:
+            os.kill(child.pid, signal.SIGKILL)
+        else:
+            child.communicate("end\n", timeout=60)
+            assert child.returncode == 0
+    old = {queue: [b"old-%d" % number for number in range(queue, 8, 2)] for queue in range(2)}
+    broker = make_broker(version)
+    broker.start(root)
+    assert broker.bodies("again", 1)[-1] == b"new"
+    assert broker.bodies("again", 0) == (old[0] if killed else [])
+    assert broker.bodies("kept", 0) == old[0]
+    broker.create("gone", QUEUES)
+    assert [broker.bodies("gone", queue) for queue in range(2)] == (
+        [old[0], old[1]] if killed else [[], []]
+    )
+    broker.send(sent("gone", b"theirs", 1), sent("again", b"theirs", 1))
+    broker.kill()
+    # What Penstock removed does not come back here, and what the broker added is kept.
+    if not killed:
+        check_healthy(root)
+    kept = {("kept", queue): bodies for queue, bodies in old.items()}
+    with opened(root) as store:
+        # After a kill the broker's own message has the offset after those that it had made again.
+        found = {
+            (t, q): [m.body for m in store.scan(t, q)] for t in ("gone", *TOPICS) for q in range(2)
+        }
+        assert {place: bodies for place, bodies in found.items() if bodies} == {
+            ("gone", 1): [b"theirs"], ("again", 1): [b"new", b"theirs"], **kept,
+        }  # fmt: skip
+    check_healthy(root)

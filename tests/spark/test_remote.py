@@ -108,7 +108,21 @@ def test_few_requests_are_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(rows("memory://b/store")) == 3000
     # 3 MB of log in batches of one segment, and the entries of six queues, planned and read.
     assert sum(size > 500_000 for size in asked) <= 4
-    assert len(asked) < 80
+    assert len(asked) < 70
+
+
+@pytest.mark.parametrize("count", [0, 1, 13_107, 13_108, 26_214, 26_215, 50_000])
+def test_the_end_of_a_queues_entries_is_found(count: int, memory: Any) -> None:
+    entry = (1 << 40).to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(8)
+    memory.pipe("/b/store/queue", (entry * count).ljust(1_000_000, b"\0"))
+    files = RemoteFiles("memory://b/store")
+    path = UrlPath("memory://b/store/queue")
+    for _ in range(2):
+        file = files.open(path)
+        # The tag code of the last entry is zero.
+        assert -(-file.data_end() // 20) == count
+        assert file.pread(20, 0) == (entry if count else bytes(20))
+        file.close()
 
 
 def test_patterns_lists_and_datasets_of_urls(memory: Any, tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ _CONFIG_READ = frozenset(
         "subscriptionGroup.json.bak",
         "consumerOffset.json",
         "consumerOffset.json.bak",
+        "delayOffset.json",
+        "delayOffset.json.bak",
     ]
 )
 

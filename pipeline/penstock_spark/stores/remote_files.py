@@ -1,8 +1,9 @@
 """Reads stores at a URL of any kind that fsspec supports, for example `s3://bucket/store`. This module does not import pyspark.
 
 These stores must no longer be written to: an object is assumed to stay as it was first listed. Bytes are fetched in
-whole blocks, and the last few blocks of a file are cached; nothing is mapped or written. Errors of the file system
-are raised as `StorageError` with the URL.
+whole blocks, and the last few blocks of a file are cached while it is open; small files that are read whole, and where
+the entries of a queue's file end, are fetched once. Nothing is mapped or written. Errors of the file system are raised
+as `StorageError` with the URL.
 """
 
 import re
@@ -20,6 +21,8 @@ _BLOCK_BYTES = 256 << 10
 _BLOCKS_KEPT = 64
 # Enough for three queue entries, one of which is not zero where any is there.
 _PROBE_BYTES = 64
+# Of a store, so many small files are kept whole, each of at most a block: its own and a broker's configuration.
+_WHOLE_KEPT = 64
 
 _T = TypeVar("_T")
 
@@ -87,11 +90,15 @@ def matches(pattern: str) -> list[str]:
 class RemoteFile(File):
     """One object, read in ranges. Not thread-safe."""
 
-    def __init__(self, path: Path, system: Any, key: str, size: int) -> None:
+    def __init__(
+        self, path: Path, system: Any, key: str, size: int, data_ends: dict[str, int]
+    ) -> None:
         super().__init__(path, -1)
         self._system = system
         self._key = key
         self._size = size
+        # Of the store: by key, for all files that have been opened.
+        self._data_ends = data_ends
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
     @property
@@ -152,7 +159,12 @@ class RemoteFile(File):
         return data
 
     def data_end(self) -> int:
-        """Return where the zeros begin, rounded up to a block; there are no zeros between a queue's entries."""
+        """Return where the zeros at the end begin; it is found by a search, as there are none between a queue's entries."""
+        if self._key not in self._data_ends:
+            self._data_ends[self._key] = self._find_data_end()
+        return self._data_ends[self._key]
+
+    def _find_data_end(self) -> int:
         low, high = 0, -(-self._size // _BLOCK_BYTES)
         while low < high:
             middle = (low + high) // 2
@@ -160,7 +172,8 @@ class RemoteFile(File):
                 low = middle + 1
             else:
                 high = middle
-        return min(low * _BLOCK_BYTES, self._size)
+        start = max(low - 1, 0) * _BLOCK_BYTES
+        return start + len(self.pread(_BLOCK_BYTES, start).rstrip(b"\0")) if low else 0
 
 
 class RemoteFiles(Files):
@@ -171,6 +184,8 @@ class RemoteFiles(Files):
         self.url = url.rstrip("/")
         self._system, _ = _file_system(self.url)
         self._listed: dict[str, dict[str, Entry] | None] = {}
+        self._data_ends: dict[str, int] = {}
+        self._whole: OrderedDict[str, bytes] = OrderedDict()
 
     def _listing(self, folder: str) -> dict[str, Entry] | None:
         """Return the entries of a folder, by name; None if it does not exist."""
@@ -243,7 +258,20 @@ class RemoteFiles(Files):
         if entry is None or not entry.is_file:
             raise FileNotFoundError(2, "there is nothing at this URL", _as_url(str(path)))
         url = UrlPath(_as_url(str(path)))
-        return RemoteFile(url, self._system, self._system._strip_protocol(str(url)), entry.size)
+        key = self._system._strip_protocol(str(url))
+        return RemoteFile(url, self._system, key, entry.size, self._data_ends)
+
+    def read_whole(self, path: Path, limit: int = 64 << 20) -> bytes:
+        """Return the content of a small file; raises `OSError` (EFBIG) if it is larger than `limit` bytes."""
+        url = _as_url(str(path))
+        data = self._whole.get(url)
+        if data is None or len(data) > limit:
+            data = super().read_whole(path, limit)
+            if len(data) <= _BLOCK_BYTES:
+                self._whole[url] = data
+                while len(self._whole) > _WHOLE_KEPT:
+                    self._whole.popitem(last=False)
+        return data
 
     def inode(self, path: Path) -> int:
         """Do nothing: listings are assumed not to change."""

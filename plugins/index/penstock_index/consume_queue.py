@@ -38,6 +38,7 @@ from penstock.format.arrays import np
 from penstock.format.names import SIDE_FOLDER
 from penstock_index.queue_addresses import compare_run, end_of_units, first_needed, give_addresses
 from penstock_index.queue_claims import Key
+from penstock_index.queue_delays import SCHEDULE_TOPIC, with_present_times
 from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
 from penstock_index.queue_generations import First, Generations, select_rows
@@ -175,6 +176,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def _write_with_units(self, queue: Queue, run: Run, batch_start: int) -> None:
         """Write a run with the addresses that its entries already have, and with new ones if `extended`."""
+        if run.topic == SCHEDULE_TOPIC:
+            run = with_present_times(queue, run)
         if not self.options.extended and not queue.extension.bases:
             self._write_run(queue, run.ordinal, run.data)
             return

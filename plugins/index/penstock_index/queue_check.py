@@ -23,6 +23,7 @@ from penstock.contracts import (
 )
 from penstock.escape import get_logger
 from penstock_index.queue_claims import Key
+from penstock_index.queue_delays import SCHEDULE_TOPIC, are_delivery_times
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_runs import Run, runs_of
@@ -92,6 +93,8 @@ class QueueChecker(Checker):
         # The index returns tag codes; a code that is still an address leads to no unit of the extension.
         lost = are_addresses(found.tag_codes) & ~wrong & ~is_other
         codes = ~lost & ~wrong & ~is_other & (found.tag_codes != expected["tag_code"][:have])
+        if run.topic == SCHEDULE_TOPIC:
+            codes &= ~are_delivery_times(found.tag_codes, run.store_times[:have])
         for row in np.nonzero(wrong | codes | lost)[0].tolist():
             what = "another tag code" if codes[row] else "another record, or none"
             what = "an address without a unit in the extension" if lost[row] else what

@@ -66,7 +66,7 @@ SIGNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "rocksdb-empty": (lambda r: file(r, "rocksdbstore/01.log", b""), ["tag-keys"]),
     "timer": (lambda r: file(r, "timerwheel"), ["timer"]),
     "pop": (lambda r: file(r, "kvStore/CURRENT"), ["pop-state"]),
-    "config": (lambda r: file(r, "config/delayOffset.json"), ["broker-config"]),
+    "config": (lambda r: file(r, "config/consumerFilter.json"), ["broker-config"]),
     "stranger": (lambda r: file(r, "lost+found/x"), ["unknown"]),
     "offsets": (lambda r: file(r, "config/consumerOffset.json", b"{}"), []),
     "no-json": (lambda r: file(r, TOPICS, b"\xff{" * 99), []),

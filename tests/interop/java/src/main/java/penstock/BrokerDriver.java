@@ -7,6 +7,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -36,6 +37,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
@@ -95,6 +97,7 @@ public class BrokerDriver {
             case "bounds": settle(); bounds(command, done); break;
             case "pull": settle(); done.put("messages", pull(command)); break;
             case "consume": done.put("deliveries", consume(command)); break;
+            case "save": save(); break;
             case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
             default: throw new IllegalArgumentException(command.toJSONString());
@@ -265,15 +268,22 @@ public class BrokerDriver {
 
     /**
      * Shuts clients and broker down at once: each waits for seconds for a thread of its remoting client that sleeps.
-     * Those threads hold nothing; they are woken.
+     * Those threads hold nothing; they are woken, and so is this one where the store sleeps for 3 s before it shuts down.
      */
     private static void stop() throws Exception {
+        Thread stopping = Thread.currentThread();
         Thread waking = new Thread(() -> {
             try {
                 while (true) {
                     for (Thread each : Thread.getAllStackTraces().keySet()) {
                         if (each.getName().startsWith("NettyEventExecutor")) {
                             each.interrupt();
+                        }
+                    }
+                    StackTraceElement[] at = stopping.getStackTrace();
+                    for (int i = 0; i + 1 < at.length; i++) {
+                        if (at[i].getMethodName().equals("sleep") && at[i + 1].getClassName().endsWith(".DefaultMessageStore")) {
+                            stopping.interrupt();
                         }
                     }
                     Thread.sleep(100);
@@ -295,6 +305,8 @@ public class BrokerDriver {
             part.join();
         }
         waking.interrupt();
+        waking.join();
+        Thread.interrupted();
     }
 
     private static void create(JSONObject command) throws Exception {
@@ -420,7 +432,15 @@ public class BrokerDriver {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(command.getString("topic"), command.getString("tag"));
         consumer.setConsumeMessageBatchMaxSize(1);
+        if (command.getBooleanValue("broadcast")) {
+            broadcast(consumer);
+        }
+        if (command.get("max_retries") != null) {
+            consumer.setMaxReconsumeTimes(command.getIntValue("max_retries"));
+        }
         consumer.setPersistConsumerOffsetInterval(200);
+        // At 0, the default, what sends a failed message back is interrupted, and sends a second copy or none.
+        consumer.setAwaitTerminationMillisWhenShutdown(SETTLE_MS);
         int count = command.getIntValue("count");
         consumer.registerMessageListener(new MessageListenerConcurrently() {
             public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
@@ -441,16 +461,47 @@ public class BrokerDriver {
         });
         consumer.start();
         long end = System.nanoTime() + command.getLongValue("seconds") * 1_000_000_000L;
-        while (System.nanoTime() < end) {
+        long quiet = command.getLongValue("quiet_ms") * 1_000_000L;
+        long last = System.nanoTime();
+        for (int seen = 0; System.nanoTime() < end; ) {
+            int now;
             synchronized (deliveries) {
-                if (deliveries.size() >= count) {
-                    break;
-                }
+                now = deliveries.size();
+            }
+            if (now != seen) {
+                seen = now;
+                last = System.nanoTime();
+            }
+            if (now >= count && System.nanoTime() - last >= quiet) {
+                break;
             }
             Thread.sleep(20);
         }
         consumer.shutdown();
         return deliveries;
+    }
+
+    /** The class of the mode is in another package since 5.x. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
+        for (Method method : consumer.getClass().getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                method.invoke(consumer, Enum.valueOf((Class) method.getParameterTypes()[0], "BROADCASTING"));
+            }
+        }
+    }
+
+    /** Saves the offsets of groups and of delays, as the broker does every few seconds. */
+    private static void save() throws Exception {
+        Thread.sleep(300); // a client says its last offsets when it shuts down, and waits for no answer
+        broker.getConsumerOffsetManager().persist();
+        Object delays;
+        try {
+            delays = broker.getClass().getMethod("getScheduleMessageService").invoke(broker);
+        } catch (NoSuchMethodException older) {
+            delays = broker.getMessageStore().getClass().getMethod("getScheduleMessageService").invoke(broker.getMessageStore());
+        }
+        delays.getClass().getMethod("persist").invoke(delays);
     }
 
     private static JSONArray query(JSONObject command) throws Exception {
@@ -477,6 +528,12 @@ public class BrokerDriver {
         shown.put("body", Base64.getEncoder().encodeToString(message.getBody()));
         shown.put("flag", message.getFlag());
         shown.put("sys_flag", message.getSysFlag());
+        shown.put("crc", message.getBodyCRC());
+        shown.put("size", message.getStoreSize());
+        shown.put("born_time_ms", message.getBornTimestamp());
+        shown.put("born_host", text((InetSocketAddress) message.getBornHost()));
+        shown.put("store_host", text((InetSocketAddress) message.getStoreHost()));
+        shown.put("message_id", ((MessageClientExt) message).getOffsetMsgId());
         shown.put("store_time_ms", message.getStoreTimestamp());
         shown.put("reconsume_times", message.getReconsumeTimes());
         shown.put("prepared_offset", message.getPreparedTransactionOffset());
@@ -484,5 +541,13 @@ public class BrokerDriver {
         shown.put("keys", message.getKeys());
         shown.put("properties", new TreeMap<>(message.getProperties()));
         return shown;
+    }
+
+    private static String text(InetSocketAddress host) {
+        StringBuilder hex = new StringBuilder();
+        for (byte each : host.getAddress().getAddress()) {
+            hex.append(String.format("%02x", each));
+        }
+        return hex + ":" + host.getPort();
     }
 }

@@ -1,0 +1,39 @@
+"""Delivery times in the queue entries of delayed messages, also those of brokers that are configured with other delay levels.
+
+The log does not say what a level of such a broker means. So a time that is there, and can be one of a level, is right.
+"""
+
+from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from penstock.format.arrays import Bools, Int64s, np
+from penstock_index.queue_files import ENTRY
+from penstock_index.queue_runs import Run
+from penstock_index.queue_state import Queue
+
+SCHEDULE_TOPIC = _SCHEDULE_TOPIC.decode()
+# Levels are whole seconds, minutes, hours or days. So no two times of one message differ in a single bit: 1000 divides no power of two.
+_UNIT_MS = 1000
+# A longer delay is corruption.
+_DELAY_MAX_MS = 366 * 24 * 3_600_000
+
+
+def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
+    """Return which tag codes can be the delivery time of a message that was stored at that time, in Unix milliseconds."""
+    delays = codes - store_times
+    found: Bools = (delays >= 0) & (delays <= _DELAY_MAX_MS) & (delays % _UNIT_MS == 0)
+    return found
+
+
+def with_present_times(queue: Queue, run: Run) -> Run:
+    """Return a run of the schedule topic with the delivery times that its entries have in the queue already, if they can be right."""
+    count = min(max(queue.max_offset - run.ordinal, 0), len(run.store_times))
+    if count == 0:
+        return run
+    entries = np.frombuffer(run.data, ENTRY.dtype).copy()
+    there = queue.folder.read(run.ordinal, run.ordinal + count)
+    ours = entries[: len(there)]
+    codes = there["tag_code"].astype(np.int64)
+    queue.extension.resolve(codes)
+    kept = (there["log_offset"] == ours["log_offset"]) & (there["size"] == ours["size"])
+    kept &= are_delivery_times(codes, run.store_times[: len(there)])
+    ours["tag_code"][kept] = codes[kept]
+    return run._replace(data=entries.tobytes())
