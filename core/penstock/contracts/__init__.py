@@ -71,7 +71,9 @@ from penstock.contracts.geometry import (
 )
 from penstock.contracts.history import NO_HISTORY, History
 from penstock.contracts.index_entries import (
+    EntryRun,
     EntryRuns,
+    entry_runs,
     find_in_index_file,
     index_file_add,
     index_file_links,
@@ -114,6 +116,7 @@ __all__ = [
     "DispatchBatch",
     "Dispatcher",
     "EntryChunk",
+    "EntryRun",
     "EntryRuns",
     "Extension",
     "Finding",
@@ -143,6 +146,7 @@ __all__ = [
     "Trust",
     "Vote",
     "batch_topics",
+    "entry_runs",
     "find_in_index_file",
     "index_file_add",
     "index_file_links",
