@@ -24,7 +24,7 @@ NONE: int
 INVALID: int
 
 _Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
-_Rows: TypeAlias = NDArray[np.void]
+_Rows: TypeAlias = NDArray[np.void] | bytes
 _Int64s: TypeAlias = NDArray[np.int64]
 
 def scan(
@@ -431,6 +431,7 @@ class SyncGate:
         timeout_ms: int = ...,
     ) -> int: ...
     def write_mark(self, slot: bytes) -> None: ...
+    def mark_visible(self, visible_offset: int) -> None: ...
     def fail(self, log_offset: int) -> None: ...
     def await_sync(self, began_ns: int, timeout_ms: int = ...) -> bool: ...
     def close(self, timeout_ms: int = ...) -> bool: ...
@@ -543,6 +544,14 @@ def queue_entries(
     queue_max: int,
     queue_offset_max: int,
 ) -> tuple[bytes, bytes, bytes, bytes]: ...
+def row_entries(
+    rows: _Rows,
+    topic_rows: _Buffer,
+    tag_codes: _Buffer,
+    topics: int,
+    queue_max: int,
+    queue_offset_max: int,
+) -> tuple[list[tuple[int, int, int, int, bytes, bytes]], bytes]: ...
 def entry_columns(
     entries: _Buffer,
 ) -> tuple[bytearray, bytearray, bytearray, int]: ...

@@ -37,5 +37,5 @@ include "_kernel/dispatch.pxi"
 crc_start()
 
 # Internal classes that hold memory; they are not part of the module's interface.
-for _hidden in ("Held", "HeldNumbers", "Numbers", "Pieces"):
+for _hidden in ("Held", "HeldNumbers", "HeldRows", "Numbers", "Pieces"):
     globals().pop(_hidden)

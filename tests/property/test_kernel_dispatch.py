@@ -18,6 +18,7 @@ from tests.guard import guarded, guarded_memory
 from tests.property.test_kernel_reads import FIELDS, I32, I64
 
 from penstock import _kernel
+from penstock.format.columns import ROW
 from penstock.format.java_hash import index_hash
 from penstock.format.properties import NAME_END, PAIR_END
 from penstock.format.record import PREPARED, ROLLBACK, RecordFields, encode_record
@@ -110,10 +111,63 @@ def test_queue_entries_are_those_of_the_plain_rules(rows: list[Row], wide: bool)
     assert np.frombuffer(refused, np.int64).tolist() == plain[3]
 
 
+def scanned_entries(rows: list[Row], topics: int = 3) -> Any:
+    """What `row_entries` makes of the same rows; these lie before a page that nobody may touch."""
+    fields = np.zeros(len(rows), ROW)
+    fields["log_offset"], fields["size"] = [r.log_offset for r in rows], [r.size for r in rows]
+    fields["queue"], fields["queue_offset"] = (
+        [r.queue for r in rows],
+        [r.queue_offset for r in rows],
+    )
+    # The bits beside the transaction's say nothing of an entry.
+    fields["sys_flag"] = [r.kind | 0x13 for r in rows]
+    fields["store_ms"] = [r.time_ms for r in rows]
+    columns = [
+        np.array([getattr(r, name) for r in rows], np.int64).tobytes()
+        for name in ("topic", "tag_code")
+    ]
+    held: list[Any] = [guarded(each) for each in (fields.tobytes(), *columns)]
+    return _kernel.row_entries(held[0], held[1], held[2], topics, 65_535, 1 << 58)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(rows=st.one_of(CLOSE, HOSTILE))
+@example(rows=[Row(0, 0, I64_MAX), Row(0, 0, -1), Row(0, I32_MAX, 0), Row(0, -1, 0)])
+@example(rows=[Row(0, 0, 1), Row(0, 0, 2), Row(0, 0, 2), Row(0, 0, 9), Row(0, 0, 3)])
+@example(rows=[])
+def test_entries_of_scanned_rows_are_those_of_the_plain_rules(rows: list[Row]) -> None:
+    runs, refused = scanned_entries(rows)
+    entries, times, expected, left_out = plain_entries(rows)
+    assert [[topic, queue, at, offset] for topic, queue, at, offset, _, _ in runs] == [
+        [topic, queue, at, offset] for topic, queue, at, _, offset in expected
+    ]
+    starts = [start for _, _, _, start, _ in expected]
+    for run, start, stop in zip(runs, starts, [*starts[1:], len(times)], strict=False):
+        assert run[4] == entries[20 * start : 20 * stop]
+        assert np.frombuffer(run[5], np.int64).tolist() == times[start:stop]
+    assert np.frombuffer(refused, np.int64).tolist() == left_out
+
+
+@pytest.mark.parametrize("topic", [-1, 3, I64_MAX])
+def test_a_scanned_row_whose_topic_is_none_of_the_batch_is_refused(topic: int) -> None:
+    with pytest.raises(ValueError, match="topic"):
+        scanned_entries([Row(0, 0, 0), Row(topic, 0, 0)])
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("size", [0, 7, 8, 24])
+def test_scanned_rows_without_as_many_topics_and_codes_are_refused(place: int, size: int) -> None:
+    given_: list[Any] = [bytes(2 * _kernel.ROW_BYTES), bytes(16), bytes(16)]
+    given_[place] = bytes(size)
+    with pytest.raises(ValueError, match="rows"):
+        _kernel.row_entries(given_[0], given_[1], given_[2], 1, 10, 10)
+
+
 def test_many_queues_are_told_apart_without_the_lock() -> None:
     rows = [Row(n % 3, n * 7919 % 60_000, n // 5000, log_offset=n) for n in range(20_000)]
     entries, times, runs, refused = kernels_entries(rows)
     plain = plain_entries(rows)
+    assert b"".join(run[4] for run in scanned_entries(rows)[0]) == entries
     assert (entries, len(times), refused) == (plain[0], 8 * len(rows), b"")
     assert np.frombuffer(runs, np.int64).reshape(-1, 5).tolist() == plain[2]
 

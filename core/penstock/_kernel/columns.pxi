@@ -75,55 +75,59 @@ cdef tuple column_of(Pieces pieces, bint is_text):
     return bytes(present), starts, values
 
 
-def body_column(window, const Record[::1] rows):
+def body_column(window, rows):
     """Return the bodies as offsets and bytes."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span()
-    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Pieces pieces = Pieces(given.count)
     cdef Record row
     cdef int64_t i
     for i in range(pieces.count):
         pieces.spans[i].p = span.p
-        if row_within(span, rows, i, &row):
+        if row_within(span, given.p, i, &row):
             pieces.spans[i].p, pieces.spans[i].n = span.p + row.position + row.body_at, row.body_size
     return column_of(pieces, False)[1:]
 
 
-def topic_column(window, const Record[::1] rows):
+def topic_column(window, rows):
     """Return the topics as offsets and UTF-8."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span()
-    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Pieces pieces = Pieces(given.count)
     cdef Record row
     cdef int64_t i
     for i in range(pieces.count):
         pieces.spans[i].p = span.p
-        if row_within(span, rows, i, &row):
+        if row_within(span, given.p, i, &row):
             pieces.spans[i] = topic_of(span, &row)
     return column_of(pieces, True)[1:]
 
 
-def property_column(window, const Record[::1] rows, bytes name not None):
+def property_column(window, rows, bytes name not None):
     """Return one property of each row: a bit for each row that has it, or None if all have it; offsets; UTF-8."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), wanted = wanted_name(name), value
-    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Pieces pieces = Pieces(given.count)
     cdef Record row
     cdef int64_t i
     with nogil:
         for i in range(pieces.count):
-            if row_within(span, rows, i, &row):
+            if row_within(span, given.p, i, &row):
                 value = property(text_of(span, &row), wanted)
                 if value.n:
                     pieces.spans[i] = value
     return column_of(pieces, True)
 
 
-def pair_columns(window, const Record[::1] rows, bytes but not None):
+def pair_columns(window, rows, bytes but not None):
     """Return all properties except one: offsets of each row's pairs; offsets and UTF-8 of names; the same of values."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), skipped = span_of(but), text, name, value
-    cdef int64_t i, count = 0, rows_count = rows.shape[0]
+    cdef int64_t i, count = 0, rows_count = given.count
     cdef const uint8_t *at
     cdef bytearray firsts = bytearray(4 * (rows_count + 1))
     cdef int32_t *first = <int32_t *><char *>firsts
@@ -135,7 +139,7 @@ def pair_columns(window, const Record[::1] rows, bytes but not None):
     try:
         with nogil:
             for i in range(rows_count):
-                if row_within(span, rows, i, &row):
+                if row_within(span, given.p, i, &row):
                     text = text_of(span, &row)
                     at = text.p
                     while pair_next(&at, text.p + text.n, &name, &value):
@@ -163,11 +167,12 @@ cdef inline int put_piece(Growing *memory, Span piece) except -1 nogil:
     return 0
 
 
-def message_ids(window, const Record[::1] rows):
+def message_ids(window, rows):
     """Return offset message ids, hex of the store host and the log offset, as offsets and text."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span()
-    cdef int64_t i, count = rows.shape[0]
+    cdef int64_t i, count = given.count
     cdef const uint8_t *p
     cdef uint8_t own[8]
     cdef int64_t host_at, host_size
@@ -182,7 +187,7 @@ def message_ids(window, const Record[::1] rows):
         raise OverflowError("the batch has too many rows; read fewer rows at a time")
     with nogil:
         for i in range(count):
-            if row_within(span, rows, i, &row):
+            if row_within(span, given.p, i, &row):
                 p = span.p + row.position
                 host_at = BORN_HOST_END + 8 + (12 if row.sys_flag & BORN_IPV6 else 0)
                 host_size = 20 if row.sys_flag & STORE_IPV6 else 8

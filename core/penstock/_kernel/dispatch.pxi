@@ -9,7 +9,7 @@ cdef extern from "_kernel/dispatch.h" nogil:
         NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times
         int64_t count, topics, queue_max, queue_offset_max
     ctypedef struct EntryRun:
-        pass
+        int64_t topic, queue, queue_offset, start, log_offset
     ctypedef struct Grouping:
         int64_t n_cursors
         int32_t *row_cursors
@@ -22,7 +22,7 @@ cdef extern from "_kernel/dispatch.h" nogil:
         int32_t hash
         int64_t begin_ms, end_ms
     enum:
-        QUEUE_ENTRY_SIZE, PRE_BLANK_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, INDEX_ENTRY_SIZE, LANE_REFUSED
+        QUEUE_ENTRY_SIZE, PRE_BLANK_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, INDEX_ENTRY_SIZE, LANE_REFUSED, TYPE_ROLLBACK
     int grouping_make(Grouping *g, int64_t count)
     void grouping_free(Grouping *g)
     int64_t at_row(const NumberColumn *c, int64_t row)
@@ -117,18 +117,103 @@ def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, 
     rows.times = numbers_of(store_times_ms, held, count)
     rows.topics, rows.queue_max, rows.queue_offset_max = topics, queue_max, queue_offset_max
     try:
-        if not grouping_make(&g, count):
-            raise MemoryError
-        if count >= LONG_ROWS:
-            with nogil:
-                kept = group_rows(&rows, &g, &refused)
-        else:
-            kept = group_rows(&rows, &g, &refused)
-        if kept < 0:
-            raise ValueError("a row names a topic that is not in the batch")
+        kept = _grouped(&rows, &g, &refused)
         return _laid(&rows, &g, kept) + (_refused(&g, count, refused),)
     finally:
         grouping_free(&g)
+
+
+def row_entries(rows, topic_rows, tag_codes, int64_t topics, int64_t queue_max, int64_t queue_offset_max):
+    """Encode the queue entries of records as `queue_entries` does, from the rows of a scan, and divide them into runs.
+
+    Args:
+        rows: the rows of the records (see `scan`), whose log offsets are those that the records state.
+        topic_rows: the index of each row's topic, native i64.
+        tag_codes: the third field of each row's entry, native i64.
+        topics: the number of the batch's topics; `topic_rows` must be below it.
+        queue_max: the largest valid queue number.
+        queue_offset_max: the smallest queue offset that is too large.
+
+    Returns:
+        The runs of consecutive queue offsets, in the order of `queue_entries`: topic, queue, first queue offset, log
+        offset of the first entry's record, the entries, and their store times, native i64. And the refused rows, native
+        i64.
+    """
+    cdef HeldRows given = HeldRows(rows)
+    cdef Held named = Held(topic_rows), coded = Held(tag_codes)
+    cdef int64_t i, kept = 0, refused = 0, count = given.count
+    cdef bytearray kinds
+    cdef int64_t *kind
+    cdef Record row
+    cdef NumberColumn flags
+    cdef EntryRows columns
+    cdef Grouping g
+    if count > ROWS_MAX or named.view.len != 8 * count or coded.view.len != 8 * count:
+        raise ValueError(f"{count} rows need as many topics and tag codes")
+    kinds = bytearray(8 * count)
+    kind = <int64_t *><char *>kinds
+    flags = field_of(given, <const uint8_t *>&row.sys_flag - <const uint8_t *>&row, 4)
+    for i in range(count):
+        kind[i] = at_row(&flags, i) & TYPE_ROLLBACK
+    columns.log_offsets = field_of(given, <const uint8_t *>&row.log_offset - <const uint8_t *>&row, 8)
+    columns.sizes = field_of(given, <const uint8_t *>&row.size - <const uint8_t *>&row, 4)
+    columns.queues = field_of(given, <const uint8_t *>&row.queue - <const uint8_t *>&row, 4)
+    columns.queue_offsets = field_of(given, <const uint8_t *>&row.queue_offset - <const uint8_t *>&row, 8)
+    columns.times = field_of(given, <const uint8_t *>&row.store_ms - <const uint8_t *>&row, 8)
+    columns.types = wide_column(<const uint8_t *>kind, count)
+    columns.tag_codes = wide_column(<const uint8_t *>coded.view.buf, count)
+    columns.topic_rows = wide_column(<const uint8_t *>named.view.buf, count)
+    columns.count, columns.topics = count, topics
+    columns.queue_max, columns.queue_offset_max = queue_max, queue_offset_max
+    memset(&g, 0, sizeof(Grouping))
+    try:
+        kept = _grouped(&columns, &g, &refused)
+        return _divided(_laid(&columns, &g, kept), kept), _refused(&g, count, refused)
+    finally:
+        grouping_free(&g)
+
+
+cdef inline NumberColumn field_of(HeldRows rows, int64_t at, int64_t width) noexcept:
+    """Return the column of a field of `Record`, which is at a position in each row."""
+    cdef NumberColumn c
+    c.p, c.n, c.stride, c.width = rows.p + at, rows.count, sizeof(Record), width
+    return c
+
+
+cdef inline NumberColumn wide_column(const uint8_t *p, int64_t count) noexcept:
+    cdef NumberColumn c
+    c.p, c.n, c.stride, c.width = p, count, 8, 8
+    return c
+
+
+cdef list _divided(tuple laid, int64_t kept):
+    """Return the entries of each run."""
+    cdef bytes entries = laid[0], times = laid[1], packed = laid[2]
+    cdef const EntryRun *runs = <const EntryRun *>PyBytes_AS_STRING(packed)
+    cdef int64_t i, start, stop, count = PyBytes_GET_SIZE(packed) // <int64_t>sizeof(EntryRun)
+    cdef list made = []
+    for i in range(count):
+        start, stop = runs[i].start, runs[i + 1].start if i + 1 < count else kept
+        made.append((
+            runs[i].topic, runs[i].queue, runs[i].queue_offset, runs[i].log_offset,
+            entries[QUEUE_ENTRY_SIZE * start:QUEUE_ENTRY_SIZE * stop], times[8 * start:8 * stop],
+        ))
+    return made
+
+
+cdef int64_t _grouped(const EntryRows *rows, Grouping *g, int64_t *refused) except -1:
+    """Group rows by queue; return how many have an entry. The caller frees the grouping, also after an error."""
+    cdef int64_t kept
+    if not grouping_make(g, rows.count):
+        raise MemoryError
+    if rows.count >= LONG_ROWS:
+        with nogil:
+            kept = group_rows(rows, g, refused)
+    else:
+        kept = group_rows(rows, g, refused)
+    if kept < 0:
+        raise ValueError("a row names a topic that is not in the batch")
+    return kept
 
 
 cdef tuple _laid(const EntryRows *rows, Grouping *g, int64_t kept):

@@ -129,6 +129,7 @@ cdef extern from "_kernel/gate.h" nogil:
     void gate_release(Gate *g)
     void gate_note_failure(Gate *g, int64_t at)
     int mark_state(Gate *g, const uint8_t *slot)
+    int mark_visible(Gate *g, int64_t visible)
 
 cdef extern from "fcntl.h" nogil:
     int fcntl(int file, int what, ...)

@@ -128,6 +128,17 @@ static int mark_state(Gate *g, const uint8_t *slot)
     return error;
 }
 
+/* Writes the slot again with another visible offset. */
+static int mark_visible(Gate *g, int64_t visible)
+{
+    int error;
+    pthread_mutex_lock(&g->marking);
+    put64(g->slot + 24, (uint64_t)visible);
+    error = mark_write(g);
+    pthread_mutex_unlock(&g->marking);
+    return error;
+}
+
 /* --- failure */
 
 static void gate_tell(Gate *g, int which)

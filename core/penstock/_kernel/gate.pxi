@@ -215,6 +215,15 @@ cdef class SyncGate:
         if error:
             raise_system_error(error)
 
+    def mark_visible(self, int64_t visible_offset):
+        """Write the last slot of `write_mark` again with another visible offset, which must be at byte 24 of a slot."""
+        cdef Gate *gate = self.here()
+        cdef int error
+        with nogil:
+            error = mark_visible(gate, visible_offset)
+        if error:
+            raise_system_error(error)
+
     def fail(self, int64_t log_offset):
         """Notify all waiters that the store has failed, and that nothing from a log offset on is durable."""
         cdef Gate *gate = self.here()

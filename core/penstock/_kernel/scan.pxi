@@ -40,7 +40,8 @@ cdef inline Record *table_next(Table *table) noexcept nogil:
     """Return memory for one more row; NULL if there is none."""
     cdef Record *grown
     if table.count == table.room:
-        table.room = 256 if table.room == 0 else 2 * table.room
+        # A few at first: most scans find a record or two, and memory that was not used lately is slow.
+        table.room = 8 if table.room == 0 else 2 * table.room
         grown = <Record *>realloc(table.rows, table.room * sizeof(Record))
         if grown is NULL:
             return NULL
@@ -142,13 +143,14 @@ def parse(window, const int64_t[::1] positions):
     return made
 
 
-def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, int checks, bytes ranges not None,
+def valid_rows(window, rows, const int64_t[::1] log_offsets, int checks, bytes ranges not None,
                int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
     """Return for each row, a byte each, whether its record is valid at its log offset; see `scan`."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span()
     cdef Checks c = checks_of(checks, ranges, torn_from, sector_bytes)
-    cdef int64_t i, count = rows.shape[0]
+    cdef int64_t i, count = given.count
     cdef Record row
     cdef bytearray made = bytearray(count)
     cdef uint8_t *right = <uint8_t *><char *>made
@@ -156,32 +158,50 @@ def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, i
         raise ValueError("fewer log offsets than rows")
     with nogil:
         for i in range(count):
-            if row_within(span, rows, i, &row):
+            if row_within(span, given.p, i, &row):
                 right[i] = is_valid_at(span.p + row.position, &row, log_offsets[i], &c)
     return made
 
 
-def own_crcs(window, const Record[::1] rows):
+def own_crcs(window, rows):
     """Return for each row, a byte each, whether its record ends in a CRC property that matches all bytes before it."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span()
-    cdef int64_t i, count = rows.shape[0]
+    cdef int64_t i, count = given.count
     cdef Record row
     cdef bytearray made = bytearray(count)
     cdef uint8_t *right = <uint8_t *><char *>made
     with nogil:
         for i in range(count):
-            if row_within(span, rows, i, &row):
+            if row_within(span, given.p, i, &row):
                 right[i] = ends_in_own_crc(span.p + row.position, &row)
     return made
 
 
-cdef inline bint row_within(Span window, const Record[::1] rows, int64_t number, Record *row) noexcept nogil:
+cdef class HeldRows:
+    """Rows from Python, held while this object exists: the bytes of `Record`s, which may hold anything.
+
+    A typed memoryview compares the names and types of all fields at each call, which costs more than the work on a few rows.
+    """
+
+    cdef Held held
+    cdef const uint8_t *p
+    cdef int64_t count
+
+    def __cinit__(self, rows):
+        self.held = Held(rows)
+        self.p, self.count = <const uint8_t *>self.held.view.buf, self.held.view.len // <int64_t>sizeof(Record)
+        if self.held.view.len % <int64_t>sizeof(Record):
+            raise ValueError(f"{self.held.view.len} bytes are no rows of {sizeof(Record)} bytes each")
+
+
+cdef inline bint row_within(Span window, const uint8_t *rows, int64_t number, Record *row) noexcept nogil:
     """Copy a row, which came from Python and may hold anything; return whether it is valid and within the window.
 
-    The caller must use the copy: another thread may change the rows.
+    `number` must be below the number of rows. The caller must use the copy: another thread may change the rows.
     """
-    row[0] = rows[number]
+    memcpy(row, rows + number * <int64_t>sizeof(Record), sizeof(Record))
     return (
         row.is_valid and 0 <= row.position <= window.n and FIXED_SIZE <= row.size <= window.n - row.position
         and 0 <= row.body_at <= row.size and 0 <= row.body_size <= row.size - row.body_at

@@ -72,16 +72,17 @@ cdef Span wanted_name(bytes name) except *:
     return wanted
 
 
-def named(window, const Record[::1] rows, bytes name not None):
+def named(window, rows, bytes name not None):
     """Return the values of one property, at most one a row: columns of row, start and size, native i64."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), wanted = wanted_name(name), value
     cdef Numbers found = Numbers(3)
     cdef Record row
     cdef int64_t i
     with nogil:
-        for i in range(rows.shape[0]):
-            if not row_within(span, rows, i, &row):
+        for i in range(given.count):
+            if not row_within(span, given.p, i, &row):
                 continue
             value = property(text_of(span, &row), wanted)
             if value.n:
@@ -91,7 +92,7 @@ def named(window, const Record[::1] rows, bytes name not None):
     return found.taken()
 
 
-def indexed(window, const Record[::1] rows):
+def indexed(window, rows):
     """Return the tag codes and keys that dispatchers index.
 
     Returns:
@@ -100,19 +101,20 @@ def indexed(window, const Record[::1] rows):
         order.
     """
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), hash_sign = span_of(b"#"), word, topic, last
     cdef Indexed values
     cdef Numbers found = Numbers(2)
     cdef Record row
     cdef const uint8_t *at
     cdef int32_t prefix = 0
-    cdef int64_t i, count = rows.shape[0]
+    cdef int64_t i, count = given.count
     cdef bytearray made = bytearray(8 * count)
     cdef int64_t *codes = <int64_t *><char *>made
     last.p, last.n = NULL, -1
     with nogil:
         for i in range(count):
-            if not row_within(span, rows, i, &row):
+            if not row_within(span, given.p, i, &row):
                 continue
             values = indexed_values(text_of(span, &row))
             codes[i] = java_hash_more(0, values.tag)
@@ -132,17 +134,18 @@ def indexed(window, const Record[::1] rows):
     return (made, *found.taken())
 
 
-def tag_keys(window, const Record[::1] rows):
+def tag_keys(window, rows):
     """Return every tag: columns of row (i64) and of the index hash of `topic#T#tag` (i64)."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), wanted = span_of(b"TAGS"), mark = span_of(b"#T#"), value
     cdef Numbers found = Numbers(2)
     cdef Record row
     cdef int32_t hash
     cdef int64_t i
     with nogil:
-        for i in range(rows.shape[0]):
-            if not row_within(span, rows, i, &row):
+        for i in range(given.count):
+            if not row_within(span, given.p, i, &row):
                 continue
             value = property(text_of(span, &row), wanted)
             if value.n:
@@ -152,11 +155,12 @@ def tag_keys(window, const Record[::1] rows):
     return found.taken()
 
 
-def topics(window, const Record[::1] rows):
+def topics(window, rows):
     """Return the distinct topics in log order, and for each row the index of its topic (native i64)."""
     cdef Held held = Held(window)
+    cdef HeldRows given = HeldRows(rows)
     cdef Span span = held.span(), topic
-    cdef int64_t i, count = rows.shape[0], number = 0
+    cdef int64_t i, count = given.count, number = 0
     cdef bytearray made = bytearray(8 * count)
     cdef int64_t *numbers = <int64_t *><char *>made
     cdef dict known = {}
@@ -166,7 +170,7 @@ def topics(window, const Record[::1] rows):
     last.p, last.n = NULL, -1
     for i in range(count):
         topic.p, topic.n = span.p, 0
-        if row_within(span, rows, i, &row):
+        if row_within(span, given.p, i, &row):
             topic = topic_of(span, &row)
         if not is_same(topic, last):
             name = topic.p[:topic.n]

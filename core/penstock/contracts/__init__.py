@@ -72,7 +72,9 @@ from penstock.contracts.geometry import (
 )
 from penstock.contracts.history import NO_HISTORY, History
 from penstock.contracts.index_entries import (
+    EntryRun,
     EntryRuns,
+    entry_runs,
     find_in_index_file,
     index_file_add,
     index_file_links,
@@ -115,6 +117,7 @@ __all__ = [
     "DispatchBatch",
     "Dispatcher",
     "EntryChunk",
+    "EntryRun",
     "EntryRuns",
     "Extension",
     "Finding",
@@ -145,6 +148,7 @@ __all__ = [
     "Vote",
     "WorkWakes",
     "batch_topics",
+    "entry_runs",
     "find_in_index_file",
     "index_file_add",
     "index_file_links",

@@ -7,7 +7,7 @@ import attrs
 
 from penstock.errors import PluginError
 from penstock.format.arrays import Int64s
-from penstock.format.columns import RecordColumns
+from penstock.format.columns import RecordColumns, ScannedColumns
 from penstock.format.properties import DELAY
 from penstock.format.text_columns import Indexed, Keys
 from penstock.message import StoredMessage
@@ -120,7 +120,8 @@ class DispatchBatch:
     @property
     def topics(self) -> list[bytes]:
         """The distinct topics of the batch."""
-        return self._rows.topics[0]
+        rows = self._rows
+        return rows.topic_names if isinstance(rows, ScannedColumns) else rows.topics[0]
 
     @property
     def topic_rows(self) -> Int64s:
@@ -129,7 +130,7 @@ class DispatchBatch:
 
     @cached_property
     def _indexed(self) -> Indexed:
-        return self.columns.properties.indexed()
+        return self.columns.indexed()
 
     @cached_property
     def tag_codes(self) -> Int64s:
@@ -150,10 +151,16 @@ class DispatchBatch:
                 codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
         return codes
 
-    @cached_property
+    @property
     def keys(self) -> Keys:
         """Every key to be indexed, with the index hash of `topic#key`, in log order."""
-        return self._rows.keys if isinstance(self._rows, IndexColumns) else self._indexed.keys
+        rows = self._rows
+        return rows.keys if isinstance(rows, IndexColumns | ScannedColumns) else self._indexed.keys
+
+    @property
+    def scanned(self) -> ScannedColumns | None:
+        """The records as the kernel's scan found them; None if they come from elsewhere."""
+        return self._rows if isinstance(self._rows, ScannedColumns) else None
 
     def message(self, row: int) -> StoredMessage:
         """Return one record as a message, copied out of the batch."""

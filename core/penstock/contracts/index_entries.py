@@ -11,15 +11,18 @@ from typing import NamedTuple
 from penstock._kernel import entry_columns as _entry_columns
 from penstock._kernel import index_file_add, index_file_find, index_file_links, key_hash
 from penstock._kernel import queue_entries as _queue_entries
-from penstock.contracts import QueueEntries
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock._kernel import row_entries as _row_entries
+from penstock.contracts import QUEUE_ENTRY_SIZE, QueueEntries
+from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC, DispatchBatch
 from penstock.contracts.geometry import Geometry
 from penstock.format.arrays import Int64s, np
 from penstock.format.columns import Buffer
 from penstock.format.names import QUEUE_MAX
 
 __all__ = [
+    "EntryRun",
     "EntryRuns",
+    "entry_runs",
     "find_in_index_file",
     "index_file_add",
     "index_file_links",
@@ -70,6 +73,41 @@ def queue_entries(
         np.frombuffer(runs, np.int64).reshape(-1, _RUN_NUMBERS),
         np.frombuffer(refused, np.int64),
     )
+
+
+# Queue entries of consecutive queue offsets: the index of their topic in the batch's `topics`, their queue, the first one's
+# queue offset, the log offset of its record, the entries of 20 bytes, and the store time of each entry's record, native i64.
+EntryRun = tuple[int, int, int, int, bytes, bytes]
+
+
+def entry_runs(
+    batch: DispatchBatch, *, queue_max: int = QUEUE_MAX, queue_offset_max: int
+) -> tuple[list[EntryRun], list[int]]:
+    """Return the queue entries of a batch's records as `queue_entries` does, divided into runs; and the refused rows.
+
+    For the few records of a follower's usual batch this takes a fraction of the time, since no column is made.
+
+    Args:
+        batch: the records.
+        queue_max: the largest valid queue number.
+        queue_offset_max: the smallest queue offset that is too large.
+    """
+    scanned = batch.scanned
+    if scanned is not None and SCHEDULE_TOPIC not in scanned.topic_names:
+        runs, refused = _row_entries(*scanned.entry_parts(), queue_max, queue_offset_max)
+        return runs, np.frombuffer(refused, np.int64).tolist() if refused else []
+    # Delivery times take the place of the tag codes, or there are columns only.
+    made = queue_entries(batch, queue_max=queue_max, queue_offset_max=queue_offset_max)
+    numbers = made.runs.tolist()
+    stops = [*made.runs[1:, 3].tolist(), len(made.store_times_ms)]
+    return [
+        (
+            topic, queue, queue_offset, log_offset,
+            made.entries[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],
+            made.store_times_ms[start:stop].tobytes(),
+        )
+        for (topic, queue, queue_offset, start, log_offset), stop in zip(numbers, stops, strict=False)
+    ], made.refused.tolist()  # fmt: skip
 
 
 def split_entries(entries: Buffer) -> tuple[QueueEntries, int]:

@@ -175,6 +175,23 @@ class Progress:
             slot = encode_slot(self.state, self._sequence)
             file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
 
+    def publish(self, visible_offset: int) -> None:
+        """Set the visible offset and write the state, as `write` does.
+
+        It is written for nearly every message that a reader waits for, and encoding a slot takes longer than writing it.
+        """
+        before, self.state.visible_offset = self.state.visible_offset, visible_offset
+        try:
+            if self._gate is None:
+                self.write()
+            else:
+                with self._lock:
+                    self._gate.mark_visible(visible_offset)
+        except OSError:
+            # Not published yet: a caller that tries again must not take it for done.
+            self.state.visible_offset = before
+            raise
+
     def _open_file(self) -> File:
         if self._file is None:
             if not self._files.exists(self._path):

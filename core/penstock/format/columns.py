@@ -5,6 +5,7 @@ records at known positions, `scan` for consecutive records. Bytes from disk may 
 holds only its position, size and magic, and nothing is read outside of the window.
 """
 
+import struct
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -12,7 +13,7 @@ from typing import Any, Self
 from penstock import _kernel
 from penstock.format.arrays import Bools, Bytes, Int64s, RowType, Structs, np
 from penstock.format.record import TRANSACTION_MASK
-from penstock.format.text_columns import PropertyColumns
+from penstock.format.text_columns import Indexed, Keys, PropertyColumns, hashed, no_keys
 from penstock.format.validity import NO_COVERAGE, Coverage
 
 Buffer = bytes | memoryview
@@ -119,6 +120,20 @@ class RecordColumns:
         """The properties texts, for searching."""
         return PropertyColumns(self.window, self.fields)
 
+    def indexed(self) -> Indexed:
+        """Return what dispatchers index of the records."""
+        return self.properties.indexed()
+
+    @property
+    def end_offset(self) -> int:
+        """The log offset after the last record; there must be one."""
+        return int(self.log_offsets[-1]) + int(self.fields["size"][-1])
+
+    @property
+    def last_time_ms(self) -> int:
+        """The store time of the last record; there must be one."""
+        return int(self.fields["store_ms"][-1])
+
     def are_valid(self, coverage: Coverage = NO_COVERAGE, *, check_crc: bool = True) -> Bools:
         """Return which rows are valid records at their log offsets; see `validity`."""
         checks = _kernel.CRC if check_crc else 0
@@ -142,3 +157,105 @@ class RecordColumns:
     def rows(self, which: Int64s | Bools | slice) -> "RecordColumns":
         """Return the selected rows."""
         return RecordColumns(self.window, self.fields[which], self.log_offsets[which])
+
+
+class ScannedColumns(RecordColumns):
+    """Records that a scan found one after the other, each at the log offset that it states.
+
+    Most batches of a follower have one record or a few, and numpy takes longer to make the columns of these than the
+    kernel to do all the work. So a column is made when it is asked for, and `entry_parts` needs none.
+
+    Attributes:
+        packed: the rows, as the kernel returned them.
+    """
+
+    def __init__(self, window: Buffer, packed: bytes, end_offset: int) -> None:
+        self.window = window
+        self.packed = packed
+        self._end_offset = end_offset
+        self._fields: Rows | None = None
+        self._keys: Keys | None = None
+        self._topics: tuple[list[bytes], bytearray] | None = None
+        self._indexed: tuple[bytearray, bytes, bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.packed) // _kernel.ROW_BYTES
+
+    @property
+    def fields(self) -> Rows:  # type: ignore[override] # read-only here, and made late
+        """The rows (`ROW`)."""
+        if self._fields is None:
+            self._fields = np.frombuffer(self.packed, ROW.dtype)
+        return self._fields
+
+    @property
+    def log_offsets(self) -> Int64s:  # type: ignore[override] # as above
+        """Byte addresses in the commit log."""
+        found: Int64s = self.fields["log_offset"]
+        return found
+
+    @property
+    def end_offset(self) -> int:
+        """See `RecordColumns`."""
+        return self._end_offset
+
+    @property
+    def last_time_ms(self) -> int:
+        """See `RecordColumns`."""
+        at = len(self.packed) - _kernel.ROW_BYTES + _STORE_MS_AT
+        time_ms: int = _I64.unpack_from(self.packed, at)[0]
+        return time_ms
+
+    @property
+    def _packed_topics(self) -> tuple[list[bytes], bytearray]:
+        if self._topics is None:
+            self._topics = _kernel.topics(self.window, self.packed)
+        return self._topics
+
+    @property
+    def _packed_indexed(self) -> tuple[bytearray, bytes, bytes]:
+        if self._indexed is None:
+            self._indexed = _kernel.indexed(self.window, self.packed)
+        return self._indexed
+
+    @property
+    def topics(self) -> tuple[list[bytes], Int64s]:
+        """See `RecordColumns`."""
+        names, numbers = self._packed_topics
+        return names, np.frombuffer(numbers, np.int64)
+
+    @property
+    def topic_names(self) -> list[bytes]:
+        """The distinct topics."""
+        return self._packed_topics[0]
+
+    def indexed(self) -> Indexed:
+        """See `RecordColumns`."""
+        return Indexed(np.frombuffer(self._packed_indexed[0], np.int64), self.keys)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of `indexed`."""
+        if self._keys is None:
+            _, rows, hashes = self._packed_indexed
+            self._keys = hashed(rows, hashes) if rows else no_keys()
+        return self._keys
+
+    def entry_parts(self) -> tuple[bytes, bytearray, bytearray, int]:
+        """Return what `_kernel.row_entries` takes: rows, the index of each row's topic, tag codes, number of topics."""
+        names, numbers = self._packed_topics
+        return self.packed, numbers, self._packed_indexed[0], len(names)
+
+
+def _position_of(name: str) -> int:
+    """Return the position of a field in a row, without numpy."""
+    at = 0
+    for each, kind in _kernel.ROW_FIELDS:
+        if each == name:
+            return at
+        at += int(kind[1:])
+    raise KeyError(name)
+
+
+_I64 = struct.Struct("=q")
+_STORE_MS_AT = _position_of("store_ms")

@@ -70,6 +70,8 @@ def check_queue(queue: object) -> int:
     return number
 
 
+# A follower asks for the same few topics once a batch.
+@lru_cache(maxsize=1024)
 def topic_of(raw: bytes) -> str | None:
     """Return a topic read from a record, or None if it cannot be the name of a folder."""
     try:

@@ -4,6 +4,7 @@ A slice is a start and a size in a buffer of bytes. The kernel finds the slices;
 except by `RowPieces.texts`.
 """
 
+import functools
 from typing import NamedTuple
 
 from penstock import _kernel
@@ -45,11 +46,11 @@ class PropertyColumns:
     def indexed(self) -> "Indexed":
         """Return the tag code of each row, and all keys."""
         codes, *keys = _kernel.indexed(self._window, self._fields)
-        return Indexed(np.frombuffer(codes, np.int64), _hashed(*keys))
+        return Indexed(np.frombuffer(codes, np.int64), hashed(*keys))
 
     def tag_keys(self) -> "Keys":
         """Return the tag of each row that has one, hashed as RocketMQ 5.4 indexes it."""
-        return _hashed(*_kernel.tag_keys(self._window, self._fields))
+        return hashed(*_kernel.tag_keys(self._window, self._fields))
 
 
 class Keys(NamedTuple):
@@ -71,5 +72,12 @@ class Indexed(NamedTuple):
     keys: Keys
 
 
-def _hashed(rows: bytes, hashes: bytes) -> Keys:
+@functools.cache
+def no_keys() -> Keys:
+    """Return the keys of records without keys."""
+    return Keys(np.frombuffer(b"", np.int64), np.frombuffer(b"", np.int32))
+
+
+def hashed(rows: bytes, hashes: bytes) -> Keys:
+    """Return keys from the kernel's columns."""
     return Keys(np.frombuffer(rows, np.int64), np.frombuffer(hashes, np.int64).astype(np.int32))

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from penstock import _kernel
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.escape import get_logger
+from penstock.format.columns import ScannedColumns
 from penstock.log.resync import find_next_valid
 from penstock.log.scan import Checks, Scanned, StopReason, scan_window
 from penstock.log.segment import Segment
@@ -13,6 +15,8 @@ logger = get_logger(__name__)
 
 # The maximum bytes of log in a batch: smaller batches stay in a core's cache, larger ones hold the GIL less often.
 BATCH_BYTES = 4 << 20
+# What a follower that keeps up finds: a record, or some.
+SHORT_BYTES = 64 << 10
 # Larger if CRCs are checked, as at an opening: work that is done for each queue in each batch is done less often.
 _CHECKED_BATCH_BYTES = 8 << 20
 _GOES_ON = (StopReason.MORE, StopReason.END, StopReason.FILLER)
@@ -43,6 +47,23 @@ def read_batches(
             end = _end_of(log, segment, scanned, stop)
             yield DispatchBatch(scanned.records, at, end)
         at = end
+
+
+def read_short(
+    log: SegmentedLog, segment: Segment, start: int, stop: int, *, check_crc: bool
+) -> DispatchBatch | None:
+    """Return the records in [start, stop) as `read_batches` does, without a copy; None if it is not just valid records.
+
+    For ranges of up to `SHORT_BYTES`. The caller holds the segment until the batch is dispatched.
+    """
+    if stop > segment.end_offset:
+        return None
+    window = log.read_from(segment, start, stop - start)
+    checks = _kernel.CRC if check_crc else 0
+    rows, size, _, _ = _kernel.scan(window, start, checks, log.coverage.packed)
+    if size != stop - start:
+        return None
+    return DispatchBatch(ScannedColumns(window, rows, stop), start, stop)
 
 
 def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) -> int:

@@ -60,8 +60,7 @@ def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
 
 def unread_from(log: SegmentedLog, batch: DispatchBatch) -> int | None:
     """Return where the bytes of a scanned batch stop being records, or None; filler does not count."""
-    sizes = batch.sizes
-    end = int(batch.log_offsets[-1] + sizes[-1]) if len(batch) else batch.start_offset
+    end = batch.columns.end_offset if len(batch) else batch.start_offset
     if end == batch.end_offset:
         return None
     segment = log.find(end)

@@ -4,7 +4,8 @@ A record is returned only if it is valid (see `validity`). For a corrupt one, `C
 position; other records are not affected. A record that is read for a queue's entry must also state that queue and offset.
 """
 
-from typing import NamedTuple, Self
+from functools import lru_cache
+from typing import NamedTuple
 
 from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
@@ -61,10 +62,11 @@ class QueuePosition(NamedTuple):
     topic: bytes | None
     queue: int
 
-    @classmethod
-    def of(cls, topic: str, queue: int) -> Self:
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(topic: str, queue: int) -> "QueuePosition":
         """Return the position of a queue."""
-        return cls(None if is_shared(topic) else topic.encode(), queue)
+        return QueuePosition(None if is_shared(topic) else topic.encode(), queue)
 
     def has(self, record: bytes, ordinal: int) -> bool:
         """Return whether a valid record is the one with that ordinal in this queue."""

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock import _kernel
-from penstock.format.arrays import np
-from penstock.format.columns import ROW, RecordColumns
+from penstock.format.columns import ScannedColumns
 from penstock.format.record import SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
 from penstock.log.segment import Segment
@@ -61,7 +60,7 @@ _REASONS = {
 class Scanned(NamedTuple):
     """Valid records of one window, where they end, and why; a later scan may reuse the memory."""
 
-    records: RecordColumns
+    records: ScannedColumns
     end_offset: int
     stop: StopReason
 
@@ -115,7 +114,7 @@ def scan_window(
         scanned, _ = _scan(log, segment, start, size, checks, is_copied=is_copied)
     if scanned.stop is StopReason.MORE:
         if scanned.end_offset == stop:
-            return scanned._replace(stop=StopReason.END)
+            return Scanned(scanned.records, stop, StopReason.END)
         if size == left:
             return scanned._replace(stop=StopReason.CUT)
     return scanned
@@ -130,6 +129,5 @@ def _scan(
     rows, end, state, claimed = _kernel.scan(
         window, start, asked, checks.coverage.packed, checks.torn_from or 0, SECTOR_BYTES
     )
-    fields = np.frombuffer(rows, ROW.dtype)
-    records = RecordColumns(window, fields, fields["log_offset"])
+    records = ScannedColumns(window, rows, start + end)
     return Scanned(records, start + end, _REASONS.get(state, StopReason.MORE)), claimed

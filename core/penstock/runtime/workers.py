@@ -4,7 +4,6 @@ A step may belong to a plugin, and may hang. `WorkerGroup` detects a step that t
 at which it is, and does not wait for it for ever.
 """
 
-import contextlib
 import sys
 import threading
 import time
@@ -75,9 +74,11 @@ class Worker:
     def wake(self) -> None:
         """Run the step now, or once more after the current step."""
         if self._asleep.locked():
-            # Another thread may have released it since.
-            with contextlib.suppress(RuntimeError):
+            try:  # noqa: SIM105 - a put that wakes waits for it, and a context manager takes longer than the release
                 self._asleep.release()
+            except RuntimeError:
+                # Another thread has released it since.
+                pass
         if self._wakes is not None:
             self._wakes.wake(always=True)
 

@@ -111,9 +111,8 @@ class FollowerTask:
         """Publish to other processes how far queues and index are complete; returns whether a reader waited for it."""
         reached = self._follower.progress
         if reached > self._progress.state.visible_offset:
-            self._progress.state.visible_offset = reached
             try:
-                self._progress.write()
+                self._progress.publish(reached)
             except OSError as error:
                 if error.errno in LIMITS:
                     raise

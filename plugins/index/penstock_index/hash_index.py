@@ -72,7 +72,9 @@ class HashIndexDispatcher(KeyIndex):
     def dispatch(self, batch: DispatchBatch) -> None:
         """Add the keys of a batch; records before `progress` are skipped."""
         with self._lock:
-            self._add(self._new_keys(batch), batch)
+            keys = self._new_keys(batch)
+            if len(keys.rows):
+                self._add(keys, batch)
             self._progress = max(self._progress, batch.end_offset)
 
     def _new_keys(self, batch: DispatchBatch) -> Keys:

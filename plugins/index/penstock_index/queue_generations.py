@@ -310,5 +310,5 @@ def select_rows(run: Run, keep: Bools) -> Iterator[Run]:
             ordinal=run.ordinal + start,
             data=run.data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],
             log_offset=int(offsets[start]),
-            store_times=run.store_times[start:stop],
+            packed_times=run.packed_times[8 * start : 8 * stop],
         )

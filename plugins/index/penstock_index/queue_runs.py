@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, queue_entries
+from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, entry_runs
 from penstock.format.arrays import Int64s, np
 from penstock.format.names import topic_of
 from penstock_index.queue_files import ENTRY
@@ -25,7 +25,13 @@ class Run(NamedTuple):
     ordinal: int
     data: bytes
     log_offset: int
-    store_times: Int64s
+    # Native i64 each.
+    packed_times: bytes
+
+    @property
+    def store_times(self) -> Int64s:
+        """The store time of each entry's record."""
+        return np.frombuffer(self.packed_times, np.int64)
 
 
 def runs_of(batch: DispatchBatch, removed: Mapping[str, int] = _NONE) -> Iterator[Run]:
@@ -33,14 +39,12 @@ def runs_of(batch: DispatchBatch, removed: Mapping[str, int] = _NONE) -> Iterato
 
     Nor have records of removed topics: `removed` maps each to the log offset before which its records are left out.
     """
-    entries, times, runs, refused = queue_entries(batch, queue_offset_max=_ORDINAL_MAX)
-    for row in refused.tolist():
-        yield Run(None, 0, 0, b"", int(batch.log_offsets[row]), times[:0])
+    runs, refused = entry_runs(batch, queue_offset_max=_ORDINAL_MAX)
+    for row in refused:
+        yield Run(None, 0, 0, b"", int(batch.log_offsets[row]), b"")
     topics = [topic_of(raw) for raw in batch.topics]
-    stops = [*runs[1:, 3].tolist(), len(times)]
-    for (topic, queue, ordinal, start, log_offset), stop in zip(runs.tolist(), stops, strict=False):
-        data = entries[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
-        run = Run(topics[topic], queue, ordinal, data, log_offset, times[start:stop])
+    for topic, queue, ordinal, log_offset, data, times in runs:
+        run = Run(topics[topic], queue, ordinal, data, log_offset, times)
         before = removed.get(run.topic, 0) if removed and run.topic is not None else 0
         if log_offset >= before:
             yield run
@@ -58,5 +62,5 @@ def _since(run: Run, before: int) -> Run | None:
         ordinal=run.ordinal + first,
         data=run.data[first * QUEUE_ENTRY_SIZE :],
         log_offset=int(offsets[first]),
-        store_times=run.store_times[first:],
+        packed_times=run.packed_times[8 * first :],
     )

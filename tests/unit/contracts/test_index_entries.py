@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
+from penstock import _kernel
 from penstock.contracts import index_entries
-from penstock.contracts.index_entries import find_in_index_file, queue_entries, split_entries
+from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC, DispatchBatch
+from penstock.contracts.index_entries import (
+    entry_runs,
+    find_in_index_file,
+    queue_entries,
+    split_entries,
+)
+from penstock.format.columns import RecordColumns, ScannedColumns
+from penstock.format.record import RecordFields, encode_record
 from penstock.testing import WrittenLog
 from penstock.testing.kit import SMALL
 
@@ -27,6 +36,72 @@ def test_entries_are_grouped_by_queue_and_lead_to_their_records(log: WrittenLog)
         assert (int(batch.topic_rows[row]), int(batch.queues[row])) == (topic, queue)
         assert (ordinal, int(entries["log_offset"][first])) == (0, log_offset)
     assert sorted(entries["log_offset"].tolist()) == batch.log_offsets.tolist()
+
+
+def parsed(batch: DispatchBatch) -> DispatchBatch:
+    """The same records, as columns of numpy that no scan made."""
+    columns = batch.columns
+    parsed = RecordColumns.parse(columns.window, columns.positions, batch.start_offset)
+    return DispatchBatch(parsed, batch.start_offset, batch.end_offset)
+
+
+def delayed(log_offset: int, topic: bytes, properties: bytes) -> bytes:
+    fields = RecordFields(
+        topic=topic, body=b"", properties=properties, queue=1, queue_offset=log_offset, log_offset=log_offset,
+        store_time_ms=1_700_000_000_000, born_time_ms=1,
+    )  # fmt: skip
+    return encode_record(fields)
+
+
+def delays() -> DispatchBatch:
+    """Records of a schedule topic among others, as they are scanned."""
+    data = b""
+    for topic, text in (
+        (b"t", b"TAGS\1a\2"),
+        (SCHEDULE_TOPIC, b"DELAY\x013\2"),
+        (SCHEDULE_TOPIC, b"TAGS\1b\2"),
+    ):
+        data += delayed(len(data), topic, text)
+    rows, end, _, _ = _kernel.scan(data, 0, 0, b"")
+    assert end == len(data)
+    return DispatchBatch(ScannedColumns(data, rows, end), 0, end)
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_runs_of_scanned_records_are_the_entries_of_their_columns(
+    log: WrittenLog, is_delayed: bool
+) -> None:
+    batch = delays() if is_delayed else log.batches()[0]
+    assert batch.scanned is not None
+    other = parsed(batch)
+    assert other.scanned is None
+    for limits in ({"queue_offset_max": 1 << 50}, {"queue_max": 1, "queue_offset_max": 5}):
+        assert entry_runs(batch, **limits) == entry_runs(other, **limits)
+        runs, refused = entry_runs(batch, **limits)
+        made = queue_entries(other, **limits)
+        assert b"".join(run[4] for run in runs) == made.entries
+        assert b"".join(run[5] for run in runs) == made.store_times_ms.tobytes()
+        assert [[*run[:3], run[3]] for run in runs] == made.runs[:, [0, 1, 2, 4]].tolist()
+        assert refused == made.refused.tolist()
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_a_dispatcher_sees_the_same_columns_of_scanned_records(
+    log: WrittenLog, is_delayed: bool
+) -> None:
+    batch = delays() if is_delayed else log.batches()[0]
+    other = parsed(batch)
+    for name in (
+        "log_offsets", "sizes", "queues", "queue_offsets", "store_times_ms", "transaction_types", "topic_rows",
+        "tag_codes",
+    ):  # fmt: skip
+        assert getattr(batch, name).tolist() == getattr(other, name).tolist(), name
+    assert (len(batch), batch.topics) == (len(other), other.topics)
+    assert [column.tolist() for column in batch.keys] == [column.tolist() for column in other.keys]
+    assert batch.columns.end_offset == other.columns.end_offset == batch.end_offset
+    assert batch.columns.last_time_ms == other.columns.last_time_ms
+    assert batch.message(len(batch) - 1) == other.message(len(batch) - 1)
+    assert batch.columns.are_valid(check_crc=False).all()
 
 
 def test_a_queue_number_or_offset_out_of_bounds_gets_no_entry(log: WrittenLog) -> None:

@@ -1,5 +1,6 @@
 """Marks that are read while another process, or another thread, writes them."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 from tests.torn import TornFiles
 from tests.unit.integrity.test_segment_digests import seal_all
 
+import penstock
 from penstock.durability.progress import Progress, State, decode_slot, encode_slot
 from penstock.durability.side_folder import visible_offset
 from penstock.files import Files
@@ -123,6 +125,42 @@ def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
     disk.write_whole(path, data[:512] + b"?" + data[513:])
     torn = Progress(disk, root)
     assert (torn.read().flushed_offset, torn.sequence) == (200, 2)
+
+
+def test_what_is_published_is_what_a_write_says(tmp_path: Path) -> None:
+    """A store's sync thread writes the slot again, with its own flushed offset; a simulated disk has no such thread."""
+    for publishes in (False, True):
+        with penstock.open(tmp_path / str(publishes)) as store:
+            engine = store._engine
+            assert engine is not None
+            progress, path = engine.progress, store.path / "penstock" / "progress"
+            store.put("t", b"x")
+            store.flush()
+            state = progress.state
+            state.dispatched = {"a": 3}
+            if publishes:
+                progress.write()
+                progress.publish(77)
+            else:
+                state.visible_offset = 77
+                progress.write()
+            found = Progress(Files(), store.path).read()
+            assert (found.visible_offset, found.dispatched) == (77, {"a": 3})
+            assert found.flushed_offset == engine.flusher.flushed_offset > 0
+            assert path.stat().st_size == 1024
+
+
+def test_what_could_not_be_published_is_not_taken_for_published() -> None:
+    disk, root = SimulatedDisk(), Path("/s")
+    disk.make_folder_durably(root / "penstock")
+    progress = Progress(disk, root)
+    progress.publish(5)
+    disk.plan.fail("pwrite", errno.EIO, times=1)
+    with pytest.raises(OSError, match="Errno 5"):
+        progress.publish(9)
+    assert progress.state.visible_offset == 5
+    progress.publish(9)
+    assert Progress(disk, root).read().visible_offset == 9
 
 
 def test_a_file_that_is_replaced_goes_on_from_its_first_slot() -> None:

@@ -189,6 +189,23 @@ def test_a_header_that_changes_meanwhile_is_no_message() -> None:
     flipped(changes, reads, 400)
 
 
+@pytest.mark.parametrize("size", [1, _kernel.ROW_BYTES - 1, _kernel.ROW_BYTES + 1])
+def test_bytes_that_are_no_whole_rows_are_refused(size: int) -> None:
+    rows: Any = bytes(size)
+    offsets = np.zeros(2, np.int64)
+    calls: list[Callable[[], object]] = [
+        lambda: _kernel.topics(ENCODED, rows),
+        lambda: _kernel.indexed(ENCODED, rows),
+        lambda: _kernel.own_crcs(ENCODED, rows),
+        lambda: _kernel.valid_rows(ENCODED, rows, offsets, 0, b""),
+        lambda: _kernel.body_column(ENCODED, rows),
+        lambda: _kernel.row_entries(rows, b"", b"", 1, 1, 1),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="no rows of"):
+            call()
+
+
 def test_rows_that_change_meanwhile_lead_nowhere() -> None:
     fields = RecordFields(
         topic=b"t", body=b"b" * 300_000, properties=b"TAGS\x01" + b"x" * 25 + b"\x02"

@@ -75,6 +75,6 @@ def test_an_entry_is_right_only_if_its_unit_is_in_both_fields(
     else:
         times = run.store_times.copy()
         times[2] += 1
-        run = run._replace(store_times=times)
+        run = run._replace(packed_times=times.tobytes())
     found = compare_run(queue, run)
     assert np.flatnonzero(~found.is_right).tolist() == [2]

@@ -47,7 +47,7 @@ def test_a_repeat_that_does_not_begin_at_0_is_dropped(log: WrittenLog, tmp_path:
     later = log.end_offset + 1000
     data = bytearray(run.data[20 * 3 : 20 * 4])
     data[:8] = later.to_bytes(8, "big")
-    repeat = run._replace(ordinal=3, data=bytes(data), log_offset=later, store_times=run.store_times[3:4])  # fmt: skip
+    repeat = run._replace(ordinal=3, data=bytes(data), log_offset=later, packed_times=run.packed_times[24:32])  # fmt: skip
     verdict = judged(log, tmp_path, repeat)
     assert (verdict.keep.tolist(), verdict.cut) == ([False], None)
 
@@ -59,7 +59,7 @@ def test_a_restart_at_0_after_all_entries_is_a_new_generation(
     later = log.end_offset + 1000
     data = bytearray(run.data[:20])
     data[:8] = later.to_bytes(8, "big")
-    restart = run._replace(ordinal=0, data=bytes(data), log_offset=later, store_times=run.store_times[:1])  # fmt: skip
+    restart = run._replace(ordinal=0, data=bytes(data), log_offset=later, packed_times=run.packed_times[:8])  # fmt: skip
     verdict = judged(log, tmp_path, restart)
     assert (verdict.keep.tolist(), verdict.cut) == ([True], 0)
 
@@ -81,7 +81,7 @@ def test_a_record_in_the_middle_with_offset_0_begins_no_generation_unless_others
     assert made._queues[key].max_offset == whole.ordinal + at
     run = whole._replace(
         ordinal=0, data=entries[at : at + rows].tobytes(), log_offset=middle,
-        store_times=whole.store_times[at : at + rows],
+        packed_times=whole.packed_times[8 * at : 8 * (at + rows)],
     )  # fmt: skip
     trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
     verdict = Generations(trust, made._queues).judge(key, made._queues[key], run)

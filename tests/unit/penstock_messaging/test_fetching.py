@@ -82,18 +82,18 @@ def test_what_is_read_is_a_multiple_of_what_is_taken() -> None:
     store = Store()
     fetcher, in_flight = made(store, 1)
     for _ in range(3):
-        assert fetcher.fetch(100)
-        assert len(in_flight.take(100, 0)) == 100
+        assert fetcher.fetch(50)
+        assert len(in_flight.take(50, 0)) == 50
         in_flight.take(1000, 0)
-    assert store.limits == [(0, 100), (0, 200), (0, 200)]
+    assert store.limits == [(0, 50), (0, 100), (0, 100)]
 
 
 def test_reading_ahead_follows_a_reading_that_found_all_it_wanted() -> None:
-    fetcher, in_flight = made(Store(end=300), 1)
+    fetcher, in_flight = made(Store(end=150), 1)
     found = []
     for read in (
         lambda: None,
-        lambda: fetcher.fetch(100),
+        lambda: fetcher.fetch(50),
         fetcher.fetch_ahead,
         fetcher.fetch_ahead,
     ):
@@ -102,7 +102,7 @@ def test_reading_ahead_follows_a_reading_that_found_all_it_wanted() -> None:
         is_early = fetcher.may_read_ahead
         count = len(in_flight.take(1000, 0))
         found.append((is_early, count, fetcher.may_read_ahead))
-    assert found == [(False, 0, False), (False, 100, True), (False, 200, True), (False, 0, False)]
+    assert found == [(False, 0, False), (False, 50, True), (False, 100, True), (False, 0, False)]
 
 
 def test_an_error_of_reading_ahead_is_left_to_the_next_reading() -> None:

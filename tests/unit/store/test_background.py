@@ -234,8 +234,9 @@ class Round:
     def thread_ns(self) -> int:
         return self.cpu_ns
 
-    def write(self) -> None:
+    def publish(self, visible_offset: int) -> None:
         self.calls.append("write")
+        self.state.visible_offset = visible_offset
 
     def wake(self) -> bool:
         self.calls.append("wake")
@@ -328,10 +329,10 @@ def test_full_segments_are_told_once_in_their_order() -> None:
 def test_a_progress_file_that_cannot_be_written_stops_the_store_but_for_a_limit() -> None:
     each, errors = Round(), [errno.EMFILE, errno.EIO]
 
-    def write() -> None:
+    def publish(visible_offset: int) -> None:
         raise OSError(errors.pop(0), "no")
 
-    each.write = write  # type: ignore[method-assign] # it fails
+    each.publish = publish  # type: ignore[method-assign] # it fails
     assert each.task.step() == 0.5
     each.progress, each.reached, each.state.visible_offset = 100, 200, 100
     with pytest.raises(StoreFailedError, match="the progress file could not be written"):

@@ -11,8 +11,10 @@ from penstock.contracts import OpenStore
 from penstock.errors import PenstockError
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
 
-# A batch is small enough that what is read ahead and then released costs little, and large enough to hide the cost of a read.
-BATCH, BATCH_MAX = 256, 512
+# A batch is small enough that what is read ahead and then released costs little, and that it is read while an acknowledgement
+# waits for the disk: a thread that returns from the disk waits for the one that reads. It is large enough to hide the cost of
+# a read.
+BATCH, BATCH_MAX = 128, 512
 # The first one, while the size of messages is not known.
 FIRST_BATCH = 32
 BATCH_BYTES = 4 << 20
@@ -67,11 +69,11 @@ class Fetcher:
             got, has_moved = 0, False
             for _ in range(len(queues)):
                 self._turn = (self._turn + 1) % len(queues)
-                # No more queues than are needed: what is found is to be in the caller's hand soon.
                 count, moved = self._fetch_from(queues[self._turn], wanted - got)
                 got += count
                 has_moved |= moved
-                if got >= wanted:
+                # No more queues than are needed: what is found is to be in the caller's hand soon.
+                if got >= limit:
                     break
             self._has_more = got >= wanted
             return has_moved
