@@ -4,6 +4,7 @@ A step may belong to a plugin, and may hang. `WorkerGroup` detects a step that t
 at which it is, and does not wait for it for ever.
 """
 
+import contextlib
 import sys
 import threading
 import time
