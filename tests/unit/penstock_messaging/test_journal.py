@@ -151,6 +151,50 @@ def test_an_owner_whose_journal_was_replaced_is_told(tmp_path: Path) -> None:
         old.append(EntryKind.ACK, 0, 1, 0)
 
 
+def test_a_new_file_is_not_put_in_place_of_another_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody had removed the lock's file while the first owner was stopped; when it went on, its file was full."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
+    path = tmp_path / "j"
+    old = begin(path)
+    new = begin(path)
+    new.append(EntryKind.ACK, 0, 3, 0)
+    with pytest.raises(LostQueueError, match="another owner"):
+        for number in range(1000):
+            old.append(EntryKind.ACK, 10 * number + 20, 1, 0)
+    assert position_in(path) == Position(3)
+    assert [each.name for each in tmp_path.iterdir()] == ["j"]
+
+
+def test_refusals_that_nobody_takes_in_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million of them made a file of which its readers read a part: acknowledged messages came again."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
+    monkeypatch.setattr(journal, "STATE_BYTES_MAX", 32 << 10)
+    path, taken = tmp_path / "j", [0]
+    made = Journal(Files(), path, ("t", 0), HEAD, Fold(7, 0, 3, None), lambda: taken[0])
+    count = 0
+    with pytest.raises(StorageError, match="open the store for writing"):
+        while count < 10_000:
+            made.append(EntryKind.NACK, count, 1, 0)
+            count += 1
+    assert 512 < count < 2048
+    fold = read_journal(Files(), path)
+    assert fold is not None
+    assert len(fold.nacks) == count
+    # Acknowledgements are taken, and so are refusals once the writer has taken in those before.
+    for number in range(2000):
+        made.append(EntryKind.ACK, count + number, 1, 0)
+    with pytest.raises(StorageError, match="this one was not recorded"):
+        made.append(EntryKind.NACK, 9999, 1, 0)
+    taken[0] = count
+    made.append(EntryKind.NACK, 9999, 1, 0)
+    assert path.stat().st_size <= 128 << 10
+    assert position_in(path) == Position(count + 2000, (), frozenset({9999}))
+
+
 def test_a_sync_of_what_is_durable_returns_after_the_close(tmp_path: Path) -> None:
     made = begin(tmp_path / "j")
     ticket = made.append(EntryKind.ACK, 0, 1, 0)

@@ -112,6 +112,23 @@ def test_an_epoch_that_cannot_be_counted_on_is_corruption(store: Store) -> None:
     assert groups.holder(GROUP, TOPIC, 0) is None
 
 
+def test_a_committed_offset_that_no_queue_has_is_refused(store: Store, tmp_path: Path) -> None:
+    """The journal that began with it could not be read by anybody: `groups reset` changed nothing, and reported success."""
+    take(of(store)).hand_back()
+    store.close()
+    file = tmp_path / "store" / "config" / "consumerOffset.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f'{{"offsetTable":{{"{TOPIC}@{GROUP}":{{0:{(1 << 63) - 1}}}}}}}')
+    with open_store(tmp_path / "store", read_only=True, **SETTINGS) as reader:
+        groups = of(reader)
+        with pytest.raises(CorruptionError, match=r"correct it in config/consumerOffset.json"):
+            take(groups)
+        assert groups.holder(GROUP, TOPIC, 0) is None
+    # A writer sets it back.
+    with open_store(tmp_path / "store", **SETTINGS) as writer:
+        assert take(of(writer)).position == Position(20)
+
+
 def test_network_file_systems_are_refused_by_name(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

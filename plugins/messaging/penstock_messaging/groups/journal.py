@@ -35,6 +35,9 @@ _ROOM_MIN = 16 << 10
 _STEP_MAX = 256 << 10
 # After this many bytes the state is written to a new file: 65,536 entries, which are read in some 50 ms.
 BYTES_MAX = 4 << 20
+# A state with more bytes takes no more refusals: some 260,000 that wait for a writer. The file grows to twice that at most, which
+# its readers read whole (`JOURNAL_BYTES_MAX`).
+STATE_BYTES_MAX = 16 << 20
 _ZEROS = bytes(_STEP_MAX)
 # What the field of an entry holds.
 _COUNT_MAX = (1 << 32) - 1
@@ -120,6 +123,8 @@ class Journal:
         self._appends, self._syncs = threading.Lock(), threading.Lock()
         self._refusal: Exception | None = None
         self._sequence = self._synced = self._position = self._room = 0
+        # How many bytes the state took when the file was begun.
+        self._state_bytes = 0
         self._number = state.number
         self._file = self._write(state)
         leave_in_child(self)
@@ -129,9 +134,16 @@ class Journal:
     def append(
         self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0
     ) -> int:
-        """Append one entry; return its ticket for `sync`. Raises `LostQueueError` if the queue is lost."""
+        """Append one entry; return its ticket for `sync`.
+
+        Raises:
+            LostQueueError: the queue is lost.
+            StorageError: the disk is full or has failed, or too many refusals wait for the writer.
+        """
         with self._appends:
             self._make_ready(ENTRY_BYTES)
+            if kind == EntryKind.NACK and self._state_bytes > STATE_BYTES_MAX:
+                self._make_room_for_refusals()
             number = 0
             if kind in _EVENTS:
                 # Used up even if the write is interrupted: the writer may have seen the entry.
@@ -172,10 +184,19 @@ class Journal:
             raise self._refused()
         if self._position + size <= self._room:
             return
-        if self._position + size > BYTES_MAX:
+        if self._position + size > max(BYTES_MAX, 2 * self._state_bytes):
             self._begin_anew()
         while self._position + size > self._room:
             self._grow()
+
+    def _make_room_for_refusals(self) -> None:
+        """Drop the refusals that the writer has taken in; raises `StorageError` if too many are left."""
+        self._begin_anew()
+        if self._state_bytes > STATE_BYTES_MAX:
+            raise StorageError(
+                f"{self._path} has too many refused messages that wait to be retried, and takes no more: this one was not "
+                f"recorded, and is handed out again; open the store for writing, so that they become retries"
+            )
 
     def _grow(self) -> None:
         more = min(self._room, _STEP_MAX)
@@ -214,13 +235,16 @@ class Journal:
             last = self._sequence
             try:
                 self._file.sync()
-                is_in_place = self._files.inode(self._path) == self._file.inode
+                self._check_name()
             except OSError as error:
                 raise self._failed(error) from error
-            if not is_in_place:
-                self.refuse("another owner has replaced its journal, or the group was deleted")
-                raise self._refused()
             self._synced = last
+
+    def _check_name(self) -> None:
+        """Raise `LostQueueError` if the file is not the queue's journal any more."""
+        if self._files.inode(self._path) != self._file.inode:
+            self.refuse("another owner has replaced its journal, or the group was deleted")
+            raise self._refused()
 
     def close(self) -> None:
         """Make everything durable, free the unused space, and close the file; raises as `sync` does."""
@@ -276,6 +300,7 @@ class Journal:
         with self._syncs:
             old = self._file
             try:
+                self._check_name()
                 state = self._read_back()
                 state.take_in(self._taken())
                 state.number = self._number
@@ -316,4 +341,5 @@ class Journal:
             raise
         self._sequence += len(entries)
         self._synced, self._position, self._room = self._sequence, len(data), room
+        self._state_bytes = len(data)
         return file

@@ -115,6 +115,8 @@ class OwnedQueue:
         try:
             self._journal.close()
         finally:
+            # Also after an interrupt: without the lock nothing may be appended.
+            self._journal.refuse("it was handed back to the group")
             self._lock.release()
             self._on_handed_back(self)
 

@@ -177,7 +177,12 @@ class Groups:
 
 
 def _check_counts(settled: Settled, path: Path) -> None:
-    """Raise `CorruptionError` for counts that no owner can have reached: a file with greater ones would not be read."""
+    """Raise `CorruptionError` for numbers that no owner can have reached: a file with greater ones would not be read."""
+    if max(settled.committed or 0, settled.base or 0) > NUMBER_MAX:
+        raise CorruptionError(
+            path, 0, "a committed offset that a queue can have", str(settled.committed),
+            "correct it in config/consumerOffset.json, or open the store once for writing: that sets it back to the queue's end",
+        )  # fmt: skip
     if settled.epoch >= EPOCH_MAX or settled.number >= _NUMBER_LIMIT:
         raise CorruptionError(
             path, 0, "an epoch that was counted up from 1", str(settled.epoch),
