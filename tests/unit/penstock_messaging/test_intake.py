@@ -15,6 +15,7 @@ from penstock_messaging.groups import intake as module
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.intake import Intake
+from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import write_marks
 from penstock_messaging.groups.taking import Groups
 
@@ -290,3 +291,44 @@ def test_a_service_takes_everything_in_at_its_start_and_at_its_end(bench: Bench)
     owned.ack([2], 2)
     bench.intake.stop()
     assert bench.committed() == 2
+
+
+def test_a_queue_that_cannot_be_taken_in_does_not_hold_up_the_others(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One journal that could not be synced kept the acknowledgements of all queues of all groups from brokers."""
+    for queue in (0, 1):
+        owned = take(bench.groups, queue=queue)
+        owned.ack([0], 0)
+        owned.nack(1, 0, GROUP_SETTING, 1)
+    sync = JournalCursor.sync
+
+    def failing(self: JournalCursor) -> None:
+        if self._path.name == "0.journal":
+            raise OSError(5, "Input/output error")
+        sync(self)
+
+    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
+        broken.setattr(JournalCursor, "sync", failing)
+        bench.intake.take_all()
+        bench.intake.take_all()
+    assert caplog.text.count("not taken in yet") == 1
+    assert (bench.committed(0), bench.committed(1)) == (None, 2)
+    bench.intake.take_all()
+    assert (bench.committed(0), bench.committed(1)) == (2, 2)
+    assert retries_of(bench.store) == {"1": 2}
+
+
+def test_a_group_that_cannot_be_taken_in_does_not_hold_up_the_others(bench: Bench) -> None:
+    """A folder in place of a group's marks, or a disk error there, stopped the intake of all groups after it."""
+    take(bench.groups, group="a").ack([0], 0)
+    take(bench.groups, group="b").ack([0, 1], 0)
+    marks = bench.groups.paths("a").marks
+    marks.mkdir()
+    with pytest.raises(OSError, match="regular file"):
+        bench.intake.take_all()
+    assert bench.store.committed_offset("a", TOPIC, 0) is None
+    assert bench.store.committed_offset("b", TOPIC, 0) == 2
+    marks.rmdir()
+    bench.intake.take_all()
+    assert bench.store.committed_offset("a", TOPIC, 0) == 1

@@ -24,7 +24,7 @@ import attrs
 
 from penstock import Message, StoredMessage
 from penstock.contracts import Stoppable
-from penstock.errors import MessageError, PenstockError
+from penstock.errors import MessageError, PenstockError, StorageError
 from penstock.escape import get_logger
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Nack, merged
@@ -44,6 +44,7 @@ _NACKS_MAX = 256
 # Bodies of copies that are put together.
 _COPY_BYTES = 8 << 20
 Copy = tuple[Message, bytes]
+_DROPPED, _KEPT = "dropped", "not taken in yet"
 _LOST = "it is about messages that were lost with the end of the log"
 
 
@@ -160,11 +161,17 @@ class Intake:
         return INTERVAL_S
 
     def take_all(self) -> None:
-        """Take in everything that the journals hold; raises what the disk or the store raises."""
+        """Take in everything that the journals hold; raises what the disk or the store raises, after all groups had their turn."""
+        failures = []
         with self._lock:
             for group in groups_of(self._files, self._groups.context.root):
-                while self._round(group):
-                    pass
+                try:
+                    while self._round(group):
+                        pass
+                except (PenstockError, OSError) as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
 
     def delete(self, group: str) -> None:
         """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
@@ -246,13 +253,14 @@ class Intake:
             cursor = self._cursor(paths, topic, queue)
             try:
                 cursor.refresh()
-            except OSError as error:
-                self._note(paths.group, (topic, queue), str(error))
+                plan = self._plan(
+                    paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
+                    is_known=queue in known.get(topic, ()),
+                )  # fmt: skip
+            except (OSError, StorageError) as error:
+                # The other queues do not wait for it.
+                self._note(paths.group, (topic, queue), f"{_KEPT}: {error}")
                 continue
-            plan = self._plan(
-                paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
-                is_known=queue in known.get(topic, ()),
-            )  # fmt: skip
             if plan is not None:
                 room -= len(plan.nacks)
                 is_more = is_more or bool(plan.nacks)
@@ -297,7 +305,7 @@ class Intake:
             known = settled.mark or Mark(settled.life)
             return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
         if settled.note:
-            self._note(group, at, settled.note)
+            self._note(group, at, f"{_DROPPED}: {settled.note}")
         return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
 
     def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
@@ -305,7 +313,7 @@ class Intake:
         owned = self._groups.take(group, *at, member="the writer", begin=lambda: 0, end=end)
         if owned is None:
             return False
-        self._note(group, at, _LOST)
+        self._note(group, at, f"{_DROPPED}: {_LOST}")
         owned.hand_back()
         return True
 
@@ -407,12 +415,11 @@ class Intake:
                     )  # fmt: skip
 
     def _note(self, group: str, at: tuple[str, int], note: str) -> None:
-        """Log once why a journal does not count."""
+        """Log once what becomes of a journal that is not taken in, and why."""
         if self._noted.get((group, *at)) != note:
             self._noted[group, *at] = note
             logger.warning(
-                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
-                group, *at, note,
+                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is %s", group, *at, note
             )  # fmt: skip
 
 
