@@ -62,6 +62,30 @@ def test_a_group_that_never_consumed_a_topic_can_be_moved_in_it(groups: Groups) 
     assert groups.position("new", TOPIC, 0) == Position(4)
 
 
+def test_a_member_that_joins_while_its_group_is_deleted_is_an_error(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an `OSError` without a word about the consumer."""
+    paths = groups.paths(GROUP)
+    late = Membership(Files(), paths, TOPIC, 0, {})
+    remove_folder = Files.remove_folder
+
+    def joins_first(self: Files, path: Path) -> None:
+        if path == paths.members or not paths.members.exists():
+            late.join()
+        remove_folder(self, path)
+
+    monkeypatch.setattr(Files, "remove_folder", joins_first)
+    with pytest.raises(QueueHeldError, match="just joined"):
+        delete_files(groups, GROUP)
+    assert groups.holder(GROUP, TOPIC, 0) is None
+    assert late.is_alive
+    late.leave()
+    monkeypatch.undo()
+    delete_files(groups, GROUP)
+    assert not paths.folder.exists()
+
+
 def test_a_deleted_group_leaves_nothing_and_a_living_one_is_not_deleted(groups: Groups) -> None:
     paths = groups.paths(GROUP)
     member = Membership(Files(), paths, TOPIC, 0, {})

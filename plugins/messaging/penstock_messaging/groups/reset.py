@@ -1,5 +1,6 @@
 """Moving a group from outside: its position in queues that no consumer has, and its deletion."""
 
+import errno
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -94,13 +95,12 @@ def delete_group(groups: Groups, group: str) -> None:
 def delete_files(groups: Groups, group: str) -> None:
     """Delete what Penstock keeps of a group; its committed offsets and its retry topics are not changed.
 
-    Raises `QueueHeldError` if a consumer lives; then nothing was deleted.
+    Raises `QueueHeldError` if a consumer lives. Then nothing was deleted, unless the consumer joined at this very moment: then the
+    group goes on from its committed offsets.
     """
     paths, files = groups.paths(group), groups.context.files
     if not files.is_folder(paths.folder):
         return
-    for member in living_members(files, paths):
-        raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
     held: list[QueueLock] = []
     try:
         for topic, queue in paths.journals(files):
@@ -108,7 +108,14 @@ def delete_files(groups: Groups, group: str) -> None:
             if lock is None:
                 raise QueueHeldError(group, topic, queue, groups.holder(group, topic, queue) or "a process")  # fmt: skip
             held.append(lock)
+        # After the locks: a member that comes later takes none of these queues.
+        for member in living_members(files, paths):
+            raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
         _remove_folder(files, paths.folder)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise QueueHeldError(group, "*", 0, "a consumer that has just joined") from error
     finally:
         for lock in held:
             lock.release()
