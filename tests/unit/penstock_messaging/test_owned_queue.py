@@ -144,3 +144,21 @@ def test_nothing_is_appended_after_a_hand_back_that_was_interrupted(
     with pytest.raises(LostQueueError, match="handed back"):
         owned.ack([0], 0)
     assert now(groups) == Position(0)
+
+
+def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
+    with open_store(tmp_path / "store", **SETTINGS) as store:
+        store.put(TOPIC, b"old")
+        groups = Groups(
+            services(store, Files(), ManualClock())[0].context, store, life=store.topic_life
+        )  # type: ignore[arg-type] # a store
+        owned = take(groups)
+        owned.sync(owned.ack([0], 0))
+        store.remove_topic(TOPIC)
+        store.put(TOPIC, b"new")
+        with pytest.raises(LostQueueError, match="its topic was deleted"):
+            owned.sync(owned.ack([0], 0))
+        assert owned.is_lost
+        owned.hand_back()
+        assert take(groups).position == Position(0)

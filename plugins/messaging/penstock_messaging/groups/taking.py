@@ -148,7 +148,10 @@ class Groups:
         except BaseException:
             lock.release()
             raise
-        return OwnedQueue(topic, queue, lock, journal, position, on_handed_back, self.on_refused)
+        return OwnedQueue(
+            topic, queue, lock, journal, position, on_handed_back, self.on_refused,
+            lambda: self.life(topic) == head.life >> VOIDED_BITS,
+        )  # fmt: skip
 
     def mark(self, group: str, topic: str, queue: int) -> Mark | None:
         """Return what the writer has taken in of a queue's journals; None if nothing."""
