@@ -103,6 +103,26 @@ class Answers:
 
     def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
         """Acknowledge messages; those of queues that are not lost and can be written, before this raises for the others."""
+        tickets, over, failures = self._record_acks(given, sync=sync)
+        if sync:
+            self._consumer.read_ahead()
+            failures += _synced(tickets)
+        self._check(over, failures)
+
+    def begin_ack(self, given: list[HandedMessage]) -> Callable[[], None]:
+        """Acknowledge messages as `ack` does without a sync; return what waits until that is on disk."""
+        tickets, over, failures = self._record_acks(given, sync=False)
+        self._check(over, failures)
+
+        def wait() -> None:
+            self._check((), _synced(tickets))
+
+        return wait
+
+    def _record_acks(
+        self, given: list[HandedMessage], *, sync: bool
+    ) -> tuple[Tickets, list[QueueFlight], list[Exception]]:
+        """Record acknowledgements; return what is to be synced, the queues that were over before, and what has failed."""
         one = of_one_flight(given, HandedMessage)
         by_flight: dict[QueueFlight, list[HandedMessage]] = {} if one is None else {one: given}
         for message in given if one is None else ():
@@ -123,10 +143,7 @@ class Answers:
                     self._in_flight.finish_all(flight, some)
                 if flight not in over:
                     tickets.append((flight.owned, flight.ticket))
-        if sync:
-            self._consumer.read_ahead()
-            failures += _synced(tickets)
-        self._check(over, failures)
+        return tickets, over, failures
 
     def _recorded(self, flight: QueueFlight, offsets: Sequence[int]) -> int:
         try:
