@@ -152,7 +152,7 @@ def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(tmp_p
         store.put(TOPIC, b"old")
         groups = Groups(
             services(store, Files(), ManualClock())[0].context, store, life=store.topic_life
-        )  # type: ignore[arg-type] # a store
+        )
         owned = take(groups)
         owned.sync(owned.ack([0], 0))
         store.remove_topic(TOPIC)

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
-from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
+from tests.crash.group_story import GROUP, SETTINGS, TOPIC, opened, services, take
 
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.files import Files
 from penstock.store.store import Store
-from penstock.testing import ManualClock
+from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import open_store
+from penstock.testing.platter import Survival
 from penstock_messaging.groups.entries import EPOCH_MAX
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.marks import Mark, write_marks
@@ -146,3 +148,17 @@ def test_a_mark_of_another_life_voids_a_journal() -> None:
     assert taken_in(Mark(7, taken=4), 1 << 32, TOPIC, 0) == 0
     with pytest.raises(LostQueueError, match="moved"):
         taken_in(Mark(1), 0, TOPIC, 0)
+
+
+def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_durable() -> None:
+    """The journal was synced, and its folder was not: a power cut took all acknowledgements with it."""
+    disk = SimulatedDisk()
+    store, groups, _ = opened(disk, ManualClock())
+    store.put(TOPIC, b"x")
+    disk.make_folder(groups.paths(GROUP).topic(TOPIC))
+    owned = take(groups)
+    owned.sync(owned.ack([0], 0))
+    store.flush()
+    after = SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
+    _, groups, _ = opened(after, ManualClock())
+    assert groups.position(GROUP, TOPIC, 0) == Position(1)

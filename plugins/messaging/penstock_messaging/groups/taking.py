@@ -14,7 +14,7 @@ from penstock_messaging.groups.fold import Fold, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.owned_queue import OwnedQueue
-from penstock_messaging.groups.paths import GroupPaths
+from penstock_messaging.groups.paths import GroupPaths, make_group_folder
 from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, read_settled
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.starts import read_start
@@ -52,6 +52,8 @@ class Groups:
         self.on_refused: Callable[[], None] = lambda: None
         self._store_id = 0
         self._lock = threading.Lock()
+        # Those whose names this process has made durable.
+        self._folders: set[Path] = set()
         self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
         if not context.read_only:
             self._store_id = ensure_store_id(context.files, context.root)
@@ -118,7 +120,10 @@ class Groups:
             on_handed_back: called when the queue was handed back.
         """
         files, paths = self.context.files, self.paths(group)
-        files.make_folder_durably(paths.topic(topic))
+        folder = paths.topic(topic)
+        if folder not in self._folders or not files.is_folder(folder):
+            make_group_folder(files, self.context.root, folder)
+            self._folders.add(folder)
         lock = take_lock(files, paths.queue_lock(topic, queue), member)
         if lock is None:
             return None
