@@ -23,6 +23,8 @@ SETTINGS: dict[str, Any] = {
     **SMALL, "retention.use": [], "geometry.segment_bytes": 16384, "geometry.queue_entries": 20,
 }  # fmt: skip
 
+READING = {name: size for name, size in SETTINGS.items() if name.startswith("geometry")}
+
 
 def opened(disk: SimulatedDisk, **more: Any) -> Store:
     given = {"spawn": InlineWorkers(), "clock": disk.clock, **SETTINGS, **more}
@@ -203,3 +205,21 @@ def test_a_removal_whose_offsets_cannot_be_written_misses_no_message_later(
         fill(store, "a", "new", 30)
         assert store.committed_offset("g", "a") in (None, 0)
         assert bodies(store, "a") == expected("new", 30)
+
+
+def test_a_reader_gets_the_messages_of_the_new_topic(tmp_path: Path) -> None:
+    """It read the old queue files on, which it had open: a group took their messages for those of the new topic, and missed these."""
+    path = tmp_path / "s"
+    with (
+        penstock.open(path, environ={}, **SETTINGS) as store,
+        penstock.open(path, environ={}, read_only=True, **READING) as reader,
+    ):
+        for name, count in (("old", 10), ("new", 6), ("newer", 4), ("newest", 8)):
+            store.remove_topic("a")
+            fill(store, "a", name, count)
+            for queue in (0, 1):
+                # What was put before has its entries then.
+                assert store.max_offset("a", queue) == count // 2
+                found = [message.body for message in reader.read("a", queue).messages]
+                assert found == [f"{name} {n}".encode() for n in range(queue, count, 2)]
+                assert reader.max_offset("a", queue) == count // 2

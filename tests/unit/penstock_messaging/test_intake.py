@@ -1,7 +1,9 @@
 """The writer takes journals in: offsets rise, refusals become retries once, and what does not count is dropped with a note."""
 
+import errno
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -332,3 +334,37 @@ def test_a_group_that_cannot_be_taken_in_does_not_hold_up_the_others(bench: Benc
     marks.rmdir()
     bench.intake.take_all()
     assert bench.store.committed_offset("a", TOPIC, 0) == 1
+
+
+@pytest.mark.parametrize("path", [".journal", "marks", "consumerOffset.json"])
+@pytest.mark.parametrize(
+    "call", ["create", "open", "pwrite", "pwrite_pieces", "sync", "rename", "sync_folder", "resize"]
+)
+def test_a_full_disk_at_any_write_loses_no_answer_and_makes_no_retry_twice(
+    call: str, path: str, bench: Bench
+) -> None:
+    for step in range(4):
+        acked, refused = 2 * step, 2 * step + 1
+        owned = take(bench.groups)
+        bench.files.plan.fail(call, errno.ENOSPC, path=path, after=step)
+        for answer in (
+            lambda owned=owned, acked=acked: owned.sync(owned.ack([acked], acked)),
+            lambda owned=owned, refused=refused: owned.nack(refused, 0, GROUP_SETTING, refused - 1),
+            bench.intake.take_all,
+            owned.hand_back,
+        ):
+            with suppress(StorageError, OSError):
+                answer()
+        bench.files.plan.heal()
+        owned = take(bench.groups)
+        if not owned.position.is_done(acked):
+            owned.sync(owned.ack([acked], acked))
+        if not owned.position.is_done(refused):
+            owned.sync(owned.nack(refused, 0, GROUP_SETTING, refused))
+        bench.intake.take_all()
+        assert bench.committed() == refused + 1
+        assert bench.groups.position(GROUP, TOPIC, 0) == Position(refused + 1)
+        assert retries_of(bench.store) == {str(n): 1 for n in range(1, refused + 1, 2)}
+        owned.hand_back()
+    bench.again().intake.take_all()
+    assert retries_of(bench.store) == {str(n): 1 for n in (1, 3, 5, 7)}
