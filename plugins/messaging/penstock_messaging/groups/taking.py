@@ -120,10 +120,7 @@ class Groups:
             on_handed_back: called when the queue was handed back.
         """
         files, paths = self.context.files, self.paths(group)
-        folder = paths.topic(topic)
-        if folder not in self._folders or not files.is_folder(folder):
-            make_group_folder(files, self.context.root, folder)
-            self._folders.add(folder)
+        self._make_folder(paths.topic(topic))
         lock = take_lock(files, paths.queue_lock(topic, queue), member)
         if lock is None:
             return None
@@ -157,6 +154,13 @@ class Groups:
             topic, queue, lock, journal, position, on_handed_back, self.on_refused,
             lambda: self.life(topic) == head.life >> VOIDED_BITS,
         )  # fmt: skip
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder durably; once that is done, a later call only looks whether it is still there."""
+        files = self.context.files
+        if folder not in self._folders or not files.is_folder(folder):
+            make_group_folder(files, self.context.root, folder)
+            self._folders.add(folder)
 
     def mark(self, group: str, topic: str, queue: int) -> Mark | None:
         """Return what the writer has taken in of a queue's journals; None if nothing."""
