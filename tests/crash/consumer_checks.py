@@ -7,7 +7,7 @@ reports has begun or before it ends, so that every time is on the safe side. Onl
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -32,11 +32,14 @@ class GroupRules:
         ordered: whether they are ordered consumers.
         ack_wait_s: their `ack_wait`.
         max_retries: their `max_retries`.
+        moved: whether its members seek backward, another program commits smaller offsets, and one of its topics is deleted and
+            created again: then it gets what it has consumed again, and misses nothing.
     """
 
     ordered: bool
     ack_wait_s: float
     max_retries: int
+    moved: bool = False
 
 
 @attrs.frozen
@@ -61,7 +64,14 @@ class Holding:
 class Story:
     """The events of a run, in the orders in which the checks need them."""
 
-    def __init__(self, events: Iterable[Event], groups: Mapping[str, GroupRules]) -> None:
+    def __init__(
+        self,
+        events: Iterable[Event],
+        groups: Mapping[str, GroupRules],
+        deleted: Container[str] = (),
+    ) -> None:
+        """Sort the events; `deleted` are the topics that were deleted and created again."""
+        self.deleted = deleted
         self.events = sorted(events, key=lambda event: event.at_ns)
         self.groups = groups
         self.by_message: dict[Message, list[Event]] = defaultdict(list)
@@ -114,6 +124,7 @@ def problems(story: Story, *, move_s: float = MOVE_S) -> list[str]:
         *out_of_order(story),
         *late_moves(story, move_s),
         *unlike_in_children(story),
+        *in_spite_of_a_pause(story),
     ]
 
 
@@ -159,6 +170,8 @@ def handed_out_by_others(story: Story) -> Iterator[str]:
 def again_without_reason(story: Story) -> Iterator[str]:
     """A message is handed out again only after a nack, a release, its owner's death or `ack_wait`."""
     for message, events in story.by_message.items():
+        if story.groups[message[0]].moved:
+            continue
         first: Event | None = None
         for event in events:
             if event.kind != "out":
@@ -192,6 +205,8 @@ def _has_reason(story: Story, first: Event, again: Event, events: list[Event]) -
 def again_after_the_answer(story: Story) -> Iterator[str]:
     """What was acknowledged, or refused for good, is not handed out from the same queue again."""
     for message, events in story.by_message.items():
+        if story.groups[message[0]].moved:
+            continue
         answer: Event | None = None
         outs: dict[int, int] = defaultdict(int)
         for event in events:
@@ -234,7 +249,7 @@ def copies_after_the_ack(story: Story) -> Iterator[str]:
             acked.setdefault((event.group, event.number), event)
         elif event.kind == "out":
             answer = acked.get((event.group, event.number))
-            if answer is None or answer.message == event.message:
+            if answer is None or answer.message == event.message or story.groups[event.group].moved:
                 continue
             at = bisect.bisect_right(kills, begun.get(event.number, -1))
             if at == len(kills) or kills[at] > event.at_ns:
@@ -259,7 +274,9 @@ class Stored(NamedTuple):
     stored_ms: int
 
 
-def stored_twice(messages: Iterable[Stored], topic: str, kills_ms: Sequence[int]) -> Iterator[str]:
+def stored_twice(
+    messages: Iterable[Stored], topic: str, kills_ms: Sequence[int], moved: Container[str] = ()
+) -> Iterator[str]:
     """One retry, or one dead letter, is stored for each refusal, and each delayed message is delivered once.
 
     A writer that is killed may deliver again what it had delivered shortly before.
@@ -268,6 +285,7 @@ def stored_twice(messages: Iterable[Stored], topic: str, kills_ms: Sequence[int]
         messages: everything in the store.
         topic: the topic that the groups consume.
         kills_ms: when writers were killed, on the clock of `stored_ms`.
+        moved: the groups that may refuse the same message again.
     """
     waiting: dict[tuple[str, str, int], int] = defaultdict(int)
     there: dict[tuple[str, str, int], list[int]] = defaultdict(list)
@@ -281,7 +299,7 @@ def stored_twice(messages: Iterable[Stored], topic: str, kills_ms: Sequence[int]
     for (target, number, tries), count in made.items():
         source = topic if tries == 1 else f"%RETRY%{target.rpartition('%')[2]}"
         refusals = len(there.get((source, number, tries - 1), ()))
-        if count > refusals:
+        if count > refusals and target.rpartition("%")[2] not in moved:
             yield f"message {number}, refused at try {tries} in {refusals} copies, was stored {count} times for {target}"
     for key, times in there.items():
         times.sort()
@@ -300,7 +318,7 @@ def other_content(story: Story) -> Iterator[str]:
     """A message that was handed out stays what it is: no recovery of a killed writer's store removes it, or puts another in its place."""
     seen: dict[tuple[str, int, int], Event] = {}
     for event in story.events:
-        if event.kind == "out":
+        if event.kind == "out" and event.topic not in story.deleted:
             first = seen.setdefault((event.topic, event.queue, event.offset), event)
             if first.number != event.number:
                 yield f"{_name(event.message)}: {_who(event)} got message {event.number}, and {_who(first)} got {first.number}"
@@ -308,11 +326,13 @@ def other_content(story: Story) -> Iterator[str]:
 
 def not_consumed(story: Story) -> Iterator[str]:
     """Every stored message is consumed at least once, or becomes a dead letter; every acknowledged put is stored."""
-    stored = {event.number for event in story.events if event.kind == "exists"}
+    there = {(event.group, event.number) for event in story.events if event.kind == "exists"}
     for event in story.events:
-        if event.kind == "put" and event.number not in stored:
+        if event.kind == "put" and ("", event.number) not in there:
             yield f"message {event.number} was put by {event.process}, and is not in the store"
     for group in story.groups:
+        # Some are in topics that only one group consumes.
+        stored = {number for only, number in there if only in ("", group)}
         done = {
             event.number
             for event in story.events
@@ -428,6 +448,13 @@ def unlike_in_children(story: Story) -> Iterator[str]:
             yield f"{event.process}, a forked child, got {event.note}"
         elif event.kind == "hung":
             yield f"{event.process}, a forked child, hangs: {event.note}"
+
+
+def in_spite_of_a_pause(story: Story) -> Iterator[str]:
+    """A consumer hands out nothing of a topic that it has paused."""
+    for event in story.events:
+        if event.kind == "paused-out":
+            yield f"{_name(event.message)} was handed out by {_who(event)}, which had paused the topic"
 
 
 def _name(place: tuple[object, ...]) -> str:

@@ -4,6 +4,7 @@ Each runs until it is killed, or until SIGTERM, which ends it cleanly. SIGUSR1 m
 go on consuming and putting, and then lives on until it is killed, so that it would keep whatever lock it has inherited.
 """
 
+import asyncio
 import os
 import random
 import signal
@@ -24,16 +25,21 @@ from tests.crash.writer import SMALL
 
 import penstock
 from penstock import Message, Store
+from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.store import AsyncStore
 from penstock.errors import ConsumerClosedError, LostQueueError, PenstockError
 from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.taking import Groups
 
 TOPIC, QUEUES = "orders", 6
+# A topic that is deleted and created again; only the group "moved" consumes it.
+FLEETING, FLEETING_QUEUES, MOVED = "fleeting", 3, "moved"
 GROUPS = {
     "plain": GroupRules(ordered=False, ack_wait_s=2.0, max_retries=2),
     "ordered": GroupRules(ordered=True, ack_wait_s=2.0, max_retries=1),
+    MOVED: GroupRules(ordered=False, ack_wait_s=2.0, max_retries=1, moved=True),
 }
-STYLES = ("batches", "one by one", "handler")
+STYLES = ("batches", "one by one", "handler", "asyncio")
 # The shortest of the 18 levels: a second.
 SOON = 1
 # How long a child may take to be refused; it lives on for as long as an alarm lets it.
@@ -42,6 +48,11 @@ HANDLED = {signal.SIGTERM, signal.SIGUSR1}
 _PAUSE_S = 0.02
 # What is traced before a call and after it.
 _ACK, _NACK, _RELEASE = ("acking", "acked"), ("nacking", "nacked"), ("releasing", "released")
+
+
+def topics_of(group: str) -> list[str]:
+    """Return the topics that a group consumes, without that of its retries."""
+    return [TOPIC, FLEETING] if group == MOVED else [TOPIC]
 
 
 class _Failure(Exception):  # noqa: N818 - what a program raises
@@ -95,6 +106,7 @@ class Consuming:
                     "batches": self._batches,
                     "one by one": self._one_by_one,
                     "handler": self._handler,
+                    "asyncio": self._asyncio,
                 }[self.style](consumer)
 
     def _ends(self) -> bool:
@@ -112,7 +124,7 @@ class Consuming:
     def _member(self) -> Iterator[Any]:
         rules = GROUPS[self.group]
         with self.store.consumer(
-            self.group, [TOPIC], ack_wait=rules.ack_wait_s, ordered=rules.ordered, max_retries=rules.max_retries,
+            self.group, topics_of(self.group), ack_wait=rules.ack_wait_s, ordered=rules.ordered, max_retries=rules.max_retries,
             max_in_flight=64, workers=2 if self.style == "handler" else 1,
         ) as consumer:  # fmt: skip
             self.consumer = consumer
@@ -131,6 +143,7 @@ class Consuming:
 
     def _batches(self, consumer: Any) -> None:
         for _ in range(self.chance.randrange(50, 500)):
+            self._move(consumer)
             since_ns = time.monotonic_ns()
             messages = consumer.poll(self.chance.randrange(1, 17), 0.2)
             for message in messages:
@@ -139,6 +152,27 @@ class Consuming:
                 self._answer_batch(consumer, messages)
             if self.is_ending:
                 return
+
+    def _move(self, consumer: Any) -> None:
+        """Pause for a moment, or seek backward: what comes again then is what the group has consumed once."""
+        if self.chance.random() < 0.02:
+            consumer.pause(TOPIC)
+            since_ns = time.monotonic_ns()
+            for message in consumer.poll(3, 0.05):
+                self._out(message, since_ns)
+                if message.flight.owned.topic == TOPIC:
+                    self._note("paused-out", message)
+                self._answer(message)
+            consumer.resume(TOPIC)
+        is_ending = (self.store.path.parent / "stop").exists()
+        if not GROUPS[self.group].moved or is_ending or self.chance.random() > 0.05:
+            return
+        queue = self.chance.randrange(QUEUES)
+        committed = self.store.committed_offset(self.group, TOPIC, queue) or 0
+        # Not every queue is this member's.
+        with suppress(PenstockError):
+            consumer.seek(TOPIC, queue, offset=max(committed - self.chance.randrange(60), 0))
+            self.trace.add("sought", group=self.group)
 
     def _answer_batch(self, consumer: Any, messages: list[Any]) -> None:
         if GROUPS[self.group].ordered or self.chance.random() < 0.5:
@@ -177,6 +211,48 @@ class Consuming:
                 consumer.close()
 
         consumer.run(handle)
+
+    def _asyncio(self, consumer: Any) -> None:
+        """Consume in tasks that are cancelled at any moment."""
+        around = AsyncStore(self.store)
+        member = AsyncConsumer(consumer, around._bell, around._jobs)
+        try:
+            asyncio.run(self._turns(member))
+        finally:
+            # The store stays open.
+            around._bell.close()
+            around._jobs.shutdown()
+
+    async def _turns(self, member: AsyncConsumer) -> None:
+        for _ in range(self.chance.randrange(50, 300)):
+            task = asyncio.ensure_future(self._turn(member))
+            if self.chance.random() < 0.4:
+                await asyncio.sleep(self.chance.choice([0, 0, 0.002, 0.01]))
+                task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                self.trace.add("cancelled", group=self.group)
+            if self._ends():
+                return
+
+    async def _turn(self, member: AsyncConsumer) -> None:
+        since_ns = time.monotonic_ns()
+        messages = await member.poll(self.chance.randrange(1, 9), 0.2)
+        for message in messages:
+            self._out(message, since_ns)
+        for message in messages:
+            refuses = self._is_poison(message)
+            begun, kind = _NACK if refuses else _ACK
+            self._note(begun, message)
+            try:
+                if refuses:
+                    await member.nack(message, delay_level=SOON)
+                else:
+                    await member.ack(message, sync=self.chance.random() < 0.7)
+            except LostQueueError:
+                kind = "lost"
+            self._note(kind, message)
 
     # --- answers
 
@@ -395,6 +471,7 @@ def _put(folder: Path, store: Store, chance: random.Random, trace: Trace) -> Non
         return b"%s:%d " % (trace.process.encode(), count) + bytes(chance.randrange(200))
 
     while not (folder / "stop").exists():
+        _disturb(store, chance, trace, body)
         since_ns = time.monotonic_ns()
         draw = chance.random()
         if draw < 0.4:
@@ -414,6 +491,23 @@ def _put(folder: Path, store: Store, chance: random.Random, trace: Trace) -> Non
         for each in bodies:
             trace.add("put", number=number_of(each), since_ns=since_ns)
         time.sleep(chance.uniform(0, _PAUSE_S))
+
+
+def _disturb(store: Store, chance: random.Random, trace: Trace, body: Callable[[], bytes]) -> None:
+    """Do now and then what moves a group: commit a smaller offset as another program does, or delete one of its topics."""
+    if chance.random() < 0.1:
+        store.put(FLEETING, body(), queue=chance.randrange(FLEETING_QUEUES))
+    if chance.random() < 0.01:
+        queue = chance.randrange(QUEUES)
+        committed = store.committed_offset(MOVED, TOPIC, queue)
+        if committed is not None:
+            store.commit_offset(
+                MOVED, TOPIC, queue, offset=max(committed - chance.randrange(40), 0)
+            )
+            trace.add("committed", group=MOVED)
+    if chance.random() < 0.005 and FLEETING in store.topics():
+        store.delete_topic(FLEETING)
+        trace.add("deleted")
 
 
 # --- the end
@@ -442,9 +536,14 @@ def _stored(store: Store, topic: str) -> Iterator[tuple[str, str, str]]:
     if group != topic:
         for message in store.scan(topic):
             yield "dead", group, number_of(message.body)
+    elif topic == FLEETING:
+        for message in store.scan(topic):
+            yield "exists", MOVED, number_of(message.body)
     elif topic in (TOPIC, "SCHEDULE_TOPIC_XXXX"):
         for message in store.scan(topic):
-            yield "exists", "", number_of(message.body)
+            # Retries wait there as well, also those of messages that only one group consumes.
+            if message.all_properties.get("REAL_TOPIC", TOPIC) == TOPIC:
+                yield "exists", "", number_of(message.body)
 
 
 def _left(store: Store) -> list[str]:
@@ -452,7 +551,7 @@ def _left(store: Store) -> list[str]:
     left = []
     topics = store.topics()
     for group in GROUPS:
-        for topic in (TOPIC, f"%RETRY%{group}"):
+        for topic in (*topics_of(group), f"%RETRY%{group}"):
             for queue in topics.get(topic, ()):
                 base, end = done_to(store, group, topic, queue), store.max_offset(topic, queue)
                 if base != end:

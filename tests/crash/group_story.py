@@ -67,11 +67,13 @@ class Promises:
     nacked: set[int] = attrs.Factory(set)
     noted: set[int] = attrs.Factory(set)
     refused: set[int] = attrs.Factory(set)
+    # Refused before the group was set back behind them: they are retried, and handed out again.
+    sought: set[int] = attrs.Factory(set)
     epoch: int = 0
 
     def copy(self) -> "Promises":
         """Return a copy."""
-        return Promises(set(self.acked), set(self.answered), set(self.nacked), set(self.noted), set(self.refused), self.epoch)  # fmt: skip
+        return Promises(set(self.acked), set(self.answered), set(self.nacked), set(self.noted), set(self.refused), set(self.sought), self.epoch)  # fmt: skip
 
 
 @attrs.frozen
@@ -123,7 +125,7 @@ class GroupStory:
         self.disk.plan.watch = lambda call, path: self.moments.append(
             Moment(f"{call} {path.name}", self.disk.image(), self.promised.copy())
         )
-        names = ["ack", "ack", "ack", "nack", "nack", "intake", "intake", "take", "reopen", "put", "advance", "full"]  # fmt: skip
+        names = ["ack", "ack", "ack", "nack", "nack", "intake", "intake", "take", "reopen", "put", "advance", "full", "seek"]  # fmt: skip
         for _ in range(steps):
             getattr(self, f"_{self.chance.choice(names)}")()
             yield from self.moments
@@ -175,7 +177,7 @@ class GroupStory:
             self.promised.nacked |= self.promised.noted
 
     def _nack(self) -> None:
-        there = self._open_offsets()
+        there = [each for each in self._open_offsets() if each not in self.promised.refused]
         if not there:
             return
         base, offset = self._base(), self.chance.choice(there)
@@ -187,6 +189,18 @@ class GroupStory:
             self.queue.sync(ticket)
             self.promised.acked |= self.promised.answered - self.promised.refused
             self.promised.nacked |= self.promised.noted
+
+    def _seek(self) -> None:
+        """Set the group back: what it has answered from there on counts no more, once that is durable."""
+        offset = self.chance.randint(max(self._base() - 6, 0), self._base())
+        promised = self.promised
+        before = {each for each in promised.answered if each < offset}
+        # From the first byte on, either position may be found.
+        promised.acked &= before
+        promised.sought |= promised.refused - before
+        self.queue.sync(self.queue.reset(offset))
+        promised.answered = before
+        promised.nacked |= promised.noted
 
     def _advance(self) -> None:
         self.queue.advance(self._base())
@@ -267,7 +281,7 @@ def _wrong_position(store: Store, groups: Groups, promised: Promises, when: str)
     if position is None:
         return f"{when} there is no position" if promised.acked or promised.nacked else ""
     end = store.max_offset(TOPIC)
-    for offset in (promised.acked | promised.nacked) & set(range(end)):
+    for offset in (promised.acked | (promised.nacked - promised.sought)) & set(range(end)):
         if not position.is_done(offset):
             return f"{when} the answer to {offset} is lost: {position}"
     for offset in range(store.max_offset(TOPIC)):

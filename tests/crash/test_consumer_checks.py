@@ -13,6 +13,7 @@ from tests.crash.consumer_trace import Event, Trace, TraceReader
 RULES = {
     "plain": GroupRules(ordered=False, ack_wait_s=5, max_retries=2),
     "ordered": GroupRules(ordered=True, ack_wait_s=5, max_retries=1),
+    "moved": GroupRules(ordered=False, ack_wait_s=5, max_retries=1, moved=True),
 }
 SECOND = 1_000_000_000
 Check = Callable[[Story], Sequence[str]]
@@ -335,6 +336,32 @@ def test_a_message_that_another_group_consumed_is_found() -> None:
     assert list(consumer_checks.not_consumed(story)) == [
         "group ordered has not consumed 3 of 3 messages: ['n0', 'n1', 'n2']"
     ]
+
+
+def test_a_message_that_only_one_group_consumes_is_no_loss_of_the_others() -> None:
+    assert good()("exists", "writer", number="n9", group="moved").problems() == []
+    only(
+        good("moved")("exists", "writer", number="n9", group="moved"), "moved has not consumed 1 of"
+    )
+
+
+def test_a_group_that_is_moved_may_get_again_what_it_has_acknowledged() -> None:
+    again: dict[str, Any] = {"epoch": 2, "number": "n0"}
+    told = good("moved")("out", "m2", 0, **again)("acking", "m2", 0, **again)(
+        "acked", "m2", 0, **again
+    )
+    assert told.problems() == []
+    assert good()("out", "m2", 0, **again).problems()
+
+
+def test_another_message_in_a_topic_that_was_created_again_is_no_problem() -> None:
+    told = good("moved")("out", "m2", 0, epoch=2, number="new")
+    assert list(consumer_checks.other_content(Story(told.events, RULES, deleted=("orders",)))) == []
+    assert list(consumer_checks.other_content(Story(told.events, RULES)))
+
+
+def test_a_message_of_a_paused_topic_is_found() -> None:
+    only(good()("paused-out", "m2", 2, epoch=2), "had paused the topic")
 
 
 def test_a_put_that_is_lost_is_found() -> None:

@@ -1,5 +1,6 @@
 """A topic that was removed stays removed after a crash at any moment, after repairs and rebuilds, and when it is created again."""
 
+import errno
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 from tests.conftest import SMALL, cases
 
 import penstock
+from penstock.errors import StoreFailedError
 from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
-from penstock.testing import SimulatedDisk
+from penstock.testing import FaultyFiles, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Survival
 
@@ -20,6 +22,8 @@ ROOT = Path("/store")
 SETTINGS: dict[str, Any] = {
     **SMALL, "retention.use": [], "geometry.segment_bytes": 16384, "geometry.queue_entries": 20,
 }  # fmt: skip
+
+READING = {name: size for name, size in SETTINGS.items() if name.startswith("geometry")}
 
 
 def opened(disk: SimulatedDisk, **more: Any) -> Store:
@@ -76,8 +80,9 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
                 [b"new 3"] if "new 3" in found else []
             )
             assert findings(store) == [], where
-            assert store.committed_offset("g", "a") in (None, 0) or store.min_offset("a") == 0
             fill(store, "a", "newest", 4)
+            # The group misses none of the new messages.
+            assert store.committed_offset("g", "a") in (None, 0), where
             assert bodies(store, "a") == found + expected("newest", 4), where
         with opened(disk, flush=flush) as store:
             assert bodies(store, "a") == found + expected("newest", 4), where
@@ -177,3 +182,44 @@ def test_a_log_that_lost_its_tail_keeps_the_messages_put_after_that(tmp_path: Pa
     with penstock.open(early, environ={}, **SETTINGS) as store:
         assert bodies(store, "a") == expected("new", 5)
         assert findings(store) == []
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite", "sync", "rename"])
+def test_a_removal_whose_offsets_cannot_be_written_misses_no_message_later(
+    call: str, tmp_path: Path
+) -> None:
+    """The disk was full: the removed topic's offsets stayed, and the group passed over the messages of a new one."""
+    path, files = tmp_path / "s", FaultyFiles()
+    store = penstock.open(path, environ={}, files=files, **SETTINGS)
+    fill(store, "a", "old", 50)
+    store.commit_offset("g", "a", offset=20)
+    files.plan.fail(call, errno.ENOSPC, path="consumerOffset.json")
+    with pytest.raises(StoreFailedError, match="offsets of groups"):
+        store.remove_topic("a")
+    files.plan.heal()
+    for refused in (lambda: store.put("a", b"new"), store.close):
+        with pytest.raises(StoreFailedError):
+            refused()
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        assert "a" not in store.topics()
+        fill(store, "a", "new", 30)
+        assert store.committed_offset("g", "a") in (None, 0)
+        assert bodies(store, "a") == expected("new", 30)
+
+
+def test_a_reader_gets_the_messages_of_the_new_topic(tmp_path: Path) -> None:
+    """It read the old queue files on, which it had open: a group took their messages for those of the new topic, and missed these."""
+    path = tmp_path / "s"
+    with (
+        penstock.open(path, environ={}, **SETTINGS) as store,
+        penstock.open(path, environ={}, read_only=True, **READING) as reader,
+    ):
+        for name, count in (("old", 10), ("new", 6), ("newer", 4), ("newest", 8)):
+            store.remove_topic("a")
+            fill(store, "a", name, count)
+            for queue in (0, 1):
+                # What was put before has its entries then.
+                assert store.max_offset("a", queue) == count // 2
+                found = [message.body for message in reader.read("a", queue).messages]
+                assert found == [f"{name} {n}".encode() for n in range(queue, count, 2)]
+                assert reader.max_offset("a", queue) == count // 2

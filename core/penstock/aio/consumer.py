@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumedMessage, Consumer, Pending
 from penstock.contracts.consumer import AnsweredMessages
-from penstock.errors import ConsumerClosedError, LostQueueError, PenstockError
+from penstock.errors import ConsumerClosedError, PenstockError
 from penstock.format import arguments
 
 Result = TypeVar("Result")
@@ -116,11 +116,11 @@ class AsyncConsumer:
         See `contracts.Consumer.ack`.
         """
         given = messages if hasattr(messages, "stored") else list(messages)
-        self.consumer.ack(given, sync=False)
         if sync:
-            # What is recorded already is only synced; a queue that was given back meanwhile was synced by that.
-            with contextlib.suppress(LostQueueError):
-                await completed(self._jobs, partial(self.consumer.ack, given))
+            # A queue that is given back meanwhile is synced by that; one that is lost raises.
+            await completed(self._jobs, self.consumer.begin_ack(given))
+        else:
+            self.consumer.ack(given, sync=False)
 
     async def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""

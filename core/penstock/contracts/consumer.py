@@ -175,6 +175,12 @@ class Consumer(Protocol):
                 messages are acknowledged.
         """
 
+    def begin_ack(self, messages: AnsweredMessages) -> Callable[[], None]:
+        """Acknowledge as `ack` with `sync=False`; return a function that waits until that is on disk, for event loops.
+
+        The function raises as `ack` does; it need not be called.
+        """
+
     def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 

@@ -38,6 +38,7 @@ from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder
 from penstock.errors import (
     ConfigError,
+    CorruptionError,
     DiskFullError,
     MessageError,
     PenstockError,
@@ -282,7 +283,15 @@ class Engine:
                     f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
                 ) from error
         self.log.encoder.forget(topic)
-        self.offsets.remove_topic(topic)
+        try:
+            self.offsets.remove_topic(topic)
+        except CorruptionError:
+            raise
+        except StorageError as error:
+            # Groups would pass over the messages of a new topic of the same name. The next opening sets their offsets back.
+            raise self.flusher.fail(
+                f"topic {topic} was removed, but not the offsets of groups in it ({error})"
+            ) from error
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes]:
         """Return what an extension stores in place of a message that requests more than to be stored."""

@@ -153,7 +153,7 @@ class Store(Reader, Producer):
 
         Raises:
             ConfigError: the configured queue index cannot remove topics; nothing was changed.
-            StoreFailedError: the queues could not be removed; the next open completes that.
+            StoreFailedError: the queues, or the offsets of groups, could not be removed; the next open completes that.
         """
         self._owner().remove_topic(check_topic(topic))
 

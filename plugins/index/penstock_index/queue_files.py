@@ -111,6 +111,13 @@ class OpenFiles:
             if file is not None:
                 file.close()
 
+    def forget_replaced(self, path: Path) -> None:
+        """Close a file that is open if another one has its name by now: another process has removed and created it."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is not None and self._files.inode(path) != file.inode:
+                self._open.pop(path).close()
+
     def close(self) -> None:
         """Close all."""
         with self._lock:
@@ -176,6 +183,8 @@ class QueueFolder:
         for gone in set(self.bases).difference(bases):
             # Another process removed it; an open descriptor would keep its blocks.
             self._pool.forget(self.path(gone))
+        for kept in set(self.bases).intersection(bases):
+            self._pool.forget_replaced(self.path(kept))
         self.bases = sorted(bases)
 
     def read(self, start: int, stop: int) -> Entries:

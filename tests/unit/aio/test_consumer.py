@@ -4,13 +4,14 @@ import asyncio
 import random
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.conftest import EXHAUSTIVE
 
-from penstock import Message, aio
+from penstock import LostQueueError, Message, aio
 from penstock.aio.consumer import AsyncConsumer
+from penstock_messaging.extension import MessagingExtension
 
 CANCELLATIONS = 10_000 if EXHAUSTIVE else 400
 
@@ -42,6 +43,42 @@ def test_a_loop_hands_out_what_is_there_and_what_comes(tmp_path: Path) -> None:
                 assert set((await consumer.lag()).values()) == {0}
                 assert consumer.pending() == []
             assert sorted(seen) == list(range(9))
+
+    run(work())
+
+
+def test_an_ack_of_a_queue_that_another_member_got_is_an_error(tmp_path: Path) -> None:
+    """It returned as if it were done: what a queue that is given back raises was taken for what a lost one raises."""
+
+    async def work() -> None:
+        async with (
+            await aio.open(tmp_path / "s") as store,
+            await store.consumer("billing", "orders") as consumer,
+        ):
+            await store.put("orders", b"x")
+            messages = await consumer.poll()
+            groups = cast("MessagingExtension", store.store.extension("messaging")).groups
+            # Somebody removes the file of the lock.
+            groups.paths("billing").queue_lock("orders", 0).unlink()
+            other = groups.take("billing", "orders", 0, member="other", begin=lambda: 0)
+            assert other is not None
+            with pytest.raises(LostQueueError):
+                await consumer.ack(messages)
+            other.hand_back()
+
+    run(work())
+
+
+def test_an_ack_is_complete_after_its_consumer_was_closed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path / "s") as store:
+            await store.put("orders", b"x")
+            consumer = await store.consumer("billing", "orders")
+            wait = consumer.consumer.begin_ack(await consumer.poll())
+            await consumer.close()
+            wait()
+            async with await store.consumer("billing", "orders") as other:
+                assert await other.poll(timeout=0) == []
 
     run(work())
 

@@ -1,7 +1,9 @@
 """The writer takes journals in: offsets rise, refusals become retries once, and what does not count is dropped with a note."""
 
+import errno
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from penstock_messaging.groups import intake as module
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.intake import Intake
+from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import write_marks
 from penstock_messaging.groups.members import Membership
 from penstock_messaging.groups.taking import Groups
@@ -330,3 +333,83 @@ def test_an_answer_in_any_process_ends_the_rest(how: str, bench: Bench) -> None:
         else:
             owned.hand_back()
         assert word.sleep(seen, 0.001, WORK)
+
+
+def test_a_queue_that_cannot_be_taken_in_does_not_hold_up_the_others(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One journal that could not be synced kept the acknowledgements of all queues of all groups from brokers."""
+    first, second = (take(bench.groups, queue=queue) for queue in (0, 1))
+    for owned in (first, second):
+        owned.ack([0], 0)
+        owned.nack(1, 0, GROUP_SETTING, 1)
+    sync = JournalCursor.sync
+
+    def failing(self: JournalCursor) -> None:
+        if self._path.name == "0.journal":
+            raise OSError(5, "Input/output error")
+        sync(self)
+
+    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
+        broken.setattr(JournalCursor, "sync", failing)
+        bench.intake.take_all()
+        bench.intake.take_all()
+        for owned in (first, second):
+            owned.hand_back()
+        # It is tried again although nobody wakes the writer.
+        bench.intake.step()
+        assert bench.intake.step() == module.INTERVAL_S
+    assert caplog.text.count("not taken in yet") == 1
+    assert (bench.committed(0), bench.committed(1)) == (None, 2)
+    bench.intake.take_all()
+    assert (bench.committed(0), bench.committed(1)) == (2, 2)
+    assert retries_of(bench.store) == {"1": 2}
+
+
+def test_a_group_that_cannot_be_taken_in_does_not_hold_up_the_others(bench: Bench) -> None:
+    """A folder in place of a group's marks, or a disk error there, stopped the intake of all groups after it."""
+    take(bench.groups, group="a").ack([0], 0)
+    take(bench.groups, group="b").ack([0, 1], 0)
+    marks = bench.groups.paths("a").marks
+    marks.mkdir()
+    with pytest.raises(OSError, match="regular file"):
+        bench.intake.take_all()
+    assert bench.store.committed_offset("a", TOPIC, 0) is None
+    assert bench.store.committed_offset("b", TOPIC, 0) == 2
+    marks.rmdir()
+    bench.intake.take_all()
+    assert bench.store.committed_offset("a", TOPIC, 0) == 1
+
+
+@pytest.mark.parametrize("path", [".journal", "marks", "consumerOffset.json"])
+@pytest.mark.parametrize(
+    "call", ["create", "open", "pwrite", "pwrite_pieces", "sync", "rename", "sync_folder", "resize"]
+)
+def test_a_full_disk_at_any_write_loses_no_answer_and_makes_no_retry_twice(
+    call: str, path: str, bench: Bench
+) -> None:
+    for step in range(4):
+        acked, refused = 2 * step, 2 * step + 1
+        owned = take(bench.groups)
+        bench.files.plan.fail(call, errno.ENOSPC, path=path, after=step)
+        for answer in (
+            lambda owned=owned, acked=acked: owned.sync(owned.ack([acked], acked)),
+            lambda owned=owned, refused=refused: owned.nack(refused, 0, GROUP_SETTING, refused - 1),
+            bench.intake.take_all,
+            owned.hand_back,
+        ):
+            with suppress(StorageError, OSError):
+                answer()
+        bench.files.plan.heal()
+        owned = take(bench.groups)
+        if not owned.position.is_done(acked):
+            owned.sync(owned.ack([acked], acked))
+        if not owned.position.is_done(refused):
+            owned.sync(owned.nack(refused, 0, GROUP_SETTING, refused))
+        bench.intake.take_all()
+        assert bench.committed() == refused + 1
+        assert bench.groups.position(GROUP, TOPIC, 0) == Position(refused + 1)
+        assert retries_of(bench.store) == {str(n): 1 for n in range(1, refused + 1, 2)}
+        owned.hand_back()
+    bench.again().intake.take_all()
+    assert retries_of(bench.store) == {str(n): 1 for n in (1, 3, 5, 7)}

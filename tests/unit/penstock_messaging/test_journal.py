@@ -152,6 +152,22 @@ def test_an_owner_whose_journal_was_replaced_is_told(tmp_path: Path) -> None:
         old.append(EntryKind.ACK, 0, 1, 0)
 
 
+def test_a_new_file_is_not_put_in_place_of_another_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody had removed the lock's file while the first owner was stopped; when it went on, its file was full."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
+    path = tmp_path / "j"
+    old = begin(path)
+    new = begin(path)
+    new.append(EntryKind.ACK, 0, 3, 0)
+    with pytest.raises(LostQueueError, match="another owner"):
+        for number in range(1000):
+            old.append(EntryKind.ACK, 10 * number + 20, 1, 0)
+    assert position_in(path) == Position(3)
+    assert [each.name for each in tmp_path.iterdir()] == ["j"]
+
+
 def test_a_sync_of_what_is_durable_returns_after_the_close(tmp_path: Path) -> None:
     made = begin(tmp_path / "j")
     ticket = made.append(EntryKind.ACK, 0, 1, 0)

@@ -96,3 +96,19 @@ def test_a_living_member_with_a_wrong_file_is_passed_over(raw: bytes, paths: Gro
     one = joined(paths)
     (paths.members / one.id).write_bytes(raw)
     assert living_members(Files(), paths) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"pid":1e999,"since_ms":0,"topics":"t","options":{}}'],
+)
+def test_a_locked_file_with_other_content_is_no_member(content: bytes, paths: GroupPaths) -> None:
+    one = joined(paths)
+    path = paths.members / "12-0123456789abcdef"
+    lock = Files().lock_one(path)
+    path.write_bytes(content)
+    assert [m.id for m in living_members(Files(), paths)] == [one.id]
+    remove_dead_members(Files(), paths)
+    assert path.exists()
+    assert lock is not None
+    lock.release()

@@ -12,6 +12,7 @@ from penstock.files import Files
 from penstock.testing import ManualClock
 from penstock.testing.kit import open_store
 from penstock_messaging.groups.fold import Position
+from penstock_messaging.groups.journal import Journal
 from penstock_messaging.groups.owned_queue import GROUP_SETTING, OwnedQueue
 from penstock_messaging.groups.taking import Groups
 
@@ -127,3 +128,39 @@ def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) ->
     assert again.position == Position(0)
     os.close(read)
     os.close(write)
+
+
+def test_nothing_is_appended_after_a_hand_back_that_was_interrupted(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was free then, and another thread's answers still went to the journal."""
+    owned = take(groups)
+
+    def interrupted(_: Journal) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        owned.hand_back()
+    assert groups.holder(GROUP, TOPIC, 0) is None
+    with pytest.raises(LostQueueError, match="handed back"):
+        owned.ack([0], 0)
+    assert now(groups) == Position(0)
+
+
+def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
+    with open_store(tmp_path / "store", **SETTINGS) as store:
+        store.put(TOPIC, b"old")
+        groups = Groups(
+            services(store, Files(), ManualClock())[0].context, store, life=store.topic_life
+        )
+        owned = take(groups)
+        owned.sync(owned.ack([0], 0))
+        store.remove_topic(TOPIC)
+        store.put(TOPIC, b"new")
+        with pytest.raises(LostQueueError, match="its topic was deleted"):
+            owned.sync(owned.ack([0], 0))
+        assert owned.is_lost
+        owned.hand_back()
+        assert take(groups).position == Position(0)

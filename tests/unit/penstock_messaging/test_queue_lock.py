@@ -34,7 +34,7 @@ def test_a_lock_whose_file_was_removed_is_not_held(tmp_path: Path) -> None:
 def test_a_holder_whose_name_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "0.lock"
     held = take_lock(Files(), path, "5-ab")
-    for raw in (b"", b"[]", b'{"pid":[]}', b"\xff"):
+    for raw in (b"", b"[]", b'{"pid":[]}', b'{"pid":1e999,"member":""}', b"\xff"):
         path.write_bytes(raw)
         assert holder_of(Files(), path) == "an unknown process"
     del held

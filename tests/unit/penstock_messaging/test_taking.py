@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
-from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
+from tests.crash.group_story import GROUP, SETTINGS, TOPIC, opened, services, take
 
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.files import Files
 from penstock.store.store import Store
-from penstock.testing import ManualClock
+from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import open_store
+from penstock.testing.platter import Survival
 from penstock_messaging.groups.entries import EPOCH_MAX
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.marks import Mark, write_marks
@@ -112,6 +114,23 @@ def test_an_epoch_that_cannot_be_counted_on_is_corruption(store: Store) -> None:
     assert groups.holder(GROUP, TOPIC, 0) is None
 
 
+def test_a_committed_offset_that_no_queue_has_is_refused(store: Store, tmp_path: Path) -> None:
+    """The journal that began with it could not be read by anybody: `groups reset` changed nothing, and reported success."""
+    take(of(store)).hand_back()
+    store.close()
+    file = tmp_path / "store" / "config" / "consumerOffset.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f'{{"offsetTable":{{"{TOPIC}@{GROUP}":{{0:{(1 << 63) - 1}}}}}}}')
+    with open_store(tmp_path / "store", read_only=True, **SETTINGS) as reader:
+        groups = of(reader)
+        with pytest.raises(CorruptionError, match=r"correct it in config/consumerOffset.json"):
+            take(groups)
+        assert groups.holder(GROUP, TOPIC, 0) is None
+    # A writer sets it back.
+    with open_store(tmp_path / "store", **SETTINGS) as writer:
+        assert take(of(writer)).position == Position(20)
+
+
 def test_network_file_systems_are_refused_by_name(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,3 +150,17 @@ def test_a_mark_of_another_life_voids_a_journal() -> None:
         assert taken_in(Mark(topic_life, taken=4), topic_life, TOPIC, 0) == 4
         with pytest.raises(LostQueueError, match="moved"):
             taken_in(Mark(topic_life + 1), topic_life, TOPIC, 0)
+
+
+def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_durable() -> None:
+    """The journal was synced, and its folder was not: a power cut took all acknowledgements with it."""
+    disk = SimulatedDisk()
+    store, groups, _ = opened(disk, ManualClock())
+    store.put(TOPIC, b"x")
+    disk.make_folder(groups.paths(GROUP).topic(TOPIC))
+    owned = take(groups)
+    owned.sync(owned.ack([0], 0))
+    store.flush()
+    after = SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
+    _, groups, _ = opened(after, ManualClock())
+    assert groups.position(GROUP, TOPIC, 0) == Position(1)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts.deliveries import of_one_flight, open_offsets
-from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError
+from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError, StorageError
 from penstock.format import arguments
 from penstock_messaging.consuming.consumed_message import HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
@@ -102,26 +102,48 @@ class Answers:
             flight.owned.sync(ticket)
 
     def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
-        """Acknowledge messages; those of queues that are not lost, before this raises for those that are."""
+        """Acknowledge messages; those of queues that are not lost and can be written, before this raises for the others."""
+        tickets, over, failures = self._record_acks(given, sync=sync)
+        if sync:
+            self._consumer.read_ahead()
+            failures += _synced(tickets)
+        self._check(over, failures)
+
+    def begin_ack(self, given: list[HandedMessage]) -> Callable[[], None]:
+        """Acknowledge messages as `ack` does without a sync; return what waits until that is on disk."""
+        tickets, over, failures = self._record_acks(given, sync=False)
+        self._check(over, failures)
+
+        def wait() -> None:
+            self._check((), _synced(tickets))
+
+        return wait
+
+    def _record_acks(
+        self, given: list[HandedMessage], *, sync: bool
+    ) -> tuple[Tickets, list[QueueFlight], list[Exception]]:
+        """Record acknowledgements; return what is to be synced, the queues that were over before, and what has failed."""
         one = of_one_flight(given, HandedMessage)
         by_flight: dict[QueueFlight, list[HandedMessage]] = {} if one is None else {one: given}
         for message in given if one is None else ():
             by_flight.setdefault(message.flight, []).append(message)
         tickets: Tickets = []
+        failures: list[Exception] = []
         with self._lock:
             over = [flight for flight in by_flight if flight.is_over]
             for flight, some in by_flight.items():
                 offsets = open_offsets(some, flight.open)
                 if offsets:
-                    flight.ticket = self._recorded(flight, offsets)
+                    try:
+                        flight.ticket = self._recorded(flight, offsets)
+                    except (OSError, StorageError) as error:
+                        failures.append(error)
+                        continue
                     flight.is_unsynced |= not sync
                     self._in_flight.finish_all(flight, some)
                 if flight not in over:
                     tickets.append((flight.owned, flight.ticket))
-        if sync:
-            self._consumer.read_ahead()
-            _sync(tickets)
-        self._check_lost(over)
+        return tickets, over, failures
 
     def _recorded(self, flight: QueueFlight, offsets: Sequence[int]) -> int:
         try:
@@ -134,18 +156,19 @@ class Answers:
     # --- refused
 
     def nack(self, given: list[HandedMessage], level: int) -> None:
-        """Refuse messages; those of queues that are not lost, before this raises for those that are."""
+        """Refuse messages; those of queues that are not lost and can be written, before this raises for the others."""
         tickets: Tickets = []
-        try:
-            with self._lock:
-                over = [each.flight for each in given if each.flight.is_over]
-                for message in given:
-                    if not message.flight.is_over and self._in_flight.is_current(message):
+        failures: list[Exception] = []
+        with self._lock:
+            over = [each.flight for each in given if each.flight.is_over]
+            for message in given:
+                if not message.flight.is_over and self._in_flight.is_current(message):
+                    try:
                         tickets.append((message.flight.owned, self._refuse(message, level)))
-        finally:
-            # Also those before one that could not be recorded.
-            _sync(tickets)
-        self._check_lost(over)
+                    except (OSError, StorageError) as error:
+                        failures.append(error)
+        failures += _synced(tickets)
+        self._check(over, failures)
 
     def _refuse(self, message: HandedMessage, level: int) -> int:
         """Record that a message is refused; return the ticket."""
@@ -178,6 +201,12 @@ class Answers:
             now_ns = self._now_ns()
             for message in given:
                 self._in_flight.extend(message, now_ns)
+
+    def _check(self, over: Iterable[QueueFlight], failures: Sequence[Exception]) -> None:
+        """Raise the first failure, and for a queue that was lost before."""
+        if failures:
+            raise failures[0]
+        self._check_lost(over)
 
     def _check_lost(self, flights: Iterable[QueueFlight]) -> None:
         """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
@@ -213,10 +242,16 @@ def checked_level(level: object) -> int:
     return BY_RULE if level is None else arguments.whole("nack", "delay_level", level, 1, LEVELS)
 
 
-def _sync(tickets: Tickets) -> None:
+def _synced(tickets: Tickets) -> list[Exception]:
+    """Sync all queues, also after one has failed; return the failures."""
+    failures: list[Exception] = []
     last = {id(owned): (owned, ticket) for owned, ticket in tickets}
     for owned, ticket in last.values():
-        owned.sync(ticket)
+        try:
+            owned.sync(ticket)
+        except (OSError, StorageError) as error:
+            failures.append(error)
+    return failures
 
 
 def _foreign(call: str, message: HandedMessage) -> ArgumentError:

@@ -373,6 +373,13 @@ class GroupConsumer:
         if self._waits_for_answer:
             self._answered()
 
+    def begin_ack(self, messages: AnsweredMessages) -> Callable[[], None]:
+        """Acknowledge as `ack` with `sync=False`; return a function that returns when that is on disk, or raises as `ack` does."""
+        wait = self._answers.begin_ack(self._answers.checked("ack", messages))
+        if self._waits_for_answer:
+            self._answered()
+        return wait
+
     def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
         self._answers.nack(self._answers.checked("nack", messages), checked_level(delay_level))

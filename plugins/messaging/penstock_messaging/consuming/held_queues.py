@@ -1,12 +1,13 @@
 """The queues that a consumer has: taking them over, giving them back, continuing elsewhere, and how far they are."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import OpenStore
 from penstock.errors import ArgumentError, LostQueueError, StorageError
+from penstock.escape import get_logger
 from penstock.format import arguments
 from penstock_messaging.consuming.consumer_options import seek_time_ms
 from penstock_messaging.consuming.fetching import Fetcher
@@ -15,6 +16,8 @@ from penstock_messaging.consuming.queue_rights import QueueRight
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
+
+logger = get_logger(__name__)
 
 QueueKey = tuple[str, int]
 
@@ -41,6 +44,7 @@ class HeldQueues:
         self._rouse = rouse
         self._flights: dict[QueueKey, QueueFlight] = {}
         self._is_closed = False
+        self._trouble = ""
 
     # --- taken and given back
 
@@ -80,7 +84,7 @@ class HeldQueues:
             flight.is_leaving = True
 
     def settle(self) -> None:
-        """Give back the queues that leave and have nothing out."""
+        """Give back the queues that leave and have nothing out; a failure of the disk is logged, and they are given back anyway."""
         with self._lock:
             going = [
                 each
@@ -88,7 +92,11 @@ class HeldQueues:
                 if each.is_leaving and not self._in_flight.has_out(each)
             ]
             self._forget(going)
-        self._give_back(going)
+        for error in self._give_back(going):
+            logger.warning(
+                "group %s: the last answers of a queue could not be made durable before it was given back: %s; a crash of the "
+                "machine may bring their messages again", self._consumer.group, error,
+            )  # fmt: skip
 
     def _forget(self, going: list[QueueFlight]) -> None:
         for flight in going:
@@ -98,9 +106,9 @@ class HeldQueues:
         if going:
             self._fetcher.queues = list(self._flights.values())
 
-    def _give_back(self, going: list[QueueFlight]) -> None:
-        """Give queues back: all of them, before an error of one is raised."""
-        failures = []
+    def _give_back(self, going: list[QueueFlight]) -> list[Exception]:
+        """Give queues back, all of them; return what has failed."""
+        failures: list[Exception] = []
         for flight in going:
             try:
                 _record_base(flight)
@@ -112,16 +120,20 @@ class HeldQueues:
                 flight.owned.hand_back()
             except (OSError, StorageError) as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        return failures
 
     def close(self) -> None:
-        """Give all queues back; what is out is released, and can no longer be answered."""
+        """Give all queues back; what is out is released, and can no longer be answered.
+
+        Raises the first failure, after all queues were given back.
+        """
         with self._lock:
             self._is_closed = True
             going = list(self._flights.values())
             self._forget(going)
-        self._give_back(going)
+        failures = self._give_back(going)
+        if failures:
+            raise failures[0]
 
     def leave(self) -> None:
         """Drop all queues, in a forked child: they are the parent's."""
@@ -132,23 +144,37 @@ class HeldQueues:
     # --- progress
 
     def record(self) -> None:
-        """Record progress that no acknowledgement has recorded, and sync acknowledgements that nobody has waited for."""
+        """Record progress that no acknowledgement has recorded, and sync acknowledgements that nobody has waited for.
+
+        A disk that is full, or fails, is logged. A queue whose journal can take nothing more is lost, and taken anew.
+        """
         unsynced = []
         with self._lock:
             flights = list(self._flights.values())
             for flight in flights:
-                try:
+                with self._noted(flight):
                     _record_base(flight)
-                except LostQueueError:
-                    self.lose(flight)
                 if flight.is_unsynced:
                     flight.is_unsynced = False
                     unsynced.append((flight, flight.ticket))
         for flight, ticket in unsynced:
-            try:
+            with self._noted(flight):
                 flight.owned.sync(ticket)
-            except LostQueueError:
-                self.lose(flight)
+
+    @contextmanager
+    def _noted(self, flight: QueueFlight) -> Iterator[None]:
+        """Lose a queue that its owner has lost, and log another failure of it once."""
+        try:
+            yield
+        except LostQueueError:
+            self.lose(flight)
+        except (OSError, StorageError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                logger.warning(
+                    "group %s: how far queue %s/%d is consumed cannot be recorded now: %s; this is tried again",
+                    self._consumer.group, flight.topic, flight.queue, error,
+                )  # fmt: skip
 
     def has_limit(self) -> bool:
         """Return whether an answer may make room for another message; the caller has the lock."""

@@ -14,7 +14,7 @@ from penstock_messaging.groups.members import (
     living_members,
     remove_dead_members,
 )
-from penstock_messaging.groups.owned_queue import OwnedQueue
+from penstock_messaging.groups.owned_queue import TOPIC_DELETED, OwnedQueue
 from penstock_messaging.groups.position import VOIDED_BITS
 from penstock_messaging.groups.starts import ensure_start
 from penstock_messaging.groups.taking import Groups, taken_in
@@ -197,7 +197,7 @@ class Claims:
         for key, owned in list(self._owned.items()):
             owned.check_lock()
             if self._groups.life(owned.topic) != owned.life >> VOIDED_BITS:
-                owned.lose("its topic was deleted")
+                owned.lose(TOPIC_DELETED)
                 continue
             try:
                 taken_in(marks.get(key), owned.life, *key)

@@ -27,7 +27,7 @@ import attrs
 
 from penstock import Message, StoredMessage
 from penstock.contracts import WorkWakes
-from penstock.errors import MessageError, PenstockError
+from penstock.errors import MessageError, PenstockError, StorageError
 from penstock.escape import get_logger
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.fold import Nack, merged
@@ -51,6 +51,7 @@ _NACKS_MAX = 4096
 # Bodies of copies that are put together.
 _COPY_BYTES = 8 << 20
 Copy = tuple[Message, bytes]
+_DROPPED, _KEPT = "dropped", "not taken in yet"
 _LOST = "it is about messages that were lost with the end of the log"
 
 
@@ -134,7 +135,7 @@ class Intake:
         self._unconfirmed: set[str] = set()
         self._noted: dict[tuple[str, str, int], str] = {}
         self._trouble = ""
-        self._has_worked = False
+        self._has_worked = self._has_left = False
         self.retried = 0
 
     def step(self) -> float | None:
@@ -162,7 +163,7 @@ class Intake:
             self._wakes.go_on()
             took_s = (now_ns() - began_ns) / 1e9
             return min(max(GAP_S, took_s * _GAP_ROUNDS), INTERVAL_S)
-        return INTERVAL_S if has_members or not arrive else None
+        return INTERVAL_S if has_members or self._has_left or not arrive else None
 
     def _has_members(self) -> bool:
         """Return whether a group has a living member, of any process: it may be killed before it has woken the writer."""
@@ -174,13 +175,22 @@ class Intake:
             return True
 
     def take_all(self) -> bool:
-        """Take in everything that the journals hold, return whether there was anything; raises what disk and store raise."""
+        """Take in everything that the journals hold; return whether there was anything.
+
+        Raises what the disk or the store raises, after all groups had their turn.
+        """
+        failures: list[Exception] = []
         with self._lock:
-            self._has_worked = False
+            self._has_worked = self._has_left = False
             for group in groups_of(self._files, self._groups.context.root):
-                while self._round(group):
-                    pass
-            return self._has_worked
+                try:
+                    while self._round(group):
+                        pass
+                except (PenstockError, OSError) as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+        return self._has_worked
 
     def delete(self, group: str) -> None:
         """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
@@ -264,13 +274,15 @@ class Intake:
             cursor = self._cursor(paths, topic, queue)
             try:
                 cursor.refresh()
-            except OSError as error:
-                self._note(paths.group, (topic, queue), str(error))
+                plan = self._plan(
+                    paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
+                    is_known=queue in known.get(topic, ()),
+                )  # fmt: skip
+            except (OSError, StorageError) as error:
+                # The other queues do not wait for it. Nobody may wake the writer for it again.
+                self._has_left = True
+                self._note(paths.group, (topic, queue), f"{_KEPT}: {error}")
                 continue
-            plan = self._plan(
-                paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
-                is_known=queue in known.get(topic, ()),
-            )  # fmt: skip
             if plan is not None:
                 room -= len(plan.nacks)
                 is_more = is_more or bool(plan.nacks)
@@ -315,7 +327,7 @@ class Intake:
             known = settled.mark or Mark(settled.life)
             return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
         if settled.note:
-            self._note(group, at, settled.note)
+            self._note(group, at, f"{_DROPPED}: {settled.note}")
         return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
 
     def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
@@ -323,7 +335,7 @@ class Intake:
         owned = self._groups.take(group, *at, member="the writer", begin=lambda: 0, end=end)
         if owned is None:
             return False
-        self._note(group, at, _LOST)
+        self._note(group, at, f"{_DROPPED}: {_LOST}")
         owned.hand_back()
         return True
 
@@ -425,11 +437,11 @@ class Intake:
                     )  # fmt: skip
 
     def _note(self, group: str, at: tuple[str, int], note: str) -> None:
-        """Log once why a journal does not count."""
+        """Log once what becomes of a journal that is not taken in, and why."""
         if self._noted.get((group, *at)) != note:
             self._noted[group, *at] = note
             logger.log(
-                level_of(note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                level_of(note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is %s",
                 group, *at, note,
             )  # fmt: skip
 

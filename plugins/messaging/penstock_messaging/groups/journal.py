@@ -146,7 +146,7 @@ class Journal:
 
         Raises:
             LostQueueError: the queue is lost.
-            StorageError: there is no space, or too many refusals wait for a writer: nothing was recorded.
+            StorageError: the disk is full or has failed, or too many refusals wait for a writer: this one was not recorded.
         """
         with self._appends:
             self._make_ready(ENTRY_BYTES)
@@ -249,14 +249,17 @@ class Journal:
             last = self._sequence
             try:
                 self._file.sync()
-                is_in_place = self._files.inode(self._path) == self._file.inode
+                self._check_name()
             except OSError as error:
                 raise self._failed(error) from error
-            if not is_in_place:
-                self.refuse("another owner has replaced its journal, or the group was deleted")
-                raise self._refused()
             self._synced = last
         self._fold_ahead()
+
+    def _check_name(self) -> None:
+        """Raise `LostQueueError` if the file is not the queue's journal any more."""
+        if self._files.inode(self._path) != self._file.inode:
+            self.refuse("another owner has replaced its journal, or the group was deleted")
+            raise self._refused()
 
     def close(self) -> None:
         """Make everything durable, free the unused space, and close the file; raises as `sync` does."""
@@ -312,6 +315,7 @@ class Journal:
         with self._syncs, self._folding:
             old = self._file
             try:
+                self._check_name()
                 state = self._read_back()
                 self._taken_then = self._taken()
                 state.take_in(self._taken_then)

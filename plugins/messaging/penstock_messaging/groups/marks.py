@@ -33,8 +33,9 @@ _LIMITS = {
     "taken": (0, NUMBER_MAX),
     "pending": (0, NUMBER_MAX),
     "log_end": (0, NUMBER_MAX),
-    "old": (-1, NUMBER_MAX),
-    "new": (-1, NUMBER_MAX),
+    # Any number that consumerOffset.json may have.
+    "old": (-1, _LIFE_MAX),
+    "new": (-1, _LIFE_MAX),
 }
 
 

@@ -165,7 +165,8 @@ def _read(files: Files, path: Path) -> Member | None:
             path.name, int(found["pid"]), int(found["since_ms"]), str(found["topics"]),
             options if isinstance(options, dict) else {},
         )  # fmt: skip
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        # OverflowError: JSON has numbers that are infinite.
         return None
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
+from penstock.errors import LostQueueError
 from penstock_messaging.groups.entries import GROUP_SETTING, EntryKind
 from penstock_messaging.groups.fold import Position, Range
 from penstock_messaging.groups.journal import Journal
 from penstock_messaging.groups.queue_lock import QueueLock
 
-__all__ = ["GROUP_SETTING", "OwnedQueue"]
+__all__ = ["GROUP_SETTING", "TOPIC_DELETED", "OwnedQueue"]
+
+TOPIC_DELETED = "its topic was deleted"
 
 
 class OwnedQueue:
@@ -28,6 +31,7 @@ class OwnedQueue:
         on_handed_back: Callable[["OwnedQueue"], None] = lambda _queue: None,
         on_refused: Callable[[], None] = lambda: None,
         on_recorded: Callable[[], None] = lambda: None,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self.topic = topic
         self.queue = queue
@@ -38,6 +42,7 @@ class OwnedQueue:
         self._on_handed_back = on_handed_back
         self._on_refused = on_refused
         self._on_recorded = on_recorded
+        self._is_current = is_current
 
     @property
     def is_lost(self) -> bool:
@@ -105,6 +110,10 @@ class OwnedQueue:
     def sync(self, ticket: int) -> None:
         """Return when everything up to a ticket is durable; threads share syncs. See `Journal.sync` for what it raises."""
         self._journal.sync(ticket)
+        # The answer may be to a message of a topic of the same name that was created since.
+        if not self._is_current():
+            self._journal.refuse(TOPIC_DELETED)
+            raise LostQueueError(self.topic, self.queue, TOPIC_DELETED)
         self._on_recorded()
 
     def lose(self, reason: str) -> None:
@@ -124,6 +133,8 @@ class OwnedQueue:
         try:
             self._journal.close()
         finally:
+            # Also after an interrupt: without the lock nothing may be appended.
+            self._journal.refuse("it was handed back to the group")
             self._lock.release()
             self._on_handed_back(self)
             self._on_recorded()

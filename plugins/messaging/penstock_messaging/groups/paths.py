@@ -27,6 +27,17 @@ def groups_folder(root: Path) -> Path:
     return root / SIDE_FOLDER / "groups"
 
 
+def make_group_folder(files: Files, root: Path, folder: Path) -> None:
+    """Create a folder below the store's folder `root`, and make its names durable.
+
+    Also if it exists: the process that created it may have been killed before its names were durable.
+    """
+    files.make_folder(folder)
+    while folder != root:
+        folder = folder.parent
+        files.sync_folder(folder)
+
+
 def check_group_name(call: str, group: object) -> str:
     """Return `group` if a group may have this name; raises `ArgumentError` if not."""
     if not isinstance(group, str) or not _GROUP.fullmatch(group):

@@ -80,7 +80,7 @@ def expected_offsets(fold: Fold | None, mark: Mark | None) -> set[int] | None:
 
 
 def level_of(note: str) -> int:
-    """Return the level at which is logged why a journal does not count: a topic is deleted on purpose."""
+    """Return the level at which is logged why a journal does not count, however the note begins: a topic is deleted on purpose."""
     return logging.INFO if note.endswith(DELETED) else logging.WARNING
 
 

@@ -63,5 +63,5 @@ def holder_of(files: Files, path: Path) -> str | None:
     try:
         found = json.loads(files.read_whole(path, _CONTENT_BYTES_MAX))
         return f"process {int(found['pid'])}, member {str(found['member'])[:200]}"
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return "an unknown process"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock_messaging.groups.entries import NUMBER_MAX
-from penstock_messaging.groups.paths import GroupPaths
+from penstock_messaging.groups.paths import GroupPaths, make_group_folder
 
 logger = get_logger(__name__)
 
@@ -55,7 +55,7 @@ def ensure_start(
     known = read_start(files, paths, topic, life)
     if known is not None:
         return known
-    files.make_folder_durably(paths.topic(topic))
+    make_group_folder(files, paths.root, paths.topic(topic))
     lock = files.lock_one(paths.lock)
     if lock is None:
         return None

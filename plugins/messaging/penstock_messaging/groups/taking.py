@@ -14,7 +14,7 @@ from penstock_messaging.groups.fold import Fold, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.owned_queue import OwnedQueue
-from penstock_messaging.groups.paths import GroupPaths
+from penstock_messaging.groups.paths import GroupPaths, make_group_folder
 from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, level_of, read_settled
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.starts import read_start
@@ -54,6 +54,8 @@ class Groups:
         self.on_refused: Callable[[], None] = self._wake
         self._store_id = 0
         self._lock = threading.Lock()
+        # Those whose names this process has made durable.
+        self._folders: set[Path] = set()
         self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
         if not context.read_only:
             self._store_id = ensure_store_id(context.files, context.root)
@@ -120,7 +122,7 @@ class Groups:
             on_handed_back: called when the queue was handed back.
         """
         files, paths = self.context.files, self.paths(group)
-        files.make_folder_durably(paths.topic(topic))
+        self._make_folder(paths.topic(topic))
         lock = take_lock(files, paths.queue_lock(topic, queue), member)
         if lock is None:
             return None
@@ -151,8 +153,16 @@ class Groups:
             lock.release()
             raise
         return OwnedQueue(
-            topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake
-        )
+            topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake,
+            lambda: self.life(topic) == head.life >> VOIDED_BITS,
+        )  # fmt: skip
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder durably; once that is done, a later call only looks whether it is still there."""
+        files = self.context.files
+        if folder not in self._folders or not files.is_folder(folder):
+            make_group_folder(files, self.context.root, folder)
+            self._folders.add(folder)
 
     def mark(self, group: str, topic: str, queue: int) -> Mark | None:
         """Return what the writer has taken in of a queue's journals; None if nothing."""
@@ -182,7 +192,12 @@ class Groups:
 
 
 def _check_counts(settled: Settled, path: Path) -> None:
-    """Raise `CorruptionError` for counts that no owner can have reached: a file with greater ones would not be read."""
+    """Raise `CorruptionError` for numbers that no owner can have reached: a file with greater ones would not be read."""
+    if max(settled.committed or 0, settled.base or 0) > NUMBER_MAX:
+        raise CorruptionError(
+            path, 0, "a committed offset that a queue can have", str(settled.committed),
+            "correct it in config/consumerOffset.json, or open the store once for writing: that sets it back to the queue's end",
+        )  # fmt: skip
     if settled.epoch >= EPOCH_MAX or settled.number >= _NUMBER_LIMIT:
         raise CorruptionError(
             path, 0, "an epoch that was counted up from 1", str(settled.epoch),
