@@ -42,9 +42,47 @@ def visible_json(line: str) -> str:
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module; it escapes the arguments and tracebacks of its records."""
     logger = logging.getLogger(name)
+    follow_level(name)
     if not any(isinstance(each, _EscapeArguments) for each in logger.filters):
         logger.addFilter(_EscapeArguments())
     return logger
+
+
+class _PackageLevels:
+    """The level at which Penstock's packages and those of plugins log. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._packages: set[str] = set()
+        self._level = logging.NOTSET
+
+    def add(self, package: str) -> None:
+        if package not in self._packages:
+            self._packages.add(package)
+            self._apply(package)
+
+    def set(self, level: int) -> None:
+        self._level = level
+        for package in tuple(self._packages):
+            self._apply(package)
+
+    def _apply(self, package: str) -> None:
+        if self._level != logging.NOTSET:
+            # Warnings of plugins are logged as the root logger says.
+            is_own = package == "penstock" or self._level < logging.WARNING
+            logging.getLogger(package).setLevel(self._level if is_own else logging.NOTSET)
+
+
+_levels = _PackageLevels()
+
+
+def follow_level(module: str) -> None:
+    """Let the package of a module, Penstock's or a plugin's, log at the level of `set_level`."""
+    _levels.add(module.partition(".")[0])
+
+
+def set_level(level: int) -> None:
+    """Set the level at which Penstock and its plugins log, also those that are imported later."""
+    _levels.set(level)
 
 
 class EscapingFormatter(logging.Formatter):

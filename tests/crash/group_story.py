@@ -46,6 +46,10 @@ class PlainRetries:
         )  # fmt: skip
         return copy, text.encode()
 
+    def letters(self, message: StoredMessage, group: str) -> list[tuple[Message, bytes]]:
+        """Return a dead letter."""
+        return [(Message(f"%DLQ%{group}", message.body), b"")]
+
     def origin(self, message: StoredMessage) -> tuple[str, int]:
         """Return the first id and the number of tries."""
         named = message.all_properties.get("ORIGIN_MESSAGE_ID", message.message_id)

@@ -12,6 +12,7 @@ from tests.conftest import SMALL, cases
 
 import penstock
 from penstock.errors import StoreFailedError
+from penstock.message import ReadStatus
 from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, SimulatedDisk
@@ -223,3 +224,46 @@ def test_a_reader_gets_the_messages_of_the_new_topic(tmp_path: Path) -> None:
                 found = [message.body for message in reader.read("a", queue).messages]
                 assert found == [f"{name} {n}".encode() for n in range(queue, count, 2)]
                 assert reader.max_offset("a", queue) == count // 2
+
+
+def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) -> None:
+    """Between the mark and the removal of the files, a member took the queue of the new topic and read the old messages."""
+    path, files = tmp_path / "s", FaultyFiles()
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        fill(store, "a", "old", 50)
+        fill(store, "b", "other", 6)
+    with penstock.open(path, environ={}, read_only=True, **READING) as reader:
+        assert (reader.topic_life("a"), len(bodies(reader, "a"))) == (0, 50)
+        # One queue is gone, and half of the other one; then one; then nothing.
+        for after in (3, 1, 0):
+            store = penstock.open(path, environ={}, files=files, **SETTINGS)
+            files.plan.fail("remove", errno.EIO, path="consumequeue/a", after=after)
+            with pytest.raises(StoreFailedError, match="could not be removed"):
+                store.remove_topic("a")
+            files.plan.heal()
+            check_gone(reader)
+            with penstock.open(path, environ={}, read_only=True, **READING) as another:
+                check_gone(another)
+            with pytest.raises(StoreFailedError):
+                store.close()
+            with penstock.open(path, environ={}, **SETTINGS) as store:
+                fill(store, "a", "new", 6)
+            assert bodies(reader, "a") == expected("new", 6)
+            assert [reader.max_offset("a", queue) for queue in (0, 1)] == [3, 3]
+            assert [each[:4] for each in reader.bounds(lambda topic: topic == "a")] == [
+                ("a", 0, 0, 3), ("a", 1, 0, 3),
+            ]  # fmt: skip
+
+
+def check_gone(reader: Store) -> None:
+    assert reader.topic_life("a") > 0
+    assert reader.topics() == {"b": [0, 1]}
+    assert not reader.read("a", 0).messages
+    assert reader.read("a", 1, 3, tag="x || y").status is not ReadStatus.FOUND
+    assert (reader.min_offset("a", 1), reader.max_offset("a", 1)) == (0, 0)
+    assert len(reader.queue_entries("a", 0, 0, 9).sizes) == 0
+    assert reader.offset_at("a", 0, time_ms=1 << 50) == 0
+    assert (bodies(reader, "a"), reader.find("a", "a3")) == ([], [])
+    assert reader.to_arrow("a").num_rows == reader.to_reader("a").read_all().num_rows == 0
+    assert all(each.max_offset == 0 for each in reader.bounds(lambda topic: topic == "a"))
+    assert bodies(reader, "b") == expected("other", 6)

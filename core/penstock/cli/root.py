@@ -29,7 +29,7 @@ from penstock.errors import (
     StoreFailedError,
     StoreLockedError,
 )
-from penstock.escape import EscapingFormatter, visible
+from penstock.escape import EscapingFormatter, set_level, visible
 
 FINE, NO, USAGE, IN_USE, CANNOT, CORRUPT, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
 
@@ -91,7 +91,7 @@ def cli(verbose: int) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=LEVELS[0], handlers=[handler], force=True)
-    logging.getLogger("penstock").setLevel(LEVELS[0])
+    set_level(LEVELS[0])
     log_more(verbose)
 
 

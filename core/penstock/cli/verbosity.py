@@ -4,15 +4,16 @@ import logging
 
 import click
 
+from penstock.escape import set_level
+
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 HELP = "Log to standard error what is opened, recovered and skipped; -vv logs details, too."
 
 
 def log_more(verbose: int) -> None:
     """Log at the level for so many `-v`, unless more is logged already."""
-    logger = logging.getLogger("penstock")
     level = LEVELS[min(verbose, len(LEVELS) - 1)]
-    logger.setLevel(min(logger.getEffectiveLevel(), level))
+    set_level(min(logging.getLogger("penstock").getEffectiveLevel(), level))
 
 
 def with_verbose(command: click.Command) -> click.Command:

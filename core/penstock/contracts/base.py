@@ -93,6 +93,9 @@ class Context:
         log_min_offset: returns the log offset of the first byte that the commit log still has.
         appenders_wait: puts return only when their bytes are durable (`FlushPolicy.appender_waits`).
         read_history: reads from the store's folder the current facts about the log beyond its records.
+        removed_before: returns the log offset before which a topic's records are removed, as the store's folder says now; 0 if it
+            never was removed. With `read_only`, a queue whose entries begin with a removed record must not be found: the process
+            that writes is about to remove its files.
     """
 
     root: Path
@@ -104,6 +107,7 @@ class Context:
     log_min_offset: Callable[[], int] = lambda: 0
     appenders_wait: bool = False
     read_history: Callable[[], History] = lambda: NO_HISTORY
+    removed_before: Callable[[str], int] = lambda _topic: 0
 
 
 class Strategy(ABC):

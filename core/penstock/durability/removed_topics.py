@@ -8,6 +8,8 @@ Invariants:
     * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed topic
       back.
     * `before` is never after the log's end: if the log has lost its tail, it is lowered before new records are appended.
+    * The size, modulo 1024, is one more after each write: spaces follow the JSON. So a process that reads finds every change
+      by the size, also where two writes have the same time and the same inode number.
     * An entry stays when its records are gone, since the count tells old queue offsets from new ones.
     * A file that cannot be read is renamed when the store is next opened for writing, and named: removed topics come back,
       and no message is lost.
@@ -29,6 +31,7 @@ logger = get_logger(__name__)
 
 _SIZE_MAX = 16 << 20
 _OFFSET_MAX = 1 << 62
+_SIZES = 1024
 _NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
 
 
@@ -50,6 +53,11 @@ class RemovedTopics:
     def before(self) -> dict[str, int]:
         """Topic to the log offset before which its records are removed."""
         return {topic: removal.before for topic, removal in self.topics.items()}
+
+    def before_of(self, topic: str) -> int:
+        """Return the log offset before which a topic's records are removed; 0 if it never was."""
+        found = self.topics.get(topic)
+        return found.before if found else 0
 
     def count(self, topic: str) -> int:
         """Return how often a topic was removed."""
@@ -77,16 +85,16 @@ class RemovedTopicsFile:
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
         self._path = root / SIDE_FOLDER / "removed-topics"
-        self._known: tuple[tuple[int, int], RemovedTopics] | None = None
+        self._known: tuple[tuple[int, int, int], RemovedTopics] | None = None
 
     def read(self) -> RemovedTopics:
         """Return the content, read again only if the file has changed; empty if there is none, or it cannot be read."""
-        now = (self._files.mtime_ns(self._path), self._files.inode(self._path))
+        now = self._files.version(self._path)
         known = self._known
         if known is not None and known[0] == now:
             return known[1]
         found = RemovedTopics()
-        if now != (0, 0):
+        if any(now):
             try:
                 found = self._parse()
             except _NOT_UNDERSTOOD as error:
@@ -117,7 +125,9 @@ class RemovedTopicsFile:
         if removed == self.read():
             return
         table = {topic: attrs.asdict(removal) for topic, removal in removed.topics.items()}
-        self._files.write_whole(self._path, json.dumps(table, indent=1).encode())
+        data = json.dumps(table, indent=1).encode()
+        size = self._files.version(self._path)[2] + 1
+        self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
         self._known = None
 
     def settle(self, log_end: int) -> list[str]:

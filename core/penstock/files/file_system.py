@@ -176,6 +176,14 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def version(self, path: Path) -> tuple[int, int, int]:
+        """Return time of the last write, inode number and size of a file, which tell whether it has changed; zeros if there is none."""
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return 0, 0, 0
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
     def inode(self, path: Path) -> int:
         """Return the inode number of the file that has this name; 0 if there is no such file."""
         try:

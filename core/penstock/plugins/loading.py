@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from penstock.errors import PluginError, PluginLoadError
-from penstock.escape import get_logger
+from penstock.escape import follow_level, get_logger
 from penstock.plugins import hookspecs
 from penstock.plugins.discovery import Discovered, discover
 from penstock.runtime.clock import Clock
@@ -118,6 +118,7 @@ def _load(
         return
     began = _CLOCK.monotonic_ms()
     try:
+        follow_level(entry_point.value.partition(":")[0])
         manager.register(entry_point.load(), name)
         # Reports a hook implementation with a misspelt name, which would never be called.
         manager.check_pending()

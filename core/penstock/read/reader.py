@@ -78,9 +78,9 @@ class Reader:
         live: bool,
         published: Callable[[], int | None],
         wakes: Wakes,
-        removed: Callable[[], Mapping[str, int]] = dict,
+        removed_before: Callable[[str], int] = lambda _topic: 0,
     ) -> None:
-        self._removed = removed
+        self._removed_before = removed_before
         self._published = published
         self._wakes = wakes
         self._log = log
@@ -530,7 +530,7 @@ class Reader:
             )
         word = next((word for word in key.split(" ") if word), "")
         found = self._key_index.candidates(topic, word, low, high)
-        before = self._removed().get(topic, 0)
+        before = self._removed_before(topic)
         return (log_offset for log_offset in found if log_offset >= before) if before else found
 
     def _try_at(self, log_offset: int) -> StoredMessage | None:

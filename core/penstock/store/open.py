@@ -183,6 +183,7 @@ class Opener(Choices):
         )
         self._given_spawn = spawn
         self._engine: Engine | None = None
+        self._removed_topics = RemovedTopicsFile(files, root)
 
     def _spawn(
         self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
@@ -210,6 +211,7 @@ class Opener(Choices):
             log_min_offset=lambda: log.min_offset,
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
             read_history=lambda: read_deleted_topics(self.files, self.root),
+            removed_before=lambda topic: self._removed_topics.read().before_of(topic),
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
@@ -267,7 +269,7 @@ class Opener(Choices):
         )  # fmt: skip
         store = Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
-            removed_topics=RemovedTopicsFile(self.files, self.root),
+            removed_topics=self._removed_topics,
             extensions=self.extensions(context),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
@@ -408,7 +410,7 @@ class Opener(Choices):
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
-            removed_topics=RemovedTopicsFile(self.files, self.root),
+            removed_topics=self._removed_topics,
             extensions=self.extensions(context),
         )  # fmt: skip
         return engine, Store(

@@ -102,7 +102,7 @@ class Store(Reader, Producer):
             live=engine is None,
             published=published,
             wakes=wakes,
-            removed=lambda: removed_topics.read().before,
+            removed_before=lambda topic: removed_topics.read().before_of(topic),
         )
         self.path = path
         self.recovery: RecoveryReport | None = None

@@ -337,6 +337,12 @@ class SimulatedDisk(Files):
         """See `Files`; no Java process uses a simulated disk."""
         return None
 
+    def version(self, path: Path) -> tuple[int, int, int]:
+        """See `Files`."""
+        with self.guard:
+            found = self._platter.find(path)
+            return (found.mtime_ns, found.number, found.size) if found else (0, 0, 0)
+
     def inode(self, path: Path) -> int:
         """See `Files`."""
         with self.guard:

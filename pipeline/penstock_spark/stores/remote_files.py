@@ -277,6 +277,11 @@ class RemoteFiles(Files):
         """Do nothing: listings are assumed not to change."""
         return 1 if self._entry(path) is not None else 0
 
+    def version(self, path: Path) -> tuple[int, int, int]:
+        """Return the size as the listing has it, without a time."""
+        entry = self._entry(path)
+        return (0, 0, 0) if entry is None else (0, 1, entry.size)
+
     def mtime_ns(self, path: Path) -> int:
         """Return 0, as for a missing file, since the clocks of other machines are not used."""
         return 0

@@ -30,6 +30,7 @@ class QuickLook:
         self._file_bytes = context.geometry.queue_file_bytes
         self._log_min = context.log_min_offset()
         self._below = below
+        self._removed_before = context.removed_before
 
     def all_bounds(
         self, root: Path, wanted: Callable[[str], bool], otherwise: LongWay
@@ -84,7 +85,7 @@ class QuickLook:
         if not len(present) or not len(head) or not 0 < head["size"][0] < PRE_BLANK_SIZE:
             return None
         at = int(head["log_offset"][0])
-        if at < max(self._log_min, 0):
+        if at < max(self._log_min, self._removed_before(topic), 0):
             return None
         row = int(present[-1])
         if self._below is None and (sizes[row + 1 :] > 0).any():

@@ -23,7 +23,7 @@ from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder, record_ends
 from penstock_index.queue_names import QueueNames
-from penstock_index.queue_state import Queue
+from penstock_index.queue_state import NOWHERE, Queue
 from penstock_index.queue_summary import ClosedQueue, decode_summary, differences
 from penstock_index.queue_table import QueueTable
 from penstock_index.queue_units import ADDRESS_MAX
@@ -65,7 +65,13 @@ class QueueLookUp(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted(self._names.folders())
+            removed_before = self.context.removed_before
+            with self._lock:
+                return sorted(
+                    (topic, number)
+                    for topic, number in self._names.folders()
+                    if not removed_before(topic) or self._current_queue(topic, number) is not None
+                )
         with self._lock:
             return sorted(self._queues)
 
@@ -176,4 +182,14 @@ class QueueLookUp(QueueIndex):
         if before is None or not queue.add_appended(log_min):
             queue.reload(log_min)
             self._queues[topic, number] = queue
-        return queue
+        return None if self._is_removed(topic, queue) else queue
+
+    def _is_removed(self, topic: str, queue: Queue) -> bool:
+        """Return whether the process that writes is about to remove a queue's files, and the queue is no more."""
+        before = self.context.removed_before(topic)
+        if not before:
+            return False
+        bases = queue.folder.bases
+        _, log_offset = queue.next_entry(bases[0]) if bases else (0, -1)
+        # One without entries, too: the name of an old file would give its end.
+        return log_offset < before or log_offset == NOWHERE

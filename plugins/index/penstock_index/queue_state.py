@@ -10,7 +10,7 @@ from penstock_index.queue_summary import ClosedQueue
 
 # Number of entries read at once in the search for the last one that counts, or the next one.
 _READ_ENTRIES = 256
-_NOWHERE = 1 << 62
+NOWHERE = 1 << 62
 
 
 class Queue:
@@ -54,8 +54,8 @@ class Queue:
         return self.reached
 
     def next_entry(self, ordinal: int) -> tuple[int, int]:
-        """Return ordinal and log offset of the first entry from `ordinal` on; `_NOWHERE` as log offset if none."""
-        return next(self.present(ordinal), (self.max_offset, _NOWHERE))
+        """Return ordinal and log offset of the first entry from `ordinal` on; `NOWHERE` as log offset if none."""
+        return next(self.present(ordinal), (self.max_offset, NOWHERE))
 
     def present(self, ordinal: int) -> Iterator[tuple[int, int]]:
         """Yield ordinal and log offset of the entries from `ordinal` on; there may be a wide gap between files."""

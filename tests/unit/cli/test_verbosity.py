@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cli.root import cli, run
 from penstock.cli.verbosity import log_more, with_verbose
+from penstock.escape import follow_level, get_logger, set_level
 
 
 @pytest.fixture(autouse=True)
@@ -15,8 +16,9 @@ def level() -> Iterator[None]:
     """Leave the level as it was."""
     logger = logging.getLogger("penstock")
     before = logger.level
-    logger.setLevel(logging.WARNING)
+    set_level(logging.WARNING)
     yield
+    set_level(logging.WARNING)
     logger.setLevel(before)
 
 
@@ -28,6 +30,33 @@ def test_more_is_logged_never_less() -> None:
     assert logger.level == logging.DEBUG
     log_more(0)
     assert logger.level == logging.DEBUG
+
+
+def test_packages_of_plugins_log_more_too_also_those_that_are_imported_later() -> None:
+    """`-v` showed nothing of consumers, retention and queues."""
+    known = get_logger("penstock_messaging.groups.taking")
+    assert not known.isEnabledFor(logging.INFO)
+    log_more(1)
+    assert known.isEnabledFor(logging.INFO)
+    assert not known.isEnabledFor(logging.DEBUG)
+    # A plugin that does not use Penstock's own loggers is followed when it is loaded.
+    follow_level("someones_plugin.strategies")
+    assert logging.getLogger("someones_plugin.strategies").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("another_library").isEnabledFor(logging.INFO)
+    set_level(logging.WARNING)
+    assert logging.getLogger("someones_plugin").level == logging.NOTSET
+
+
+@pytest.mark.parametrize(("words", "is_shown"), [(["-v"], True), ([], False)])
+def test_what_a_plugin_logs_is_shown(
+    words: list[str], is_shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    @click.command
+    def verb() -> None:
+        get_logger("penstock_messaging.groups.taking").info("a topic was deleted")
+
+    assert run(words, with_verbose(verb), "verb") == 0
+    assert ("a topic was deleted" in caplog.text) == is_shown
 
 
 @pytest.mark.parametrize("words", [["-v", "inner"], ["inner", "-v"]])

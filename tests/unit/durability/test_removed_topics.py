@@ -31,6 +31,26 @@ def test_what_is_written_is_read_and_another_reader_sees_it(tmp_path: Path) -> N
     assert (removed.count("a"), removed.count("b"), removed.count("c")) == (2, 1, 0)
 
 
+class SameVersions(Files):
+    """Each write has the same time, and a file gets the inode number of the one that it replaces."""
+
+    def version(self, path: Path) -> tuple[int, int, int]:
+        size = super().version(path)[2]
+        return (1, 1, size) if size else (0, 0, 0)
+
+
+def test_a_reader_sees_every_change_by_the_size_alone(tmp_path: Path) -> None:
+    """Two removals within a tick of the clock could look like one: the reader missed the second."""
+    here, there = file_in(tmp_path), RemovedTopicsFile(SameVersions(), tmp_path)
+    removed = RemovedTopics()
+    for number in range(100):
+        # Also those with as many digits.
+        removed = removed.with_removed("a" if number % 3 else "b", 1000 + number)
+        here.write(removed)
+        assert there.read() == removed
+    assert [removed.before_of(topic) for topic in "abc"] == [1098, 1099, 0]
+
+
 def test_nothing_is_after_the_logs_end(tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.write(RemovedTopics().with_removed("a", 100).with_removed("b", 40))

@@ -535,6 +535,26 @@ def test_every_answer_after_the_first_does_nothing(store: Store, members: Member
         assert bodies(poll(consumer)) == [b"2"]
 
 
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("many", [True, False])
+def test_an_answer_that_was_given_before_the_close_is_no_error_after_it(
+    sync: bool, many: bool, store: Store
+) -> None:
+    """It said that the message may be handed out again, although its acknowledgement was durable."""
+    put(store, 3)
+    with store.consumer("billing", ["orders"]) as consumer:
+        acked, refused, left = consumer.poll(3)
+        acked.ack(sync=sync)
+        refused.nack()
+    given = [acked, refused] if many else acked
+    for answer in (consumer.ack, consumer.nack):
+        answer(given)
+    consumer.ack(given, sync=False)
+    for answer in (consumer.ack, consumer.nack):
+        with pytest.raises(LostQueueError, match="may be handed out again"):
+            answer([acked, left] if many else left)
+
+
 def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
     put(store, 10)
     with members() as consumer:
@@ -550,8 +570,10 @@ def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
         assert members.journal().acked == set()
         with pytest.raises(ArgumentError, match="at most 10"):
             consumer.seek("orders", 0, offset=11)
-        with pytest.raises(ArgumentError, match="assignment"):
+        with pytest.raises(ArgumentError, match=r"queue=3\).*assignment"):
             consumer.seek("orders", 3, offset=0)
+        with pytest.raises(ArgumentError, match=r"topic=.other.\).*assignment"):
+            consumer.seek("other", 3, offset=0)
         for strange in (True, "0", -1, 0.0):
             with pytest.raises(ArgumentError, match="queue"):
                 consumer.seek("orders", strange, offset=0)  # type: ignore[arg-type] # for the test

@@ -14,6 +14,7 @@ from penstock_messaging.retries.copies import (
     Origin,
     dead_letter_topic,
     first_topic,
+    lesser_letters,
     origin,
     retry_copy,
     retry_level,
@@ -157,3 +158,23 @@ def test_what_a_record_may_hold_does_not_break_a_copy(store: Store) -> None:
 
 def test_topics_of_a_group() -> None:
     assert (retry_topic("g"), dead_letter_topic("g")) == ("%RETRY%g", "%DLQ%g")
+
+
+def test_a_letter_for_which_there_is_little_room_gives_up_one_property_after_the_other(
+    store: Store,
+) -> None:
+    message = put(store, Message("T8", b"body"), b"a\x01b\x02WAIT\x01true\x02")
+    forms = list(lesser_letters(message, "g"))
+    assert {(copy.topic, copy.queue, copy.body, copy.reconsume_times) for copy, _ in forms} == {("%DLQ%g", 0, b"body", 1)}  # fmt: skip
+    assert [list(pairs_of(text)) for _, text in forms] == [
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY"],
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY"],
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"],
+        [b"a", b"WAIT", b"RETRY_TOPIC"],
+        [b"a", b"WAIT"],
+        [b"a", b"WAIT"],
+        [b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"],
+    ]
+    assert pairs_of(forms[0][1])[b"WAIT"] == b"false"
+    assert forms[4][1] == forms[5][1] == stored_text(message)
+    assert origin(put(store, *forms[-1])) == Origin(message.message_id, 1)

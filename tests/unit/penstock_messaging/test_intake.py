@@ -255,19 +255,22 @@ def test_a_retry_that_cannot_be_stored_does_not_hold_up_the_others(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned = take(bench.groups)
-    for offset in range(3):
+    for offset in range(4):
         owned.nack(offset, 0, GROUP_SETTING, 0)
     real = bench.store.put_copies
 
     def picky(copies: list[tuple[object, bytes]]) -> object:
-        if any(copy[0].body == b"1" for copy in copies):  # type: ignore[attr-defined] # a message
+        refused = (b"1", b"2") if copies[0][0].topic == "SCHEDULE_TOPIC_XXXX" else (b"2",)  # type: ignore[attr-defined] # a message
+        if any(copy[0].body in refused for copy in copies):  # type: ignore[attr-defined] # a message
             raise MessageError("too large")
         return real(copies)  # type: ignore[arg-type] # the same argument
 
     monkeypatch.setattr(bench.store, "put_copies", picky, raising=False)
     bench.intake.take_all()
-    assert "cannot be stored as a retry" in caplog.text
-    assert retries_of(bench.store) == {"0": 1, "2": 1}
+    assert "offset 1 of queue orders/0 is a dead letter now" in caplog.text
+    assert "offset 2 of queue orders/0 can be stored neither" in caplog.text
+    assert retries_of(bench.store) == {"0": 1, "3": 1}
+    assert [each.body for each in bench.store.read(f"%DLQ%{GROUP}").messages] == [b"1"]
 
 
 def test_a_failure_is_logged_once_and_tried_again(

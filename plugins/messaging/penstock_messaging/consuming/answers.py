@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.contracts.deliveries import of_one_flight, open_offsets
 from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError, StorageError
 from penstock.format import arguments
-from penstock_messaging.consuming.consumed_message import HandedMessage
+from penstock_messaging.consuming.consumed_message import DONE, HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight
@@ -96,7 +96,7 @@ class Answers:
             else:
                 # Acknowledged before, perhaps without a sync; or the queue is gone.
                 ticket = flight.ticket
-                self._check_lost([flight])
+                self._check_lost(self._over([message]))
         if sync:
             self._consumer.read_ahead()
             flight.owned.sync(ticket)
@@ -130,7 +130,7 @@ class Answers:
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
-            over = [flight for flight in by_flight if flight.is_over]
+            over = self._over(given)
             for flight, some in by_flight.items():
                 offsets = open_offsets(some, flight.open)
                 if offsets:
@@ -160,7 +160,7 @@ class Answers:
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
-            over = [each.flight for each in given if each.flight.is_over]
+            over = self._over(given)
             for message in given:
                 if not message.flight.is_over and self._in_flight.is_current(message):
                     try:
@@ -201,6 +201,15 @@ class Answers:
             now_ns = self._now_ns()
             for message in given:
                 self._in_flight.extend(message, now_ns)
+
+    def _over(self, given: Iterable[HandedMessage]) -> list[QueueFlight]:
+        """Return the queues that are gone and in which a message had no answer before; in a forked child, all that are gone."""
+        is_forked = self._consumer.forked is not None
+        return [
+            each.flight
+            for each in given
+            if each.flight.is_over and (each.state != DONE or is_forked)
+        ]
 
     def _check(self, over: Iterable[QueueFlight], failures: Sequence[Exception]) -> None:
         """Raise the first failure, and for a queue that was lost before."""

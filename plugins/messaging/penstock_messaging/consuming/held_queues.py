@@ -213,13 +213,16 @@ class HeldQueues:
         with self._lock:
             flights = [
                 each
-                for (name, number), each in sorted(self._flights.items())
-                if name == topic and queue in (None, number) and not each.is_leaving
+                for (name, _), each in sorted(self._flights.items())
+                if name == topic and not each.is_leaving
             ]
         if not flights:
-            what = topic if queue is None else f"{topic}, queue {queue}"
-            expected = "a topic or queue that this consumer has; assignment() lists them"
-            raise ArgumentError("seek", "topic", what, expected)
+            expected = "a topic of which this consumer has a queue; assignment() lists them"
+            raise ArgumentError("seek", "topic", topic, expected)
+        flights = [each for each in flights if queue in (None, each.queue)]
+        if not flights:
+            expected = f"a queue of topic {topic} that this consumer has; assignment() lists them"
+            raise ArgumentError("seek", "queue", queue, expected)
         targets = [
             self._target(each, offset, time_ms, is_one=queue is not None) for each in flights
         ]

@@ -20,7 +20,8 @@ if somebody else has moved the committed offset.
 """
 
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import attrs
@@ -69,6 +70,9 @@ class Retries(Protocol):
             level: its delay level; None: by the number of tries so far; -1: a dead letter.
             tries: after how many retries it becomes a dead letter; None for the group's own number.
         """
+
+    def letters(self, message: StoredMessage, group: str) -> Iterable[Copy]:
+        """Return a message as a dead letter, in forms that take less and less room: for one of which no retry can be stored."""
 
     def origin(self, message: StoredMessage) -> tuple[str, int]:
         """Return the id of the message that a copy was first made of, and how often it was retried; of no copy its own id."""
@@ -385,7 +389,7 @@ class Intake:
         made: Container[tuple[str, int]] = ()
         if begun:
             made = RetriesMade(self._groups.store, group, min(begun), self._retries.origin)
-        copies: list[Copy] = []
+        copies: list[tuple[StoredMessage, Copy]] = []
         size = 0
         for plan in plans:
             for nack in plan.nacks:
@@ -393,7 +397,7 @@ class Intake:
                 if copy is None:
                     continue
                 copies.append(copy)
-                size += len(copy[0].body)
+                size += len(copy[1][0].body)
                 if size >= _COPY_BYTES:
                     self._put(group, copies)
                     copies, size = [], 0
@@ -403,8 +407,8 @@ class Intake:
 
     def _copy(
         self, group: str, at: tuple[str, int], nack: Nack, made: Container[tuple[str, int]]
-    ) -> Copy | None:
-        """Return the retry of a refused message; None if it is there already, or cannot be made."""
+    ) -> tuple[StoredMessage, Copy] | None:
+        """Return a refused message, and its retry; None if it is there already, or cannot be made."""
         found = self._groups.store.read(*at, nack.offset, 1).messages
         if not found or found[0].queue_offset != nack.offset:
             logger.warning(
@@ -417,24 +421,42 @@ class Intake:
         if (first_id, tries + 1) in made:
             return None
         self.retried += 1
-        return self._retries.copy(
+        copy = self._retries.copy(
             message, group, nack.level or None, None if nack.tries == GROUP_SETTING else nack.tries
         )
+        return None if copy is None else (message, copy)
 
-    def _put(self, group: str, copies: Sequence[Copy]) -> None:
+    def _put(self, group: str, copies: Sequence[tuple[StoredMessage, Copy]]) -> None:
         if not copies:
             return
         try:
-            self._groups.store.put_copies(copies)
+            self._groups.store.put_copies([copy for _, copy in copies])
         except MessageError:
             # One that cannot be stored must not hold up the others.
-            for copy in copies:
-                try:
-                    self._groups.store.put_copies([copy])
-                except MessageError as error:
+            for message, copy in copies:
+                self._put_one(group, message, copy)
+
+    def _put_one(self, group: str, message: StoredMessage, copy: Copy) -> None:
+        """Put the retry of a message; or a dead letter, if the properties of a retry have no room in it."""
+        store, place = (
+            self._groups.store,
+            (group, message.queue_offset, message.topic, message.queue),
+        )
+        try:
+            store.put_copies([copy])
+        except MessageError as error:
+            for letter in self._retries.letters(message, group):
+                with suppress(MessageError):
+                    store.put_copies([letter])
                     logger.error(  # noqa: TRY400 - the message is complete without a traceback
-                        "group %s: a refused message cannot be stored as a retry, and is not retried: %s", group, error
+                        "group %s: the refused message at offset %d of queue %s/%d is a dead letter now, since it cannot be stored as a "
+                        "retry: %s", *place, error,
                     )  # fmt: skip
+                    return
+            logger.error(  # noqa: TRY400 - as above
+                "group %s: the refused message at offset %d of queue %s/%d can be stored neither as a retry nor as a dead letter, and is "
+                "not handed out again: %s", *place, error,
+            )  # fmt: skip
 
     def _note(self, group: str, at: tuple[str, int], note: str) -> None:
         """Log once what becomes of a journal that is not taken in, and why."""

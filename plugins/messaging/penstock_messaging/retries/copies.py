@@ -6,6 +6,7 @@ retries keep; and it counts one delivery more.
 """
 
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock import Message, StoredMessage
@@ -75,25 +76,52 @@ def retry_copy(
     """
     if retry_queues <= 0:
         return None
+    copy, pairs = _letter(message, group, message_id)
+    tries, wanted = message.reconsume_times, level or 0
+    if tries >= max_tries or wanted < 0:
+        return copy, text_of(pairs)
+    # Always the same queue for the same message, so that a retry made again after a crash is the same record.
+    copy.topic, copy.queue = retry_topic(group), zlib.crc32(pairs[ORIGIN_ID]) % retry_queues
+    return waiting_copy(copy, text_of(pairs), retry_level(tries, wanted))
+
+
+def lesser_letters(message: StoredMessage, group: str) -> Iterator[tuple[Message, bytes]]:
+    """Yield the dead letter of a message, then the same with one added property less each time.
+
+    For a message whose properties leave no room for those of a retry. The first topic, which a replay needs, is kept longest. If
+    there is not even room for the message's own properties, which another program stored, the last form has none of them: the id
+    leads to the message.
+    """
+    copy, pairs = _letter(message, group, None)
+    yield copy, text_of(pairs)
+    own = pairs_of(stored_text(message))
+    for name in (WAIT, DELAY, ORIGIN_ID, RETRY_TOPIC):
+        if name in own:
+            pairs[name] = own[name]
+        else:
+            pairs.pop(name)
+        yield copy, text_of(pairs)
+    yield copy, stored_text(message)
+    _, pairs = _letter(message, group, None)
+    yield copy, text_of({name: pairs[name] for name in (RETRY_TOPIC, ORIGIN_ID)})
+
+
+def _letter(
+    message: StoredMessage, group: str, message_id: str | None
+) -> tuple[Message, dict[bytes, bytes]]:
+    """Return the dead letter of a message, and its properties."""
     pairs = pairs_of(stored_text(message))
     pairs.setdefault(RETRY_TOPIC, message.topic.encode())
     # As RocketMQ: an origin of blanks is none.
     if not pairs.get(ORIGIN_ID, b"").strip():
         pairs[ORIGIN_ID] = (message_id or message.message_id).encode()
-    pairs[WAIT] = b"false"
-    tries = message.reconsume_times
+    pairs[WAIT], pairs[DELAY] = b"false", b"0"
     copy = Message(
         dead_letter_topic(group), message.body, flag=message.flag, sys_flag=flags_for_copy(message),
         born_time_ms=message.born_time_ms, born_host=message.born_host,
-        reconsume_times=min(tries + 1, _COUNT_MAX), wait=False,
+        reconsume_times=min(message.reconsume_times + 1, _COUNT_MAX), wait=False,
     )  # fmt: skip
-    wanted = level or 0
-    if tries >= max_tries or wanted < 0:
-        pairs[DELAY] = b"0"
-        return copy, text_of(pairs)
-    # Always the same queue for the same message, so that a retry made again after a crash is the same record.
-    copy.topic, copy.queue = retry_topic(group), zlib.crc32(pairs[ORIGIN_ID]) % retry_queues
-    return waiting_copy(copy, text_of(pairs), retry_level(tries, wanted))
+    return copy, pairs
 
 
 def retry_level(tries: int, level: int = 0) -> int:

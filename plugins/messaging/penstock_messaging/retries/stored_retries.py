@@ -1,10 +1,18 @@
 """How refused messages are stored in this store: as the group's configuration says, and with their topics declared."""
 
+from collections.abc import Iterator
+
 from penstock import Message, StoredMessage
 from penstock_messaging.configuration.parts import Configuration
 from penstock_messaging.delays.delivery import Delivery
 from penstock_messaging.delays.levels import level_of
-from penstock_messaging.retries.copies import dead_letter_topic, origin, retry_copy, retry_topic
+from penstock_messaging.retries.copies import (
+    dead_letter_topic,
+    lesser_letters,
+    origin,
+    retry_copy,
+    retry_topic,
+)
 
 Copy = tuple[Message, bytes]
 
@@ -33,6 +41,13 @@ class StoredRetries:
         if copy.topic != dead_letter_topic(group):
             self._levels.add(level_of(copy.queue))
         return made
+
+    def letters(self, message: StoredMessage, group: str) -> Iterator[Copy]:
+        """Yield a message as a dead letter, with less and less of the properties that a copy adds."""
+        for copy, text in lesser_letters(message, group):
+            assert copy.queue is not None
+            self._configuration.topics.ensure(copy.topic, copy.queue)
+            yield copy, text
 
     def origin(self, message: StoredMessage) -> tuple[str, int]:
         """Return the id of the message that a copy was first made of, and how often it was retried."""
