@@ -273,7 +273,9 @@ class Journal:
                         raise self._failed(error) from error
                     self._synced = self._sequence
                 self.refuse("it was handed back to the group")
-            self._file.close()
+            # A sync that began before the refusal, and a fold, still use the file.
+            with self._syncs, self._folding:
+                self._file.close()
 
     # --- refusing
 
@@ -302,10 +304,11 @@ class Journal:
         return StorageError(str(known))
 
     def _failed(self, error: OSError) -> Exception:
-        self._refusal = StorageError(
-            f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed back; "
-            f"messages without a recorded answer are handed out again"
-        )
+        if self._refusal is None:
+            self._refusal = StorageError(
+                f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed back; "
+                f"messages without a recorded answer are handed out again"
+            )
         return self._refused()
 
     # --- new files
@@ -344,8 +347,10 @@ class Journal:
         if self._position - self._folded < _FOLD_BYTES or not self._folding.acquire(blocking=False):
             return
         try:
-            # With the lock, `_begin_anew` does not go over to another file, and what is before the position is written.
-            self._fold(self._position)
+            # With the lock, `_begin_anew` does not go over to another file, nobody closes it, and what is before the position is
+            # written.
+            if self._refusal is None:
+                self._fold(self._position)
         except OSError:
             # The next new file needs it, and says so.
             self._state, self._folded, self._last = None, 0, None
