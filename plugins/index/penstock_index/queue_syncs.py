@@ -6,6 +6,7 @@ once; it also waits for other programs' writes there. `penstock.files.volume` de
 syncs.
 """
 
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Syncs:
             self._volume = self._files.volume(folder)
 
     def sync(self, files: Collection[Path], folders: Collection[Path]) -> None:
-        """Make files and folders durable; a file that was removed needs no sync. Raises `OSError` on failure."""
+        """Make files and folders durable; what was removed meanwhile needs no sync. Raises `OSError` on failure."""
         volume = self._volume
         # Sorted, so that a replay of a crash has the same order.
         left, folders_left = sorted(files, key=str), sorted(folders, key=str)
@@ -48,7 +49,9 @@ class Syncs:
         for path in left:
             self._pool.sync(path)
         for folder in folders_left:
-            self._files.sync_folder(folder)
+            # Removed with its topic, meanwhile: that its name is gone is for a sync of the folder above.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_folder(folder)
 
     def close(self) -> None:
         """Close the file system."""

@@ -55,6 +55,18 @@ def test_a_file_that_is_gone_needs_no_sync(disk: SimulatedDisk) -> None:
     syncs(disk, 0).sync(paths, [])
 
 
+@pytest.mark.parametrize("volume_from", [0, 1])
+def test_a_folder_that_is_gone_needs_no_sync(disk: SimulatedDisk, volume_from: int) -> None:
+    gone = FOLDER / "topic"
+    disk.make_folder(gone)
+    path = gone / "0"
+    disk.create(path).pwrite(b"x", 0)
+    made = syncs(disk, volume_from)
+    disk.remove(path)
+    disk.remove_folder(gone)
+    made.sync([path], [gone, FOLDER])
+
+
 @pytest.mark.parametrize(("call", "volume_from"), [("sync", 0), ("sync_volume", 1), ("sync_folder", 0)])  # fmt: skip
 def test_what_fails_is_an_error(disk: SimulatedDisk, call: str, volume_from: int) -> None:
     paths, made = written(disk, 2), syncs(disk, volume_from)
