@@ -371,9 +371,10 @@ def late_moves(story: Story, move_s: float) -> Iterator[str]:
     """The queues of a killed owner have another one soon, unless another member is killed or stopped meanwhile.
 
     The time counts anew from each such event, since the queue may just then have belonged to that member; it does not count while
-    any member is stopped: a stopped member keeps its share.
+    any member is stopped: a stopped member keeps its share. A queue whose topic is deleted is not there to be taken.
     """
     calm = CalmTimes(story)
+    deletions = [event.at_ns for event in story.events if event.kind == "deleted"]
     for place in story.by_place:
         holdings = story.holdings(place)
         for at, holding in enumerate(holdings):
@@ -381,6 +382,9 @@ def late_moves(story: Story, move_s: float) -> Iterator[str]:
             if holding.process not in story.killed or holding.back_ns < died_ns:
                 continue
             taken_ns = holdings[at + 1].from_ns if at + 1 < len(holdings) else calm.last_ns
+            if place[1] in story.deleted:
+                gone = (each for each in deletions if each > holding.from_ns)
+                taken_ns = min(taken_ns, next(gone, END_NS))
             waited_s = calm.longest_ns(place[0], died_ns, taken_ns) / SECOND_NS
             if waited_s > move_s:
                 yield f"{_name(place)} of {holding.process}, which was killed, had no owner for {waited_s:.1f} s"

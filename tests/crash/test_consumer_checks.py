@@ -464,3 +464,16 @@ def test_a_trace_is_read_while_it_is_written(tmp_path: Path) -> None:
         assert reader.new() == []
         file.write(b'ed", "at_ns": 7}\n')
     assert [(e.kind, e.at_ns) for e in reader.new()] == [("acked", 7)]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_queue_whose_topic_was_deleted_is_not_there_to_be_taken(is_deleted: bool) -> None:
+    told = Told()("joined", "m1")("joined", "m2")("taken", "m1", epoch=1)("killed", "m1")
+    if is_deleted:
+        told("deleted", "writer")
+    told.wait(9)("taken", "m2", epoch=2)
+    story = Story(told.events, {"plain": RULES["plain"]}, deleted=("orders",))
+    found = [*consumer_checks.late_moves(story, 5)]
+    assert [text.partition(", had")[0] for text in found] == (
+        [] if is_deleted else ["plain/orders/0 of m1, which was killed"]
+    )
