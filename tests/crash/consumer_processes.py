@@ -165,7 +165,7 @@ class Consuming:
                 self._answer(message)
             consumer.resume(TOPIC)
         is_ending = (self.store.path.parent / "stop").exists()
-        if not GROUPS[self.group].moved or is_ending or self.chance.random() > 0.05:
+        if not GROUPS[self.group].moved or is_ending or self.chance.random() > 0.2:
             return
         queue = self.chance.randrange(QUEUES)
         committed = self.store.committed_offset(self.group, TOPIC, queue) or 0
