@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,30 @@ def test_the_thread_begins_with_the_first_delayed_message(shop: Shop) -> None:
     assert not shop.has_thread
     shop.put(b"y", 5)
     assert shop.has_thread
+
+
+def test_a_signal_handler_may_put_a_delayed_message_within_another_put(shop: Shop) -> None:
+    delivery, begun = shop.delivery, list[Any]()
+    whole = delivery._context.spawn
+
+    def spawn(name: str, step: Any, wakes: Any = None) -> Any:
+        if not begun:
+            begun.append(None)
+            shop.put(b"handler", 1)
+        made = whole(name, step, wakes)
+        begun.append(made)
+        return made
+
+    delivery._context = attrs.evolve(delivery._context, spawn=spawn)
+    # In a thread, since a lock that it waits for would never be released.
+    thread = threading.Thread(target=shop.put, args=[b"main", 1], daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    # The handler's thread is the one, and the other one has ended.
+    assert delivery._worker is begun[1] is not begun[2]
+    shop.run(after_ms=1000)
+    assert sorted(shop.bodies()) == [b"handler", b"main"]
 
 
 def test_the_thread_begins_at_opening_only_if_messages_wait(shop: Shop) -> None:

@@ -72,8 +72,8 @@ class Delivery:
         self._offsets = DelayOffsets(context)
         self._store: OpenStore | None = None
         self._worker: Stoppable | None = None
-        # Guards the fields below; held for moments only.
-        self._guard = threading.Lock()
+        # Guards the fields below; held for moments only. A signal handler may put while its thread holds it.
+        self._guard = threading.RLock()
         # When the latest message of a level that is being put will be due; the store may not have it yet.
         self._expected: dict[int, int] = {}
         # When the worker runs next; 0 while it runs.
@@ -139,7 +139,11 @@ class Delivery:
     def _start(self) -> None:
         """Start the thread unless it runs; the caller holds the guard."""
         if self._worker is None:
-            self._worker = self._context.spawn("penstock-deliver", self._step)
+            made = self._context.spawn("penstock-deliver", self._step)
+            # A signal handler may have been faster.
+            self._worker = self._worker or made
+            if self._worker is not made:
+                made.stop()
 
     # --- figures
 
