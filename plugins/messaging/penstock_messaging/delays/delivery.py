@@ -138,12 +138,17 @@ class Delivery:
 
     def _start(self) -> None:
         """Start the thread unless it runs; the caller holds the guard."""
-        if self._worker is None:
-            made = self._context.spawn("penstock-deliver", self._step)
-            # A signal handler may have been faster.
-            self._worker = self._worker or made
-            if self._worker is not made:
-                made.stop()
+        if self._has_worker():
+            return
+        made = self._context.spawn("penstock-deliver", self._step)
+        if self._has_worker():
+            # A signal handler was faster.
+            made.stop()
+        else:
+            self._worker = made
+
+    def _has_worker(self) -> bool:
+        return self._worker is not None
 
     # --- figures
 
