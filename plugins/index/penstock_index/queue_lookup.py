@@ -179,9 +179,13 @@ class QueueLookUp(QueueIndex):
         folder = queue.folder
         if not (self._files.is_folder(folder.topic_folder) and self._files.is_folder(folder.folder)):  # fmt: skip
             return None
-        if before is None or not queue.add_appended(log_min):
-            queue.reload(log_min)
-            self._queues[topic, number] = queue
+        try:
+            if before is None or not queue.add_appended(log_min):
+                queue.reload(log_min)
+                self._queues[topic, number] = queue
+        except FileNotFoundError:
+            # Removed with its topic since the look at its folder.
+            return None
         return None if self._is_removed(topic, queue) else queue
 
     def _is_removed(self, topic: str, queue: Queue) -> bool:

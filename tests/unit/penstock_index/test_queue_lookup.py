@@ -1,5 +1,6 @@
 """What a consume queue dispatcher answers, of its own queues and of those that another process writes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def test_a_reader_sees_that_files_were_taken_away(log: WrittenLog, tmp_path: Pat
     for path in (tmp_path / "consumequeue" / "topic-0" / "0").iterdir():
         path.unlink()
     assert other.max_offset("topic-0", 0) == 0
+
+
+@pytest.mark.parametrize("has_read", [False, True])
+def test_a_folder_that_goes_while_a_reader_looks_is_a_queue_that_is_not_there(
+    log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_read: bool
+) -> None:
+    filled(log, tmp_path).flush()
+    other = reader(tmp_path)
+    if has_read:
+        assert other.max_offset("topic-0", 0) > 0
+    shutil.rmtree(tmp_path / "consumequeue" / "topic-0")
+    # As if the folders had gone right after this.
+    monkeypatch.setattr(other._files, "is_folder", lambda _: True)
+    assert other.ends("topic-0", 0) == (0, 0)
+    assert len(other.entries("topic-0", 0, 0, 10).sizes) == 0
 
 
 def test_a_place_is_one_entry_and_none_beyond_the_end(log: WrittenLog, tmp_path: Path) -> None:
