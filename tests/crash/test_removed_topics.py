@@ -189,7 +189,7 @@ def test_a_log_that_lost_its_tail_keeps_the_messages_put_after_that(tmp_path: Pa
 def test_a_removal_whose_offsets_cannot_be_written_misses_no_message_later(
     call: str, tmp_path: Path
 ) -> None:
-    """The disk was full: the removed topic's offsets stayed, and the group passed over the messages of a new one."""
+    """The disk was full: the removed topic's offsets stayed, and the group skipped the messages of a new one."""
     path, files = tmp_path / "s", FaultyFiles()
     store = penstock.open(path, environ={}, files=files, **SETTINGS)
     fill(store, "a", "old", 50)

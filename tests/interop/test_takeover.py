@@ -139,6 +139,16 @@ def first_turn(story: Story, broker: Broker) -> None:
     broker.send(*story.messages("one soon unsaved", delay_level=1))
     taken += of_client("billing", broker.consume("billing", "orders", 3))
     broker.send(*story.messages("one unread"))
+    end_turn(story, broker, taken, before)
+
+
+def end_turn(
+    story: Story,
+    broker: Broker,
+    taken: list[Delivery],
+    before: dict[str, dict[tuple[str, int], int]],
+) -> None:
+    """Check what a broker's turn has shown, end it, and check the offsets that it saved at a close."""
     story.turn(taken, before)
     story.take_in(of_broker(broker, story.root))
     story.end(broker)
@@ -200,11 +210,7 @@ def third_turn(story: Story, broker: Broker) -> None:
     broker.save()
     broker.send(*story.messages("three unsaved"))
     taken += of_client("billing", broker.consume("billing", "orders", 1))
-    story.turn(taken, before)
-    story.take_in(of_broker(broker, story.root))
-    story.end(broker)
-    if not story.is_killed:
-        story.check_offsets(taken, before)
+    end_turn(story, broker, taken, before)
 
 
 def last_turn(story: Story) -> None:

@@ -288,7 +288,7 @@ class Engine:
         except CorruptionError:
             raise
         except StorageError as error:
-            # Groups would pass over the messages of a new topic of the same name. The next opening sets their offsets back.
+            # Groups would skip the messages of a new topic of the same name. The next opening sets their offsets back.
             raise self.flusher.fail(
                 f"topic {topic} was removed, but not the offsets of groups in it ({error})"
             ) from error

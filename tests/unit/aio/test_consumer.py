@@ -169,13 +169,8 @@ def test_cancellations_neither_lose_nor_double_an_acknowledgement(
                 found = await asyncio.gather(*tasks, return_exceptions=True)
                 assert all(isinstance(each, asyncio.CancelledError) for each in found), found
                 # A message of a poll that was cut short by the cancellation of its task is not answered.
-                consumer.release(
-                    [
-                        each
-                        for each in _out(consumer)
-                        if (each.queue, each.offset) not in acknowledged
-                    ]
-                )
+                left = [m for m in _out(consumer) if (m.queue, m.offset) not in acknowledged]
+                consumer.release(left)
             tasks = [asyncio.create_task(consume(consumer))]
             while len(acknowledged) < number:
                 await asyncio.sleep(0.001)

@@ -136,7 +136,7 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
             path.write_bytes(b"{ \xff")
     with open_store(tmp_path / "s") as store:
         assert store.put("t", b"y").queue_offset == 1
-        # What the marks alone say can be done without, so a file of nonsense is passed over.
+        # What only the marks say is not needed, so a file of nonsense is ignored.
         assert says in caplog.text or names == ("penstock/groups/g/marks",)
         for path in [tmp_path / "s" / name for name in names]:
             if is_folder:
