@@ -129,9 +129,7 @@ def hidden_from(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> 
     return end.offset if end is not None and end.cuts_batch else None
 
 
-def _end_after_crash(
-    files: Files, root: Path, log: SegmentedLog, ranges: Ranges
-) -> LogEnd | None:
+def _end_after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> LogEnd | None:
     """Return the log's end as the next open for writing will find it; None if it scans nothing, or refuses to open."""
     try:
         found = _read_metadata(files, root, is_new=False)
