@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
+`open_store`, `consumer`, `transaction`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
 `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
@@ -82,7 +82,7 @@ from penstock.contracts.index_entries import (
     queue_entries,
     split_entries,
 )
-from penstock.contracts.open_store import MessageWaiter, OpenStore
+from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -93,6 +93,7 @@ from penstock.contracts.segment_writer import (
     store_records,
 )
 from penstock.contracts.topic_config import TopicConfig
+from penstock.contracts.transaction import PutOptions, Transaction
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
@@ -129,10 +130,12 @@ __all__ = [
     "History",
     "KeyIndex",
     "LogView",
+    "MessageBatch",
     "MessageWaiter",
     "NoOptions",
     "OpenStore",
     "Pending",
+    "PutOptions",
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
@@ -144,6 +147,7 @@ __all__ = [
     "Stoppable",
     "Strategy",
     "TopicConfig",
+    "Transaction",
     "Trust",
     "Vote",
     "WorkWakes",

@@ -22,6 +22,7 @@ from penstock.contracts import (
     OpenStore,
     Stoppable,
     TopicConfig,
+    Transaction,
     WorkWakes,
     limits,
 )
@@ -69,7 +70,15 @@ class MessagingExtension(Extension):
     name = "messaging"
     Options = MessagingOptions
     provides = frozenset(
-        {"consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
+        {
+            "consumer",
+            "delete_group",
+            "create_topic",
+            "alter_topic",
+            "delete_topic",
+            "topic_configs",
+            "transaction",
+        }
     )
     options: MessagingOptions
 
@@ -297,6 +306,12 @@ class MessagingExtension(Extension):
         name = checked_group(group, "delete_group")
         self._intake.delete(name)
         self.configuration.groups.delete(name)
+
+    def transaction(self) -> Transaction:
+        """Implement `Store.transaction`."""
+        from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
+
+        return BatchTransaction(self.store)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""
