@@ -27,7 +27,9 @@ STORE = 77
 def decision(number: int, *ranges: tuple[int, int]) -> Decision:
     """Return a decision about two queues."""
     acks = QueueAcks("billing", "orders", 3, 1 << 32, 5, 2, ranges or ((number, number + 1),))
-    return Decision(number, 1000 + number, (acks, QueueAcks("g|\u00e4", "%RETRY%g", 0, 0, 1, 0, ((0, 9),))))
+    return Decision(
+        number, 1000 + number, (acks, QueueAcks("g|\u00e4", "%RETRY%g", 0, 0, 1, 0, ((0, 9),)))
+    )
 
 
 def begun(root: Path, files: Files | None = None) -> DecisionFile:
@@ -47,7 +49,9 @@ def found(root: Path) -> list[int]:
 def test_what_is_decided_is_read(tmp_path: Path) -> None:
     assert read_decisions(Files(), tmp_path) == FoundDecisions()
     made = begun(tmp_path)
-    some = [decision(number, (number, number + 3), (1 << 40, (1 << 40) + 1)) for number in (1, 2, 3)]
+    some = [
+        decision(number, (number, number + 3), (1 << 40, (1 << 40) + 1)) for number in (1, 2, 3)
+    ]
     for each in some:
         made.append(each)
     assert read_decisions(Files(), tmp_path) == FoundDecisions(STORE, tuple(some))
@@ -139,9 +143,8 @@ def hostile_rows() -> list[list[object]]:
         for value in wrong
         if not (at < 2 and value == "g")
     ]
-    for ranges in ([[2, 2]], [[5, 1]], [[1, 3], [2, 4]], [[1, 2], [2, 3], [0, 1]], [[1]], 7, [[-1, 4]]):
-        rows.append([*ACKS[:6], ranges])
-    return rows
+    ranges: list[object] = [[[2, 2]], [[5, 1]], [[1, 3], [2, 4]], [[1, 2], [2, 3], [0, 1]], [[1]], 7, [[-1, 4]]]
+    return rows + [[*ACKS[:6], each] for each in ranges]
 
 
 def test_a_hostile_entry_with_a_correct_crc_decides_nothing() -> None:
@@ -152,7 +155,15 @@ def test_a_hostile_entry_with_a_correct_crc_decides_nothing() -> None:
         read = parse_decisions(begin + entry(text) + good)
         assert [each.id for each in read.decisions] == [9], row
         assert "no decision" in read.trouble
-    for text in (b"[]", b"{", b'{"id":1}', b'{"dropped":"1"}', b"[" * 100_000, b'{"store":0}', b"\xff"):
+    for text in (
+        b"[]",
+        b"{",
+        b'{"id":1}',
+        b'{"dropped":"1"}',
+        b"[" * 100_000,
+        b'{"store":0}',
+        b"\xff",
+    ):
         read = parse_decisions(begin + entry(text) + good)
         assert [each.id for each in read.decisions] == [9], text
         assert read.trouble, text
