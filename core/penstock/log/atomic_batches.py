@@ -18,6 +18,11 @@ Copies of a record never have its mark.
 
 from typing import NamedTuple
 
+from penstock.format.columns import RecordColumns
+from penstock.format.record import BLANK_SIZE
+from penstock.log.scan import Checks, scan_segment
+from penstock.log.segmented_log import SegmentedLog
+
 _MARK, _DECIDED, _FIRST, _RESERVED = 1 << 63, 1 << 62, 1 << 61, 1 << 60
 _BITS = 30
 _LOW = (1 << _BITS) - 1
@@ -69,3 +74,56 @@ def read_mark(number: int) -> Mark | None:
         fits = end > 0 and (is_decided or high == 0)
         return Mark(True, is_decided, 0, end, high) if fits else None
     return Mark(False, is_decided, high, end, 0) if high < end else None
+
+
+def find_incomplete(log: SegmentedLog, last: int, end: int, number: int) -> int | None:
+    """Return the log offset of the batch that the log's last record belongs to if the end of the batch is missing.
+
+    Args:
+        log: the log.
+        last: the log offset of the last valid record.
+        end: the log offset after it, where the valid records end.
+        number: PREPAREDTRANSACTIONOFFSET of that record.
+
+    Returns:
+        None if the record has no mark, its batch is whole, or not all records from the batch's first one on are its records.
+    """
+    segment, mark = log.find(last), read_mark(number)
+    if segment is None or mark is None:
+        return None
+    start = last - segment.base_offset if mark.is_first else mark.start
+    is_possible = end - segment.base_offset < mark.end <= segment.capacity - BLANK_SIZE
+    if not is_possible or (not mark.is_first and mark.start >= last - segment.base_offset):
+        return None
+    begin = segment.base_offset + start
+    run, reached = BatchRun(start, mark), begin
+    for records, reached, _ in scan_segment(log, segment, begin, end, Checks(log.coverage)):  # noqa: B007 - the last one counts
+        if not run.has_all(records):
+            return None
+    return begin if reached == end else None
+
+
+class BatchRun:
+    """The records of one batch, checked in the order of the log. Not thread-safe."""
+
+    def __init__(self, start: int, mark: Mark) -> None:
+        """`start` is the batch's position, `mark` that of any of its records."""
+        decision = 0 if mark.is_decided else None
+        self._mark = mark
+        self._other = batch_marks(start, mark.end, decision)[1]
+        self._time_ms: int | None = None
+
+    def has_all(self, records: RecordColumns) -> bool:
+        """Return whether the next records belong to the batch, by their marks and store times."""
+        if len(records) == 0:
+            return True
+        numbers, times = records.prepared_offsets, records.store_times_ms
+        if self._time_ms is None:
+            self._time_ms = int(times[0])
+            first = read_mark(int(numbers[0]))
+            if first is None or not first.is_first or first.end != self._mark.end:
+                return False
+            if first.is_decided != self._mark.is_decided:
+                return False
+            numbers = numbers[1:]
+        return bool((numbers == self._other).all() and (times == self._time_ms).all())

@@ -23,7 +23,13 @@ from penstock.log.queue_continuity import Due, QueueGenerations
 from penstock.log.read_back import is_filler
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog, Witness
-from penstock.recovery.log_end import LogEnd, check_corruption, find_end, foreign_start
+from penstock.recovery.log_end import (
+    LogEnd,
+    check_corruption,
+    find_end,
+    foreign_start,
+    without_part_of_batch,
+)
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
 
@@ -103,15 +109,36 @@ def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int
 
     Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
     """
+    end = _end_after_crash(files, root, log, ranges)
+    return end.offset if end is not None and end.dirty_bytes else None
+
+
+def hidden_from(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
+    """Return the log offset from which valid records are not shown to readers; None if all are.
+
+    They belong to an atomic batch that the last writer, Penstock, could not complete; the next open for writing cuts it off.
+    Otherwise as `torn_end`.
+    """
+    try:
+        if not penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
+            return None
+        end = _end_after_crash(files, root, log, ranges)
+    except (FormatVersionError, OSError):
+        # Reads report what cannot be read.
+        return None
+    return end.offset if end is not None and end.cuts_batch else None
+
+
+def _end_after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> LogEnd | None:
+    """Return the log's end as the next open for writing will find it; None if it scans nothing, or refuses to open."""
     try:
         found = _read_metadata(files, root, is_new=False)
         if not found.was_abnormal or not log.segments:
             return None
         found.ranges = ranges
-        end = _find_end(log, found, found.state.dispatched)
+        return _find_end(log, found, found.state.dispatched)
     except (CorruptionError, FormatVersionError, OffsetError):
         return None
-    return end.offset if end.dirty_bytes else None
 
 
 def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
@@ -177,7 +204,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
-    return end
+    return without_part_of_batch(log, end, start, least_ms, durable)
 
 
 def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) -> int:

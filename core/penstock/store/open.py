@@ -51,6 +51,7 @@ from penstock.log.log_tail import LogTail
 from penstock.log.log_view import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
+from penstock.read.hidden_batch import hide_part_of_batch
 from penstock.recovery.foreign_content import check_foreign, foreign_in
 from penstock.recovery.inspection import OpenState, inspect_store
 from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
@@ -262,6 +263,7 @@ class Opener(Choices):
         dispatchers = self.dispatchers(context)
         watch_coverage(self.files, self.root, log)
         use_entries(log, dispatchers)
+        hide_part_of_batch(self.files, self.root, log)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         logger.info(
             "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",

@@ -44,6 +44,7 @@ from penstock.log.commit_log import STOPPED
 from penstock.log.decided import decided_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
+from penstock.read.hidden_batch import ShownQueues
 from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
@@ -98,6 +99,8 @@ class Store(Reader, Producer):
         self.not_understood = tuple(not_understood)
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
+        if log.hidden_from is not None:
+            queue_index = ShownQueues(queue_index, log)
         super().__init__(
             log,
             queue_index,
