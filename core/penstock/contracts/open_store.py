@@ -57,14 +57,14 @@ class MessageBatch(Protocol):
         Raises `MessageTooLargeError` if the batch would not fit into one segment.
         """
 
-    def shorten(self, count: int) -> None:
-        """Remove the records after the first `count`."""
+    def add_many(self, messages: Iterable[Message]) -> None:
+        """Check messages as `put_many` does, and add all of them; if this raises, the batch is as before."""
 
-    def append(self, *, wait: bool = False, decision: int | None = None) -> Sequence[Receipt]:
+    def append(self, *, wait: bool | None = None, decision: int | None = None) -> Sequence[Receipt]:
         """Append all messages as one atomic batch; returns their receipts. The batch cannot be used afterwards.
 
         Args:
-            wait: wait as a put does, under a flush policy that makes puts wait.
+            wait: whether to wait as a put does, under a flush policy that makes puts wait; None if a message requests it.
             decision: the number of the decision that belongs to the batch; `decided_batches` finds it by the low 30 bits.
         """
 

@@ -31,7 +31,7 @@ _TWO_64 = 1 << 64
 DECISION_MASK = _LOW
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """What the mark of one record says.
 
     Attributes:
@@ -63,7 +63,7 @@ def is_mark(number: int) -> bool:
     return number < 0
 
 
-def read_mark(number: int) -> Mark | None:
+def read_mark(number: int) -> BatchMark | None:
     """Return what a PREPAREDTRANSACTIONOFFSET says if it is a well-formed mark; otherwise None."""
     bits = number + _TWO_64
     if number >= 0 or bits & _RESERVED:
@@ -72,8 +72,8 @@ def read_mark(number: int) -> Mark | None:
     high, end = bits >> _BITS & _LOW, bits & _LOW
     if is_first:
         fits = end > 0 and (is_decided or high == 0)
-        return Mark(True, is_decided, 0, end, high) if fits else None
-    return Mark(False, is_decided, high, end, 0) if high < end else None
+        return BatchMark(True, is_decided, 0, end, high) if fits else None
+    return BatchMark(False, is_decided, high, end, 0) if high < end else None
 
 
 def find_incomplete(log: SegmentedLog, last: int, end: int, number: int) -> int | None:
@@ -106,7 +106,7 @@ def find_incomplete(log: SegmentedLog, last: int, end: int, number: int) -> int 
 class BatchRun:
     """The records of one batch, checked in the order of the log. Not thread-safe."""
 
-    def __init__(self, start: int, mark: Mark) -> None:
+    def __init__(self, start: int, mark: BatchMark) -> None:
         """`start` is the batch's position, `mark` that of any of its records."""
         decision = 0 if mark.is_decided else None
         self._mark = mark

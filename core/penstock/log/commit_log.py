@@ -240,11 +240,8 @@ class CommitLog:
                 places = [
                     (piece.first, piece.segment.base_offset + piece.position) for piece in planned
                 ]
-                rest_mark = 0
-                if atomic and (len(batch) > 1 or decision is not None):
-                    position = planned[0].position
-                    first_mark, rest_mark = batch_marks(position, position + batch.size, decision)
-                batch.stamp(places, now, first_mark, rest_mark)
+                marks = _marks_of(batch, planned[0].position, decision) if atomic else (first_mark,)
+                batch.stamp(places, now, *marks)
                 pieces = planned
                 self._writing_ms = now
                 self.tail.write_pieces(pieces, data)
@@ -329,3 +326,10 @@ class CommitLog:
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """Return the records in [start, stop) as batches; a record must begin at `start`. See `read_batches`."""
         return read_batches(self.log, start, stop, check_crc=self.checks_crc)
+
+
+def _marks_of(batch: Batch, position: int, decision: int | None) -> tuple[int, int]:
+    """Return the marks of the first and the other records of an atomic batch; 0 if it needs none."""
+    if len(batch) == 1 and decision is None:
+        return 0, 0
+    return batch_marks(position, position + batch.size, decision)

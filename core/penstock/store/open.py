@@ -51,8 +51,8 @@ from penstock.log.log_tail import LogTail
 from penstock.log.log_view import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
-from penstock.read.hidden_batch import hide_part_of_batch
 from penstock.recovery.foreign_content import check_foreign, foreign_in
+from penstock.recovery.hidden_batch import hide_part_of_batch
 from penstock.recovery.inspection import OpenState, inspect_store
 from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
 from penstock.recovery.restore import (

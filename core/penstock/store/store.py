@@ -44,10 +44,10 @@ from penstock.log.commit_log import STOPPED
 from penstock.log.decided import decided_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
-from penstock.read.hidden_batch import ShownQueues
 from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
+from penstock.recovery.hidden_batch import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
 from penstock.runtime.waking import Waiter, Wakes, WorkWaiter

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from penstock import Message, Receipt
 from penstock.contracts import OpenStore, PutOptions
 from penstock.contracts.consumer import AnsweredMessages
-from penstock.errors import MessageError, TransactionEndedError
-from penstock.write.validation import check_messages, check_wait, listed
+from penstock.errors import TransactionEndedError
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.held_acks import HeldAcks
@@ -29,7 +28,6 @@ class BatchTransaction:
         self._batch = store.message_batch()
         self._is_open = False
         self._has_ended = False
-        self._waits = False
         self._receipts: Sequence[Receipt] = ()
 
     @property
@@ -42,32 +40,13 @@ class BatchTransaction:
         message = Message(topic, body, **options)
         with self._lock:
             self._check_open("put")
-            waits = check_wait(message.wait)
             self._batch.add(message)
-            self._waits = self._waits or waits
 
     def put_many(self, messages: Iterable[Message]) -> None:
         """See `Transaction.put_many`."""
-        given = listed(messages)
-        check_messages(given)
         with self._lock:
             self._check_open("put_many")
-            waits = any(check_wait(each.wait) for each in given)
-            count = len(self._batch)
-            try:
-                for number, message in enumerate(given):
-                    self._add(message, number)
-            except BaseException:
-                self._batch.shorten(count)
-                raise
-            self._waits = self._waits or waits
-
-    def _add(self, message: Message, number: int) -> None:
-        try:
-            self._batch.add(message)
-        except MessageError as error:
-            error.add_note(f"it is message {number} of the call; none of them was added")
-            raise
+            self._batch.add_many(messages)
 
     def ack(self, messages: AnsweredMessages) -> None:
         """See `Transaction.ack`."""
@@ -104,6 +83,6 @@ class BatchTransaction:
                 if held is not None:
                     held.give_back()
             elif held is None:
-                self._receipts = self._batch.append(wait=self._waits)
+                self._receipts = self._batch.append()
             else:
-                self._receipts = self._deciding().commit(self._batch, held, wait=self._waits)
+                self._receipts = self._deciding().commit(self._batch, held)

@@ -124,13 +124,8 @@ class Deciding:
 
     # --- a transaction ends
 
-    def commit(self, batch: MessageBatch, held: HeldAcks, *, wait: bool) -> Sequence[Receipt]:
+    def commit(self, batch: MessageBatch, held: HeldAcks) -> Sequence[Receipt]:
         """Store the messages of a batch and acknowledge others; returns the receipts, when all of it is certain.
-
-        Args:
-            batch: the messages; there may be none.
-            held: what is acknowledged.
-            wait: as for `MessageBatch.append`.
 
         Raises:
             LostQueueError: a queue was lost meanwhile; nothing was stored, and nothing acknowledged.
@@ -142,7 +137,7 @@ class Deciding:
         made = self._decided(batch, held)
         receipts: Sequence[Receipt] = ()
         try:
-            receipts = batch.append(wait=wait, decision=made.decision.id)
+            receipts = batch.append(decision=made.decision.id)
             self._store.flush()
             made.outcome = Outcome.STORED
         except _REFUSED:
