@@ -4,6 +4,7 @@ A crash comes before each call of a story on a simulated disk, and before each c
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from penstock import Message, Store
 from penstock.contracts import ConsumedMessage, Consumer
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
+from penstock_messaging.extension import MessagingExtension
 
 ROOT = Path("/store")
 GROUP, SOURCE, TARGETS = "billing", "in", ("out", "more")
@@ -78,7 +80,7 @@ class Tale:
             getattr(self, name)()
         self.disk.plan.watch = None
 
-    def take(self) -> list[ConsumedMessage]:
+    def take(self) -> Sequence[ConsumedMessage]:
         """Take up to three messages."""
         return self.consumer.poll(self.chance.randint(1, 3), 0)
 
@@ -111,7 +113,9 @@ class Tale:
 
     def full(self) -> None:
         """Remove what is over from the file, as a full one does."""
-        deciding = self.store.extension("messaging")._parts.get("deciding")  # type: ignore[union-attr]
+        messaging = self.store.extension("messaging")
+        assert isinstance(messaging, MessagingExtension)
+        deciding = messaging._parts.get("deciding")
         if deciding is not None:
             deciding._is_stale = True
             deciding.step()
@@ -190,7 +194,8 @@ def test_an_input_is_consumed_if_and_only_if_its_outputs_are_there(seed: int) ->
     tale = Tale(seed)
     tale.run()
     assert tale.done
-    found, count = [], 0
+    found: list[tuple[object, ...]] = []
+    count = 0
     for number, moment in enumerate(tale.moments):
         # Others are explored by the tests of groups and of batches.
         rare = 3 if "decisions" in moment.call else 10
