@@ -52,10 +52,10 @@ def _fail(store: Store, given: Sequence[ConsumedMessage]) -> None:
 def main(path: str, seed: str) -> None:
     """Move messages without end."""
     store = penstock.open(path, retention=[])
+    _say("ready")
     for number in range(2):
         threading.Thread(target=_move, args=(store, f"{seed} {number}"), daemon=True).start()
     chance = Random(seed)
-    _say("ready")
     count = 0
     while True:
         count += 1

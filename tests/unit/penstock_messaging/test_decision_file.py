@@ -143,7 +143,15 @@ def hostile_rows() -> list[list[object]]:
         for value in wrong
         if not (at < 2 and value == "g")
     ]
-    ranges: list[object] = [[[2, 2]], [[5, 1]], [[1, 3], [2, 4]], [[1, 2], [2, 3], [0, 1]], [[1]], 7, [[-1, 4]]]
+    ranges: list[object] = [
+        [[2, 2]],
+        [[5, 1]],
+        [[1, 3], [2, 4]],
+        [[1, 2], [2, 3], [0, 1]],
+        [[1]],
+        7,
+        [[-1, 4]],
+    ]
     return rows + [[*ACKS[:6], each] for each in ranges]
 
 

@@ -297,8 +297,11 @@ class Deciding:
         with self._lock:
             some = [each for each in self._open.values() if not each.is_busy]
         try:
+            # First of all of them: the queue of one may be that of another one as well.
             for each in some:
-                self._settle(each)
+                self._find_open_outcome(each)
+            for each in some:
+                self._hand_on(each)
             if self._is_stale:
                 self._remove_stale()
             self._trouble = ""
@@ -311,19 +314,24 @@ class Deciding:
         with self._lock:
             return self._is_stale or any(not each.is_recorded for each in self._open.values())
 
-    def _settle(self, each: OpenDecision) -> None:
-        if each.outcome is Outcome.UNKNOWN:
-            if each.held is None and not self._those(each, lacking):
-                # What is acknowledged was stored before.
-                each.outcome = Outcome.STORED
-            else:
-                self._find_outcome(each)
-                self._carry_out(each)
+    def _find_open_outcome(self, each: OpenDecision) -> None:
+        if each.outcome is not Outcome.UNKNOWN:
+            return
+        if each.held is None and not self._those(each, lacking):
+            # What is acknowledged was stored before.
+            each.outcome = Outcome.STORED
+        else:
+            self._find_outcome(each)
+            self._carry_out(each)
+
+    def _hand_on(self, each: OpenDecision) -> None:
+        """Let the next owners of its queues take over what a decision says, if its owners have not recorded it."""
         if each.outcome is Outcome.STORED and not each.is_recorded:
             # Also what a journal has: it may not be on disk.
             for acks in self._those(each, _counts):
                 self._record(acks)
             each.is_recorded = not self._those(each, _counts)
+            self._is_stale |= each.is_recorded
 
     def _those(
         self, each: OpenDecision, holds: Callable[[QueueAcks, Settled], object]
