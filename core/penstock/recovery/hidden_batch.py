@@ -1,32 +1,49 @@
-"""The part of an atomic batch that a killed writer left at the log's end: not shown to readers until a writer cuts it off.
+"""The part of an atomic batch that a killed writer left: not shown to readers until the next open for writing.
 
-A store that is opened read-only after a power cut may have the first records of a batch, and queue entries of them. The next
-open for writing cuts them off. From then on the log has other records at these places, so nothing is hidden any more.
+A store that is opened read-only after a crash may have the first records of a batch at the log's end, or queue entries of
+some records of a batch. The next open for writing cuts off the former, and adds entries for the latter. Until then readers
+see nothing from where the first such batch begins, or from where the log will be cut. Then nothing is hidden any more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from penstock.contracts import QueueBounds, QueueEntries, QueueIndex, Trust
+from penstock.contracts import Context, Dispatcher, QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.durability.progress import Progress
 from penstock.durability.written_ranges import known_ranges
 from penstock.errors import FormatVersionError
 from penstock.files import Files
+from penstock.format.arrays import np
+from penstock.format.columns import RecordColumns
+from penstock.log.atomic_batches import read_mark
+from penstock.log.batches import read_batches
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.inspection import hidden_from
+from penstock.recovery.inspection import doubtful_tail
 
 # Entries that are read at once, from a queue's end backwards.
 _CHUNK = 512
 
 
-def hide_part_of_batch(files: Files, root: Path, log: SegmentedLog) -> None:
+def hide_part_of_batch(
+    context: Context, log: SegmentedLog, dispatchers: Sequence[Dispatcher]
+) -> None:
     """Set what `log` hides, in a store that is opened read-only; nothing if a process has it open for writing."""
+    files, root = context.files, context.root
     lock = root / "lock"
     if files.is_locked(lock) or not files.exists(root / "abort"):
         return
     sequence = _sequence(files, root)
-    begin = hidden_from(files, root, log, known_ranges(files, root, log))
+    tail = doubtful_tail(files, root, log, known_ranges(files, root, log))
+    if tail is None:
+        return
+    start, end = tail
+    index = next(each for each in dispatchers if isinstance(each, QueueIndex))
+    queues = _Queues(index, context.removed_before)
+    begin = _first_in_part(log, start, end.offset, queues)
+    if begin is None and end.dirty_bytes:
+        # Valid records after a torn one may be of its batch.
+        begin = end.offset
     if begin is None:
         return
 
@@ -37,6 +54,46 @@ def hide_part_of_batch(files: Files, root: Path, log: SegmentedLog) -> None:
         return begin
 
     log.hidden_from = still
+
+
+class _Queues:
+    """Which records the queues have. Not thread-safe."""
+
+    def __init__(self, index: QueueIndex, removed_before: Callable[[str], int]) -> None:
+        self._index = index
+        self._removed_before = removed_before
+
+    def have(self, records: RecordColumns) -> set[bool]:
+        """Return whether some of these records have their queue entry, and whether some lack it; not of removed topics."""
+        names, numbers = records.topics
+        columns = (numbers, records.queues, records.queue_offsets, records.log_offsets)
+        found = set[bool]()
+        for name, queue, ordinal, at in zip(*(each.tolist() for each in columns), strict=True):
+            topic = names[name].decode(errors="surrogateescape")
+            if at >= self._removed_before(topic):
+                place = self._index.place(topic, queue, ordinal)
+                found.add(place is not None and place[0] == at)
+        return found
+
+
+def _first_in_part(log: SegmentedLog, start: int, stop: int, queues: _Queues) -> int | None:
+    """Return where the first batch in [start, stop) begins of which the queues have a part; None if there is none."""
+    begin, has = 0, set[bool]()
+    for batch in read_batches(log, start, stop, check_crc=True):
+        columns = batch.columns
+        marked = np.flatnonzero(columns.prepared_offsets < 0)
+        for row, number in zip(
+            marked.tolist(), columns.prepared_offsets[marked].tolist(), strict=True
+        ):
+            mark = read_mark(number)
+            if mark is None:
+                continue
+            if mark.is_first:
+                begin, has = int(columns.log_offsets[row]), set()
+            has |= queues.have(columns.rows(slice(row, row + 1)))
+            if len(has) > 1:
+                return begin
+    return None
 
 
 def _sequence(files: Files, root: Path) -> int:

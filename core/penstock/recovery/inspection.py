@@ -61,6 +61,7 @@ class OpenState:
     saved_to: str | None = None
     rewritten: int = 0
     scanned_from: int = 0
+    searched_from: int = 0
     ranges: Ranges = NO_RANGES
     summaries: dict[str, bytes] = attrs.Factory(dict)
 
@@ -109,36 +110,38 @@ def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int
 
     Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
     """
-    end = _end_after_crash(files, root, log, ranges)
-    return end.offset if end is not None and end.dirty_bytes else None
+    found = _after_crash(files, root, log, ranges)
+    return found.end.offset if found is not None and found.end.dirty_bytes else None
 
 
-def hidden_from(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
-    """Return the log offset from which valid records are not shown to readers; None if all are.
+def doubtful_tail(
+    files: Files, root: Path, log: SegmentedLog, ranges: Ranges
+) -> tuple[int, LogEnd] | None:
+    """Return the range of the log that the next open for writing will scan, and dispatch again; None if there is none.
 
-    They belong to an atomic batch that the last writer, Penstock, could not complete; the next open for writing cuts it off.
-    Otherwise as `torn_end`.
+    That is where it begins, and the end. None, too, if the last writer was not Penstock; otherwise as `torn_end`.
     """
     try:
         if not penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
             return None
-        end = _end_after_crash(files, root, log, ranges)
+        found = _after_crash(files, root, log, ranges)
     except (FormatVersionError, OSError):
         # Reads report what cannot be read.
         return None
-    return end.offset if end is not None and end.cuts_batch else None
+    return None if found is None else (found.searched_from, found.end)
 
 
-def _end_after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> LogEnd | None:
-    """Return the log's end as the next open for writing will find it; None if it scans nothing, or refuses to open."""
+def _after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> OpenState | None:
+    """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses to open."""
     try:
         found = _read_metadata(files, root, is_new=False)
         if not found.was_abnormal or not log.segments:
             return None
         found.ranges = ranges
-        return _find_end(log, found, found.state.dispatched)
+        found.end = _find_end(log, found, found.state.dispatched)
     except (CorruptionError, FormatVersionError, OffsetError):
         return None
+    return found
 
 
 def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
@@ -194,6 +197,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         found.is_ours, durable = False, 0
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.scanned_from = start if durable == 0 else durable
+    found.searched_from = start
     least_ms = _least_known_ms(found)
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(

@@ -263,7 +263,7 @@ class Opener(Choices):
         dispatchers = self.dispatchers(context)
         watch_coverage(self.files, self.root, log)
         use_entries(log, dispatchers)
-        hide_part_of_batch(self.files, self.root, log)
+        hide_part_of_batch(context, log, dispatchers)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         logger.info(
             "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",
