@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -68,7 +69,12 @@ class Slow:
     def __enter__(self) -> None:
         self.transaction.__enter__()
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.begun.set()
         assert self.may_end.wait(60)
         self.transaction.__exit__(kind, error, trace)
