@@ -34,7 +34,7 @@ def test_messages_are_stored_together_when_the_block_ends(store: Store) -> None:
             tx.put("t", b"1", tag="a", keys=["k"], properties={"p": "v"}, flag=3)
             tx.put_many([Message("t", b"2"), Message("u", b"3")])
             assert bodies(store) == []
-            assert tx.receipts == ()
+            assert len(tx.receipts) == 0
         assert [each.queue_offset for each in tx.receipts] == [0, 1, 0]
         assert bodies(store) == [b"1", b"2"]
         first = next(store.scan("t"))

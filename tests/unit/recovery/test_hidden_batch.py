@@ -19,8 +19,8 @@ SEGMENT = ROOT / "commitlog" / f"{0:020d}"
 
 def opened(disk: SimulatedDisk, *, read_only: bool = False) -> Store:
     if read_only:
-        return open_store(ROOT, files=disk, clock=disk.clock, read_only=True)
-    return open_store(ROOT, files=disk, clock=disk.clock, spawn=InlineWorkers(), flush="none")
+        return open_store(ROOT, files=disk, read_only=True)
+    return open_store(ROOT, files=disk, spawn=InlineWorkers(), flush="none")
 
 
 def killed(*, missing: str) -> tuple[SimulatedDisk, int]:

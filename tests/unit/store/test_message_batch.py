@@ -16,7 +16,8 @@ SEGMENT = 16384
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "s", **{"geometry.segment_bytes": SEGMENT})
+    given: dict[str, Any] = {"geometry.segment_bytes": SEGMENT}
+    return open_store(tmp_path / "s", **given)
 
 
 def bodies(store: Store, topic: str = "t") -> list[bytes]:
@@ -49,8 +50,9 @@ def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
         batch = store.message_batch()
         batch.add(Message("t", b"1"))
         size = batch.size
-        refused: list[Any] = [
-            Message("a/b", b""), Message("t", b"", queue=-1), Message("t", "text"), Message("t", b"", wait="no"),
+        wrong: Any = "no"
+        refused = [
+            Message("a/b", b""), Message("t", b"", queue=-1), Message("t", wrong), Message("t", b"", wait=wrong),
             Message("t", b"x" * SEGMENT), Message("t", b"", delay_level=-1), Message("t", b"", prepared_offset=-5),
         ]  # fmt: skip
         for message in refused:
