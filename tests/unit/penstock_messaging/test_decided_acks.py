@@ -16,7 +16,7 @@ from penstock_messaging.transactions.decided_acks import (
     lacking,
 )
 from penstock_messaging.transactions.decision_file import (
-    Decision,
+    AckDecision,
     DecisionFile,
     QueueAcks,
     decision_path,
@@ -62,7 +62,7 @@ def test_a_reader_knows_that_the_writer_must_say_it(tmp_path: Path) -> None:
     assert elsewhere.ranges("g", "t", 0, settled()) == ()
     file = DecisionFile(Files(), tmp_path, 7)
     file.replace(())
-    file.append(Decision(1, 0, (ACKS,)))
+    file.append(AckDecision(1, 0, (ACKS,)))
     assert elsewhere.ranges("g", "t", 0, settled()) is None
     assert elsewhere.ranges("g", "t", 0, settled((0, 30))) == ()
     assert elsewhere.ranges("g", "t", 1, settled()) == ()
@@ -73,8 +73,8 @@ def test_a_reader_knows_that_the_writer_must_say_it(tmp_path: Path) -> None:
 def test_a_reader_guesses_nothing_of_a_corrupt_file(tmp_path: Path) -> None:
     file = DecisionFile(Files(), tmp_path, 7)
     file.replace(())
-    file.append(Decision(1, 0, (ACKS,)))
-    file.append(Decision(2, 0, (ACKS,)))
+    file.append(AckDecision(1, 0, (ACKS,)))
+    file.append(AckDecision(2, 0, (ACKS,)))
     raw = bytearray(decision_path(tmp_path).read_bytes())
     raw[80] ^= 1
     decision_path(tmp_path).write_bytes(raw)

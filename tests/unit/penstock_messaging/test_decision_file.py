@@ -12,7 +12,7 @@ from penstock.format.crc32c import crc32c
 from penstock.testing import FaultyFiles
 from penstock_messaging.transactions import decision_file
 from penstock_messaging.transactions.decision_file import (
-    Decision,
+    AckDecision,
     DecisionFile,
     FoundDecisions,
     QueueAcks,
@@ -24,10 +24,10 @@ from penstock_messaging.transactions.decision_file import (
 STORE = 77
 
 
-def decision(number: int, *ranges: tuple[int, int]) -> Decision:
+def decision(number: int, *ranges: tuple[int, int]) -> AckDecision:
     """Return a decision about two queues."""
     acks = QueueAcks("billing", "orders", 3, 1 << 32, 5, 2, ranges or ((number, number + 1),))
-    return Decision(
+    return AckDecision(
         number, 1000 + number, (acks, QueueAcks("g|\u00e4", "%RETRY%g", 0, 0, 1, 0, ((0, 9),)))
     )
 

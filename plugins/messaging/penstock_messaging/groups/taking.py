@@ -133,31 +133,23 @@ class Groups:
         if lock is None:
             return None
         try:
-            settled = self.settled(group, topic, queue, end)
-            path = paths.journal(topic, queue)
-            _check_counts(settled, path)
-            if settled.note:
-                logger.log(
-                    level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
-                    group, topic, queue, settled.note,
-                )  # fmt: skip
+            settled = self._usable(group, topic, queue, end)
             decided = self.decided(group, topic, queue, settled)
             if decided is None:
                 lock.release()
                 return None
-            base = begin() if settled.base is None else settled.base
             head = Head(
                 self.store_id, settled.life, settled.epoch + 1, settled.committed, settled.moved
             )
             state = settled.fold or Fold(head.store, head.life, head.epoch, head.seen)
             state.acked += decided
-            state.raise_base(base)
+            state.raise_base(begin() if settled.base is None else settled.base)
             if end is not None:
                 state.clip(end)
             state.number = settled.number
             position = state.position()
             journal = Journal(
-                files, path, (topic, queue), head, state,
+                files, paths.journal(topic, queue), (topic, queue), head, state,
                 lambda: taken_in(self.mark(group, topic, queue), head.life, topic, queue),
             )  # fmt: skip
         except BaseException:
@@ -167,6 +159,17 @@ class Groups:
             topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake,
             lambda: self.life(topic) == head.life >> VOIDED_BITS,
         )  # fmt: skip
+
+    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> Settled:
+        """Return what is known of a queue, and log what is dropped; raises `CorruptionError` for numbers that cannot be."""
+        settled = self.settled(group, topic, queue, end)
+        _check_counts(settled, self.paths(group).journal(topic, queue))
+        if settled.note:
+            logger.log(
+                level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                group, topic, queue, settled.note,
+            )  # fmt: skip
+        return settled
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder durably; once that is done, a later call only looks whether it is still there."""

@@ -40,7 +40,7 @@ from penstock_messaging.groups.position import Settled
 from penstock_messaging.groups.taking import Groups
 from penstock_messaging.transactions.decided_acks import about, is_passed, lacking
 from penstock_messaging.transactions.decision_file import (
-    Decision,
+    AckDecision,
     DecisionFile,
     FoundDecisions,
     QueueAcks,
@@ -63,7 +63,7 @@ _REFUSED = (
 
 
 # Before it is known what is decided.
-_NONE = Decision(0, 0, ())
+_NONE = AckDecision(0, 0, ())
 
 
 class Outcome(Enum):
@@ -87,7 +87,7 @@ class OpenDecision:
         is_recorded: all acknowledgements were recorded by the owners of the queues; otherwise the next owners add them.
     """
 
-    decision: Decision
+    decision: AckDecision
     held: HeldAcks | None = None
     is_busy: bool = False
     outcome: Outcome = Outcome.UNKNOWN
@@ -180,7 +180,7 @@ class Deciding:
                 if not file.is_open or file.is_full:
                     file.replace(self._kept())
                 self._last_id = (self._last_id or self._first_id()) + 1
-                made.decision = Decision(self._last_id, batch.log_end, acks)
+                made.decision = AckDecision(self._last_id, batch.log_end, acks)
                 self._open[self._last_id] = made
             file.append(made.decision)
         except BaseException as error:
@@ -355,7 +355,7 @@ class Deciding:
 
     # --- the file
 
-    def _kept(self) -> list[Decision]:
+    def _kept(self) -> list[AckDecision]:
         """Forget the decisions that are over, and return the others; the caller has the lock."""
         self._open = {
             number: each for number, each in self._open.items() if not self._is_over(each)

@@ -81,7 +81,7 @@ class QueueAcks:
 
 
 @attrs.frozen
-class Decision:
+class AckDecision:
     """That acknowledgements count if a batch is in the log."""
 
     id: int
@@ -100,7 +100,7 @@ class FoundDecisions:
     """
 
     store: int = 0
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[AckDecision, ...] = ()
     trouble: str = ""
 
 
@@ -122,7 +122,7 @@ def read_decisions(files: Files, root: Path) -> FoundDecisions:
 
 def parse_decisions(raw: bytes) -> FoundDecisions:
     """Return what the bytes of a file say; never raises."""
-    found: dict[int, Decision] = {}
+    found: dict[int, AckDecision] = {}
     store = position = 0
     trouble = ""
     while position < len(raw):
@@ -173,7 +173,7 @@ def _crc(text: bytes) -> int:
     return crc32c(len(text).to_bytes(4, "little") + text)
 
 
-def _take(text: bytes, found: dict[int, Decision]) -> int:
+def _take(text: bytes, found: dict[int, AckDecision]) -> int:
     """Add what an entry says to `found`; return the store's id if it says that, else 0."""
     table: dict[str, Any] = json.loads(text)
     if "store" in table:
@@ -181,7 +181,7 @@ def _take(text: bytes, found: dict[int, Decision]) -> int:
     if "dropped" in table:
         found.pop(_whole(table["dropped"], 1, NUMBER_MAX), None)
         return 0
-    made = Decision(
+    made = AckDecision(
         _whole(table["id"], 1, NUMBER_MAX), _whole(table["log"], 0, _LIFE_MAX),
         tuple(map(_acks, table["acks"])),
     )  # fmt: skip
@@ -227,7 +227,7 @@ def _entry(table: dict[str, Any]) -> bytes:
     return made + bytes(-len(made) % _ALIGN)
 
 
-def _decided(decision: Decision) -> bytes:
+def _decided(decision: AckDecision) -> bytes:
     rows = [attrs.astuple(each, recurse=False) for each in decision.acks]
     return _entry({"id": decision.id, "log": decision.log_offset, "acks": rows})
 
@@ -258,7 +258,7 @@ class DecisionFile:
         """Whether decisions can be appended; if not, `replace` must be called first."""
         return self._file is not None
 
-    def append(self, decision: Decision) -> None:
+    def append(self, decision: AckDecision) -> None:
         """Append a decision; returns when it is on disk. After an `OSError` the file is closed, and must be replaced."""
         entry = _decided(decision)
         with self._appends:
@@ -305,7 +305,7 @@ class DecisionFile:
         # Another thread may be in its sync: the object is closed when that has returned.
         self._file = None
 
-    def replace(self, kept: Iterable[Decision]) -> None:
+    def replace(self, kept: Iterable[AckDecision]) -> None:
         """Write a new file with these decisions, durably, in place of the old one."""
         data = b"".join([_entry({"store": self._store_id}), *map(_decided, kept)])
         room = len(data) + _ROOM + -len(data) % _ROOM
