@@ -51,6 +51,10 @@ class FakeQueue:
         self.is_lost = True
 
     @property
+    def turn(self) -> tuple[int, int, int]:
+        return 0, self.epoch, 0
+
+    @property
     def lost_reason(self) -> str:
         return "a test took it" if self.is_lost else "it was handed back" if self.is_back else ""
 

@@ -38,6 +38,7 @@
         - ForkedStoreError         a child process tried to use its parent's store
         - ConsumerClosedError      the consumer was closed
         - LostQueueError           a consumer answered a message of a queue that it no longer has
+        - AlreadyAnsweredError     a message has an answer already, or is part of a transaction
         - QueueHeldError           a queue is held by a consumer; names its process
         - TransactionEndedError    a transaction was used outside of its `with` block
         - ReadOnlyError            the store was opened for reading
@@ -494,6 +495,19 @@ class LostQueueError(StorageError):
         super().__init__(
             f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
             f"message may be handed out again, to this consumer or another one"
+        )
+
+
+class AlreadyAnsweredError(StorageError):
+    """A message cannot be answered now: a transaction acknowledges it, or it has an answer, or was handed out again."""
+
+    def __init__(self, topic: str, queue: int, offset: int) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.offset = offset
+        super().__init__(
+            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call: a transaction acknowledges it "
+            f"at its end, it was answered before, or it was handed out again after ack_wait; nothing was recorded"
         )
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from penstock.aio.consumer import AsyncConsumer, completed
+from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumerOptions
 from penstock.message import Message, ReadResult, Receipt
@@ -80,6 +81,10 @@ class AsyncStore:
     ) -> Sequence[Receipt]:
         """Append many messages; see `Store.put_many`."""
         return await self.call(self.store.put_many, list(messages), atomic=atomic)
+
+    def transaction(self) -> AsyncTransaction:
+        """Return a transaction, for an `async with` block; see `Store.transaction`."""
+        return AsyncTransaction(self.store.transaction(), self._jobs)
 
     async def read(
         self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"

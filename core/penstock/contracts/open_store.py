@@ -47,6 +47,10 @@ class MessageBatch(Protocol):
     def size(self) -> int:
         """Bytes of all records."""
 
+    @property
+    def log_end(self) -> int:
+        """The log offset at which the log ends now: the batch will begin there or after it."""
+
     def add(self, message: Message) -> None:
         """Check a message as `put` does, and add it; if this raises, the batch is as before.
 

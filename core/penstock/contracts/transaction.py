@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypedDict, Unpack
 
+from penstock.contracts.consumer import AnsweredMessages
 from penstock.message import Message, Receipt
 
 
@@ -60,6 +61,20 @@ class Transaction(Protocol):
     def put_many(self, messages: Iterable[Message]) -> None:
         """Check messages as `Store.put_many` does, and add all of them to the transaction, or none if this raises."""
 
+    def ack(self, messages: AnsweredMessages) -> None:
+        """Acknowledge one message of a consumer, or many, when the block ends: if and only if the messages put here are stored.
+
+        They are held until then: no other answer to them is taken, and `ack_wait` does not end. If the transaction fails, they are
+        given back as if this had not been called: they can be answered, and have their whole `ack_wait`. A transaction without
+        messages to store acknowledges as `Consumer.ack` does.
+
+        Raises:
+            ArgumentError: one is not a message that a group's consumer of this store object has handed out; none is held.
+            AlreadyAnsweredError: one has an answer, is part of a transaction, or was handed out again; none is held.
+            LostQueueError: this consumer no longer has the queue of one; none is held.
+            TransactionEndedError: the block has ended, or has not begun.
+        """
+
     def __enter__(self) -> Self:
         """Begin."""
 
@@ -69,7 +84,7 @@ class Transaction(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Store all messages, or drop them after an exception; if this raises, nothing was stored.
+        """Store all messages, or drop them after an exception; if this raises, nothing was stored and nothing acknowledged.
 
         Only after a failure of the disk during the flush, the outcome is open until the store is opened again: it then has
         all messages, or none.

@@ -34,6 +34,11 @@ class StoreBatch:
         """Bytes of all records."""
         return self._batch.size
 
+    @property
+    def log_end(self) -> int:
+        """See `MessageBatch.log_end`."""
+        return self._writer().log.end_offset
+
     def add(self, message: Message) -> None:
         """See `MessageBatch.add`."""
         self._writer()

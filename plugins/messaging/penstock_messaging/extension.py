@@ -5,7 +5,7 @@ imported and made at its first use.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from penstock_messaging.configuration.parts import Configuration
     from penstock_messaging.consuming.open_consumers import OpenConsumers
     from penstock_messaging.delays.delivery import Delivery
+    from penstock_messaging.groups.fold import Range
     from penstock_messaging.groups.intake import Intake
-    from penstock_messaging.groups.taking import Groups
+    from penstock_messaging.groups.position import Settled
+    from penstock_messaging.groups.taking import DecidedRanges, Groups
+    from penstock_messaging.transactions.deciding import Deciding
 
 logger = get_logger(__name__)
 
@@ -137,11 +140,38 @@ class MessagingExtension(Extension):
             from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
 
             made = Groups(self.context, self.store, life=self.store.topic_life)
-            if not self.context.read_only:
+            if self.context.read_only:
+                made.decided = self._decided_elsewhere()
+            else:
                 made.on_refused = self._wake_intake
+                made.decided = self._decided
             return made
 
         found: Groups = self._part("groups", make)
+        return found
+
+    def _decided_elsewhere(self) -> "DecidedRanges":
+        from penstock_messaging.transactions.decided_acks import DecidedElsewhere  # noqa: PLC0415 - see the module
+
+        return DecidedElsewhere(self.context.files, self.context.root).ranges
+
+    def _decided(
+        self, group: str, topic: str, queue: int, settled: "Settled"
+    ) -> "Sequence[Range] | None":
+        """Return what transactions have decided about a queue that its journal lacks: nothing, if there were none."""
+        known: Deciding | None = self._parts.get("deciding")
+        return () if known is None else known.ranges(group, topic, queue, settled)
+
+    @property
+    def deciding(self) -> "Deciding":
+        """The decisions of transactions; only where the store is open for writing."""
+
+        def make() -> "Deciding":
+            from penstock_messaging.transactions.deciding import Deciding  # noqa: PLC0415 - see the module
+
+            return Deciding(self.context, self.store, lambda: self.groups, self._wake_intake)
+
+        found: Deciding = self._part("deciding", make)
         return found
 
     @property
@@ -209,9 +239,20 @@ class MessagingExtension(Extension):
             # Puts and reads need nothing of groups.
             logger.warning("this store can have no consumers, and all else works: %s", error)
         self._wakes = store.work_wakes()
+        self._recover_decisions()
         self._take_in()
         # Members in other processes may form the first group later.
         self._watcher = self.context.spawn("penstock-intake", self._take_in, self._wakes)
+
+    def _recover_decisions(self) -> None:
+        """Take up what transactions of an earlier process have acknowledged, before any consumer gets a message."""
+        try:
+            if self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions"):
+                self.deciding.recover()
+        except (PenstockError, OSError) as error:
+            logger.warning(
+                "what transactions have acknowledged is not taken up, and all but consumers works: %s", error
+            )  # fmt: skip
 
     def _has_groups(self) -> bool:
         return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
@@ -223,6 +264,13 @@ class MessagingExtension(Extension):
             watcher.wake()
 
     def _take_in(self) -> float | None:
+        """Do what is left of transactions, and take in what consumers have answered; see `_take_in_answers`."""
+        deciding: Deciding | None = self._parts.get("deciding")
+        has_left = deciding is not None and deciding.step()
+        pause_s = self._take_in_answers()
+        return INTERVAL_S if pause_s is None and has_left else pause_s
+
+    def _take_in_answers(self) -> float | None:
         """Take in what consumers have answered; return the seconds until the next call, None if it must be woken.
 
         A failure is logged once, and tried again: what is broken in the files of groups does not keep a store from being opened.
@@ -249,6 +297,8 @@ class MessagingExtension(Extension):
         if watcher is not None:
             watcher.stop()
             self._take_in()
+        if "deciding" in parts:
+            parts["deciding"].end()
         if "delivery" in parts:
             parts["delivery"].detach()
         if "configuration" in parts:
@@ -311,7 +361,7 @@ class MessagingExtension(Extension):
         """Implement `Store.transaction`."""
         from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
 
-        return BatchTransaction(self.store)
+        return BatchTransaction(self.store, lambda: self.deciding)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.contracts.deliveries import of_one_flight, open_offsets
-from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError, StorageError
+from penstock.errors import (
+    AlreadyAnsweredError,
+    ArgumentError,
+    ArgumentTypeError,
+    LostQueueError,
+    StorageError,
+)
 from penstock.format import arguments
 from penstock_messaging.consuming.consumed_message import DONE, HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
-from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight
+from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -21,6 +27,15 @@ DEAD_LETTER, BY_RULE = -1, 0
 _ORDERED_PAUSE_MS = 1000
 
 Tickets = list[tuple[QueueRight, int]]
+
+
+class BoundAcks(NamedTuple):
+    """The acknowledgements of one queue that are part of a transaction."""
+
+    topic: str
+    queue: int
+    turn: Turn
+    offsets: list[int]
 
 
 class RetryRules:
@@ -87,6 +102,8 @@ class Answers:
             raise _foreign("ack", message)
         with self._lock:
             opened = flight.open
+            if self._in_flight.bound:
+                self._check_unbound([message])
             if message.offset in opened:
                 flight.ticket = ticket = self._recorded(flight, (message.offset,))
                 self._in_flight.finish(message)
@@ -130,6 +147,7 @@ class Answers:
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
+            self._check_unbound(given)
             over = self._over(given)
             for flight, some in by_flight.items():
                 offsets = open_offsets(some, flight.open)
@@ -160,6 +178,7 @@ class Answers:
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
+            self._check_unbound(given)
             over = self._over(given)
             for message in given:
                 if not message.flight.is_over and self._in_flight.is_current(message):
@@ -193,6 +212,7 @@ class Answers:
     def release(self, given: list[HandedMessage]) -> None:
         """Make messages ready again that are handed out."""
         with self._lock:
+            self._check_unbound(given)
             self._in_flight.release(given)
 
     def extend(self, given: list[HandedMessage]) -> None:
@@ -201,6 +221,92 @@ class Answers:
             now_ns = self._now_ns()
             for message in given:
                 self._in_flight.extend(message, now_ns)
+
+    def _check_unbound(self, given: Iterable[HandedMessage]) -> None:
+        """Raise `AlreadyAnsweredError` for a message that is part of a transaction; nothing was recorded yet."""
+        if self._in_flight.bound:
+            for message in given:
+                if self._in_flight.is_bound(message):
+                    raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+
+    # --- part of a transaction
+
+    def bind(self, given: Sequence[HandedMessage]) -> None:
+        """Bind messages to a transaction, all or none.
+
+        Raises:
+            AlreadyAnsweredError: one has an answer, is bound already, or was handed out again.
+            LostQueueError: the queue of one is lost.
+        """
+        with self._lock:
+            now_ns, done = self._now_ns(), []
+            try:
+                for message in given:
+                    self._bind_one(message)
+                    done.append(message)
+            except BaseException:
+                for message in done:
+                    self._in_flight.give_back(message, now_ns)
+                raise
+
+    def _bind_one(self, message: HandedMessage) -> None:
+        if message.flight.is_over and message.state != DONE:
+            self._check_lost([message.flight])
+        if not self._in_flight.bind(message):
+            raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+
+    def bound_acks(self, given: Sequence[HandedMessage]) -> list[BoundAcks]:
+        """Return what the acknowledgements of bound messages are, by queue; raises `LostQueueError` if one is lost."""
+        by_flight: dict[QueueFlight, list[int]] = {}
+        for message in given:
+            by_flight.setdefault(message.flight, []).append(message.offset)
+        with self._lock:
+            found = []
+            for flight, offsets in by_flight.items():
+                turn = flight.owned.turn
+                if flight.is_over or flight.owned.is_lost or turn is None:
+                    reason = flight.owned.lost_reason or "the consumer went on elsewhere in it"
+                    raise self._consumer.forked or LostQueueError(
+                        flight.topic, flight.queue, reason
+                    )
+                found.append(BoundAcks(flight.topic, flight.queue, turn, sorted(offsets)))
+            return found
+
+    def record_bound(self, given: Sequence[HandedMessage]) -> tuple[Tickets, list[Exception]]:
+        """Record the acknowledgements of bound messages; return what is to be synced, and what has failed.
+
+        A queue whose journal fails is lost: its next owner finds the acknowledgements in the decision.
+        """
+        by_flight: dict[QueueFlight, list[HandedMessage]] = {}
+        for message in given:
+            by_flight.setdefault(message.flight, []).append(message)
+        tickets: Tickets = []
+        failures: list[Exception] = []
+        with self._lock:
+            for flight, some in by_flight.items():
+                if flight.is_over:
+                    # After a `seek`, answers to earlier messages do nothing.
+                    if flight.is_lost:
+                        failures.append(LostQueueError(flight.topic, flight.queue))
+                    continue
+                try:
+                    flight.ticket = self._recorded(flight, sorted(each.offset for each in some))
+                except (OSError, StorageError) as error:
+                    failures.append(error)
+                    self._held.lose(flight)
+                    continue
+                flight.is_unsynced = True
+                tickets.append((flight.owned, flight.ticket))
+                for message in some:
+                    self._in_flight.finish_bound(message)
+        return tickets, failures
+
+    def give_back(self, given: Iterable[HandedMessage]) -> None:
+        """Make bound messages handed out as before: their transaction has failed."""
+        with self._lock:
+            now_ns = self._now_ns()
+            for message in given:
+                self._in_flight.give_back(message, now_ns)
 
     def _over(self, given: Iterable[HandedMessage]) -> list[QueueFlight]:
         """Return the queues that are gone and in which a message had no answer before; in a forked child, all that are gone."""

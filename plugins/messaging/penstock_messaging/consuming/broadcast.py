@@ -30,6 +30,7 @@ def selected(store: OpenStore, selection: TopicSelection) -> set[tuple[str, int]
 class BroadcastQueue:
     """A queue that every broadcast consumer has (`QueueRight`)."""
 
+    turn = None
     is_lost = False
     lost_reason = ""
 

@@ -9,8 +9,9 @@ from penstock.contracts.deliveries import Delivery
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
 
-# The states of a delivery. One that is over was handed out again, or will be, as another object; or its queue is gone.
-READY, OUT, DONE, OVER = range(4)
+# The states of a delivery. One that is over was handed out again, or will be, as another object; or its queue is gone. One that
+# is bound was handed out, and its acknowledgement is part of a transaction that has not ended.
+READY, OUT, DONE, OVER, BOUND = range(5)
 
 RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 

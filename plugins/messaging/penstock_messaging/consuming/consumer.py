@@ -25,7 +25,13 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock_messaging.consuming.answers import Answers, RetryRules, checked_level
+from penstock_messaging.consuming.answers import (
+    Answers,
+    BoundAcks,
+    RetryRules,
+    Tickets,
+    checked_level,
+)
 from penstock_messaging.consuming.consumed_message import OUT, OVER, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
@@ -394,6 +400,32 @@ class GroupConsumer:
         """Restart `ack_wait`; see `contracts.Consumer.extend`."""
         self._answers.extend(self._answers.checked("extend", messages))
 
+    # --- answers that a transaction gives
+
+    def is_of(self, store: OpenStore) -> bool:
+        """Return whether this is a consumer of an open store: of this object, not of another one of the same folder."""
+        return self._store is store
+
+    def bind(self, messages: list[HandedMessage]) -> None:
+        """Bind messages to a transaction, all or none; see `Answers.bind`."""
+        self._check()
+        self._answers.bind(messages)
+
+    def bound_acks(self, messages: list[HandedMessage]) -> list[BoundAcks]:
+        """Return what the acknowledgements of bound messages are, by queue; see `Answers.bound_acks`."""
+        return self._answers.bound_acks(messages)
+
+    def record_bound(self, messages: list[HandedMessage]) -> tuple[Tickets, list[Exception]]:
+        """Record the acknowledgements of bound messages; see `Answers.record_bound`."""
+        recorded = self._answers.record_bound(messages)
+        self._answered()
+        return recorded
+
+    def give_back(self, messages: list[HandedMessage]) -> None:
+        """Make bound messages handed out as before."""
+        self._answers.give_back(messages)
+        self._answered()
+
     def _answered(self) -> None:
         """Let another thread have what an answer made room for."""
         self._waits_for_answer = False
@@ -453,14 +485,17 @@ class GroupConsumer:
 
     def pending(self) -> list[Pending]:
         """Return the messages that are handed out; see `contracts.Consumer.pending`."""
+        wait_ns = int(self.options.ack_wait * 1e9)
         with self._lock:
             now_ns = self._now_ns()
+            # No time ends what is bound to a transaction.
+            bound = dict.fromkeys(self._in_flight.bound, now_ns + wait_ns)
             return [
                 Pending(
                     each.flight.topic, each.flight.queue, each.offset,
                     (now_ns - each.since_ns) / 1e9, max(until_ns - now_ns, 0) / 1e9,
                 )
-                for each, until_ns in self._in_flight.out.items()
+                for each, until_ns in (bound | self._in_flight.out).items()
             ]  # fmt: skip
 
     # --- the end

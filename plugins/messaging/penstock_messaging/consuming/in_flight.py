@@ -1,12 +1,13 @@
 """Which messages a consumer has fetched, handed out and not got an answer for. No file, no clock, no lock.
 
 A message goes from fetched (`READY`) to handed out (`OUT`) to done (`DONE`), or back when it is released or its time is over;
-each time that it is handed out it is a new `ConsumedMessage`, so that a late answer is told from an answer in time.
+each time that it is handed out it is a new `ConsumedMessage`, so that a late answer is told from an answer in time. While its
+acknowledgement is part of a transaction that has not ended, it is bound (`BOUND`): no time ends that.
 
 Invariants:
     * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
       even if an interrupt stops one of these functions halfway.
-    * At most `out_max` messages are handed out, and a queue is fetched at most `SPAN_MAX` offsets beyond its base.
+    * At most `out_max` messages are handed out or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base.
     * With `ordered`, at most one message of a queue is ready, waiting for a retry, or handed out.
 
 Not thread-safe: `Consumer` calls it under its lock.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock import StoredMessage
 from penstock.contracts.deliveries import deliver, finish, hand_out
 from penstock_messaging.consuming.consumed_message import (
+    BOUND,
     DONE,
     OUT,
     OVER,
@@ -135,18 +137,21 @@ class InFlight:
 
     Attributes:
         out: what is handed out, to when its time is over in nanoseconds; the earliest first.
+        bound: what was handed out, and is acknowledged by a transaction that has not ended.
     """
 
     def __init__(
         self, *, ack_wait_ns: int, out_max: int, ordered: bool = False, answers: bool = True
     ) -> None:
         self._ack_wait_ns = ack_wait_ns
-        self._out_max = out_max
+        # How many may be handed out, without those that are bound.
+        self._out_max = self._room = out_max
         self._ordered = ordered
         # Without answers, a message is done as soon as it is handed out.
         self._answers = answers
         self._ready: deque[HandedMessage] = deque()
         self.out: dict[HandedMessage, int] = {}
+        self.bound: dict[HandedMessage, None] = {}
         # Messages of an ordered queue that wait for their retry: (when, number, message).
         self._later: list[tuple[int, int, HandedMessage]] = []
         # `expire` has nothing to do before.
@@ -192,7 +197,7 @@ class InFlight:
         if now_ns >= self._due_ns:
             self.expire(now_ns)
         ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
-        found = list(islice(ready, min(limit, self._out_max - len(out))))
+        found = list(islice(ready, min(limit, max(self._room - len(out), 0))))
         if not self._answers or not hand_out(found, READY, OUT, by, now_ns, out, until_ns):
             return []
         self._due_ns = min(self._due_ns, until_ns)
@@ -205,7 +210,7 @@ class InFlight:
         if now_ns >= self._due_ns:
             self.expire(now_ns)
         ready, out = self._ready, self.out
-        if not ready or len(out) >= self._out_max:
+        if not ready or len(out) >= self._room:
             return None
         message = ready[0]
         if message.state != READY or self._is_paused or self._paused:
@@ -237,7 +242,7 @@ class InFlight:
     @property
     def is_full(self) -> bool:
         """Whether as many messages are handed out as may be."""
-        return len(self.out) >= self._out_max
+        return len(self.out) >= self._room
 
     @property
     def has_ready(self) -> bool:
@@ -280,11 +285,13 @@ class InFlight:
 
     def _end(self, message: HandedMessage) -> None:
         self.out.pop(message, None)
+        if message.state == BOUND:
+            self._unbind(message)
         message.state = OVER
 
     def has_out(self, flight: QueueFlight) -> bool:
-        """Return whether messages of a queue are handed out."""
-        return any(each.flight is flight for each in self.out)
+        """Return whether messages of a queue are handed out or bound."""
+        return any(each.flight is flight for out in (self.out, self.bound) for each in out)
 
     def release(self, messages: Iterable[HandedMessage]) -> None:
         """Make messages that are handed out ready again, before all others."""
@@ -340,6 +347,51 @@ class InFlight:
             del self.out[message]
             self.out[message] = now_ns + self._ack_wait_ns
 
+    # --- bound to a transaction
+
+    def bind(self, message: HandedMessage) -> bool:
+        """Bind a message to a transaction; return False if it cannot be: it is done, bound, or was handed out anew."""
+        flight = message.flight
+        current = flight.open.get(message.offset)
+        if current is None or current.state not in (READY, OUT):
+            return False
+        if current is not message:
+            if current.state == OUT:
+                return False
+            # Its time was over, but nobody else has it yet.
+            current.state = OVER
+            flight.open[message.offset] = message
+            if self._ordered:
+                flight.current = message
+        self.out.pop(message, None)
+        message.state = BOUND
+        self.bound[message] = None
+        self._room = self._out_max - len(self.bound)
+        return True
+
+    def _unbind(self, message: HandedMessage) -> None:
+        self.bound.pop(message, None)
+        self._room = self._out_max - len(self.bound)
+
+    def finish_bound(self, message: HandedMessage) -> None:
+        """Mark a message that is bound as done; does nothing if its queue is gone."""
+        if message.state == BOUND:
+            self._unbind(message)
+            self.finish(message)
+
+    def give_back(self, message: HandedMessage, now_ns: int) -> None:
+        """Make a message that is bound one that is handed out, with its whole time."""
+        if message.state == BOUND:
+            self._unbind(message)
+            message.state = OUT
+            self.out[message] = until_ns = now_ns + self._ack_wait_ns
+            self._due_ns = min(self._due_ns, until_ns)
+
+    def is_bound(self, message: HandedMessage) -> bool:
+        """Return whether a message is bound, by this delivery of it or another one."""
+        current = message.flight.open.get(message.offset)
+        return current is not None and current.state == BOUND
+
     # --- after an interrupt
 
     def mend(self, flights: Iterable[QueueFlight], now_ns: int) -> bool:
@@ -351,12 +403,14 @@ class InFlight:
         before = len(self._ready), len(self.out)
         for message in list(self.out):
             if message.state != OUT or message.flight.open.get(message.offset) is not message:
-                # It was released, or is done.
+                # It was released, or is done or bound.
                 del self.out[message]
+        self.bound = {message: None for message in self.bound if message.state == BOUND}
         known = {*self._ready, *self._held, *(message for _, _, message in self._later)}
         for flight in flights:
             if not (flight.is_leaving or flight.is_over):
                 self._mend_queue(flight, known, now_ns)
+        self._room = self._out_max - len(self.bound)
         due_ns = self.due_ns()
         self._due_ns = NEVER_NS if due_ns is None else due_ns
         return before != (len(self._ready), len(self.out))
@@ -372,6 +426,8 @@ class InFlight:
         for message in flight.open.values():
             if message.state == OUT and message not in self.out:
                 self.out[message] = now_ns + self._ack_wait_ns
+            elif message.state == BOUND:
+                self.bound[message] = None
             elif message.state == READY and message not in known:
                 waiting.append(message)
         if not self._ordered:

@@ -24,6 +24,10 @@ class FoundPosition(Protocol):
         """Of an ordered queue, offset to how often the message was refused."""
 
 
+# The life, epoch and event number of a queue's journal (`groups.entries`): which owner has the queue, and since when it counts.
+Turn = tuple[int, int, int]
+
+
 class QueueRight(Protocol):
     """A queue whose right this member has, until `hand_back`. Safe from any thread.
 
@@ -44,6 +48,10 @@ class QueueRight(Protocol):
     @property
     def position(self) -> FoundPosition:
         """How far the group was when this member took the queue."""
+
+    @property
+    def turn(self) -> Turn | None:
+        """What identifies this member's right; None if nothing is recorded of the queue."""
 
     @property
     def is_lost(self) -> bool:

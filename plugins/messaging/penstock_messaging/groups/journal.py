@@ -280,6 +280,11 @@ class Journal:
     # --- refusing
 
     @property
+    def number(self) -> int:
+        """The number of the last event."""
+        return self._number
+
+    @property
     def refusal(self) -> Exception | None:
         """Why nothing more can be appended; None if it can."""
         return self._refusal

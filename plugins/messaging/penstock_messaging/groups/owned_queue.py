@@ -60,6 +60,12 @@ class OwnedQueue:
         """The queue's life, as in its journal."""
         return self._journal.head.life
 
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """The life, epoch and last event of the journal; another owner, or a reset, has other numbers."""
+        head = self._journal.head
+        return head.life, head.epoch, self._journal.number
+
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record that messages are consumed; return a ticket for `sync`.
 

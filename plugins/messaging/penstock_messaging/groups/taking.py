@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from penstock.contracts import Context, OpenStore
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.escape import get_logger
 from penstock_messaging.groups.entries import EPOCH_MAX, NUMBER_MAX
-from penstock_messaging.groups.fold import Fold, Position
+from penstock_messaging.groups.fold import Fold, Position, Range
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.owned_queue import OwnedQueue
@@ -33,6 +33,9 @@ class Neighbour(Protocol):
     wake: Callable[[], None]
 
 
+DecidedRanges = Callable[[str, str, int, Settled], Sequence[Range] | None]
+
+
 class Groups:
     """The groups of one store. Safe from any thread.
 
@@ -40,6 +43,8 @@ class Groups:
         context: of the extension.
         store: the open store.
         life: returns how often a topic was deleted.
+        decided: returns the ranges of a queue that a transaction has acknowledged and its journal lacks; None if that is not known
+            now. By default, nothing.
         on_refused: called after a consumer of this process has refused a message; by default, wakes the writer.
     """
 
@@ -52,6 +57,7 @@ class Groups:
         # Wakes the writer, which is most often another process.
         self._wake = store.work_wakes().wake
         self.on_refused: Callable[[], None] = self._wake
+        self.decided: DecidedRanges = lambda _group, _topic, _queue, _settled: ()
         self._store_id = 0
         self._lock = threading.Lock()
         # Those whose names this process has made durable.
@@ -110,7 +116,7 @@ class Groups:
         self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int], end: int | None = None,
         on_handed_back: Callable[[OwnedQueue], None] = lambda _queue: None,
     ) -> OwnedQueue | None:  # fmt: skip
-        """Take the right to a queue; return None if another consumer has it.
+        """Take the right to a queue; return None if another consumer has it, or what a transaction has decided is not known yet.
 
         Args:
             group: the group.
@@ -127,26 +133,23 @@ class Groups:
         if lock is None:
             return None
         try:
-            settled = self.settled(group, topic, queue, end)
-            path = paths.journal(topic, queue)
-            _check_counts(settled, path)
-            if settled.note:
-                logger.log(
-                    level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
-                    group, topic, queue, settled.note,
-                )  # fmt: skip
-            base = begin() if settled.base is None else settled.base
+            settled = self._usable(group, topic, queue, end)
+            decided = self.decided(group, topic, queue, settled)
+            if decided is None:
+                lock.release()
+                return None
             head = Head(
                 self.store_id, settled.life, settled.epoch + 1, settled.committed, settled.moved
             )
             state = settled.fold or Fold(head.store, head.life, head.epoch, head.seen)
-            state.raise_base(base)
+            state.acked += decided
+            state.raise_base(begin() if settled.base is None else settled.base)
             if end is not None:
                 state.clip(end)
             state.number = settled.number
             position = state.position()
             journal = Journal(
-                files, path, (topic, queue), head, state,
+                files, paths.journal(topic, queue), (topic, queue), head, state,
                 lambda: taken_in(self.mark(group, topic, queue), head.life, topic, queue),
             )  # fmt: skip
         except BaseException:
@@ -156,6 +159,17 @@ class Groups:
             topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake,
             lambda: self.life(topic) == head.life >> VOIDED_BITS,
         )  # fmt: skip
+
+    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> Settled:
+        """Return what is known of a queue, and log what is dropped; raises `CorruptionError` for numbers that cannot be."""
+        settled = self.settled(group, topic, queue, end)
+        _check_counts(settled, self.paths(group).journal(topic, queue))
+        if settled.note:
+            logger.log(
+                level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                group, topic, queue, settled.note,
+            )  # fmt: skip
+        return settled
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder durably; once that is done, a later call only looks whether it is still there."""

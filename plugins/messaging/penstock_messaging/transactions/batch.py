@@ -1,19 +1,28 @@
 """The messages of one `with store.transaction()`: checked when they are put, and appended as one atomic batch at its end."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock import Message, Receipt
 from penstock.contracts import OpenStore, PutOptions
+from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import TransactionEndedError
+
+if TYPE_CHECKING:
+    from penstock_messaging.consuming.held_acks import HeldAcks
+    from penstock_messaging.transactions.deciding import Deciding
 
 
 class BatchTransaction:
     """Implements `contracts.Transaction`. Safe from any thread."""
 
-    def __init__(self, store: OpenStore) -> None:
+    def __init__(self, store: OpenStore, deciding: "Callable[[], Deciding]") -> None:
+        """`deciding` returns what decides about acknowledgements; called if there are any."""
+        self._store = store
+        self._deciding = deciding
+        self._held: HeldAcks | None = None
         # A signal handler may put while its thread does.
         self._lock = threading.RLock()
         self._batch = store.message_batch()
@@ -39,6 +48,17 @@ class BatchTransaction:
             self._check_open("put_many")
             self._batch.add_many(messages)
 
+    def ack(self, messages: AnsweredMessages) -> None:
+        """See `Transaction.ack`."""
+        with self._lock:
+            self._check_open("ack")
+            if self._held is None:
+                # Imported here: most transactions have no part in it.
+                from penstock_messaging.consuming.held_acks import HeldAcks  # noqa: PLC0415 - see above
+
+                self._held = HeldAcks(self._store)
+            self._held.add(messages)
+
     def _check_open(self, call: str) -> None:
         if not self._is_open:
             raise TransactionEndedError(call)
@@ -58,5 +78,11 @@ class BatchTransaction:
     ) -> None:
         with self._lock:
             self._is_open, self._has_ended = False, True
-            if kind is None:
+            held, self._held = self._held, None
+            if kind is not None:
+                if held is not None:
+                    held.give_back()
+            elif held is None:
                 self._receipts = self._batch.append()
+            else:
+                self._receipts = self._deciding().commit(self._batch, held)

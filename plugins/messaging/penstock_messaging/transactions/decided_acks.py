@@ -1,0 +1,64 @@
+"""Decided acknowledgements that the journal of a queue lacks: since a crash came between, or its journal could not be written.
+
+A decision speaks of one owner's turn in a queue: it says nothing any more once the queue was taken anew, or the group was set
+elsewhere in it. Whoever takes a queue must therefore know what is decided about the turn before, which is what this module says.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from penstock.errors import CorruptionError
+from penstock.files import Files
+from penstock_messaging.groups.fold import Range, merged
+from penstock_messaging.groups.position import Settled
+from penstock_messaging.transactions.decision_file import (
+    QueueAcks,
+    decision_path,
+    read_decisions,
+)
+
+
+def is_passed(acks: QueueAcks, settled: Settled) -> bool:
+    """Return whether a decision says nothing any more about a queue: it was taken anew, or the group was set elsewhere in it."""
+    fold = settled.fold
+    is_same_turn = (acks.life, acks.epoch) == (settled.life, settled.epoch)
+    return fold is None or not is_same_turn or fold.reset > acks.number
+
+
+def lacking(acks: QueueAcks, settled: Settled) -> Sequence[Range]:
+    """Return the ranges of a decision if it counts for the next owner of the queue and the journal lacks some of them."""
+    fold = settled.fold
+    if fold is None or is_passed(acks, settled):
+        return ()
+    known = merged(fold.acked, max(fold.base, settled.base or 0))
+    return () if merged([*known[1], *acks.ranges], known[0]) == known else acks.ranges
+
+
+def about(acks: Iterable[QueueAcks], group: str, topic: str, queue: int) -> list[QueueAcks]:
+    """Return those of one queue."""
+    return [each for each in acks if (each.group, each.topic, each.queue) == (group, topic, queue)]
+
+
+class DecidedElsewhere:
+    """What a process that has the store open read-only knows: whether the writer has something to add. Safe from any thread."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._root = root
+
+    def ranges(
+        self, group: str, topic: str, queue: int, settled: Settled
+    ) -> Sequence[Range] | None:
+        """Return nothing if the journal has all that may be decided; None if the process that writes must say what is.
+
+        Raises `CorruptionError` if the file of decisions is corrupt: then the next opening for writing clears it up.
+        """
+        found = read_decisions(self._files, self._root)
+        if found.trouble:
+            raise CorruptionError(
+                decision_path(self._root), 0, "decisions of transactions", found.trouble,
+                "open the store for writing: it uses what can be read",
+            )  # fmt: skip
+        acks = (each for decision in found.decisions for each in decision.acks)
+        is_open = any(lacking(each, settled) for each in about(acks, group, topic, queue))
+        return None if is_open else ()
