@@ -287,6 +287,8 @@ class Store(Reader, Producer):
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
     ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
@@ -296,7 +298,7 @@ class Store(Reader, Producer):
         receipt = self.put(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
             delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
-            partition_key=partition_key, wait=False,
+            partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at, wait=False,
         )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
