@@ -59,7 +59,7 @@ from penstock.contracts.dispatcher import (
     QueueIndex,
     Trust,
 )
-from penstock.contracts.extension import Extension
+from penstock.contracts.extension import Extension, SummaryLine
 from penstock.contracts.findings import COPYING, Checker, Finding
 from penstock.contracts.flush_policy import Flusher, FlushPolicy
 from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
@@ -143,6 +143,7 @@ __all__ = [
     "SpawnWorker",
     "Stoppable",
     "Strategy",
+    "SummaryLine",
     "TopicConfig",
     "Trust",
     "Vote",

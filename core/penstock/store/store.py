@@ -15,6 +15,7 @@ from penstock.contracts import (
     Dispatcher,
     Extension,
     MessageWaiter,
+    SummaryLine,
     TopicConfig,
     WorkWakes,
 )
@@ -29,6 +30,7 @@ from penstock.errors import (
     ConfigError,
     ForeignContentError,
     ForkedStoreError,
+    PenstockError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
@@ -716,6 +718,20 @@ class Store(Reader, Producer):
         if self._engine is not None:
             figures.update(cast(StoreStats, self._engine.stats()))
         return figures
+
+    def summary(self) -> list[SummaryLine]:
+        """Return what the extensions say about the store, as `penstock stat` shows it: for example what waits, and for how long.
+
+        A line whose facts cannot be read says why; this does not raise for it. Works for a store opened read-only, too.
+        """
+        self._check_open()
+        lines: list[SummaryLine] = []
+        for each in self._extensions:
+            try:
+                lines.extend(each.summary())
+            except (PenstockError, OSError) as error:
+                lines.append(SummaryLine(each.name, each.name, f"not known: {error}", None))
+        return lines
 
     def verify(
         self,
