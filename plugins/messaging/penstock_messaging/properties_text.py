@@ -14,6 +14,8 @@ from penstock.format.record import BORN_IPV6, STORE_IPV6, decode_record
 # Where a message goes once its delay is over.
 REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
 DELAY = b"DELAY"
+# Where messages wait that are delivered at any time.
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Of a retried message: the topic and the message id that it was first stored with.
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 WAIT = b"WAIT"
