@@ -73,9 +73,7 @@ def out_ms_of(due_ms: int) -> int:
     return (due_ms - 1) // SECOND_MS * SECOND_MS
 
 
-def timed(
-    message: Message, due_ms: int, check: Callable[[Message], None]
-) -> tuple[Message, bytes]:
+def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tuple[Message, bytes]:
     """Return what is stored in place of a message with a time: the copy that waits, and its properties text.
 
     Args:
@@ -164,8 +162,6 @@ def _copy(message: StoredMessage, topic: str, queue: int) -> Message:
     )  # fmt: skip
 
 
-def _number(
-    pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]
-) -> int | None:
+def _number(pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> int | None:
     text = pairs.get(name, b"")
     return int(text) if form.fullmatch(text) else None
