@@ -33,8 +33,7 @@ from penstock_messaging.timers.timer_message import (
     SECOND_MS,
     Timer,
     cancelling,
-    delivered,
-    rolled,
+    copied,
     timer_of,
 )
 from penstock_messaging.timers.timer_queue import TimerQueue, entry_of
@@ -384,11 +383,9 @@ class TimerDelivery:
     def _copy(self, store: OpenStore, entry: WaitingTimer, now: int) -> Copy:
         """Return what is put in place of a message whose time has come."""
         message = self._message(store, entry)
-        timer = timer_of(message)
-        if timer.out_ms > entry.slot_ms:
-            return rolled(message, entry.enqueue_ms, now)
-        copy = delivered(message, entry.enqueue_ms, now)
-        self._check(copy[0].topic, copy[0].queue)
+        copy = copied(message, slot_ms=entry.slot_ms, enqueue_ms=entry.enqueue_ms, now_ms=now)
+        if copy[0].topic != TIMER_TOPIC:
+            self._check(copy[0].topic, copy[0].queue)
         return copy
 
     def _skip(self, reasons: Sequence[str]) -> None:

@@ -104,7 +104,11 @@ def timed(
 
 def timer_of(message: StoredMessage) -> Timer:
     """Return what a message of the timer topic requests; raises `MessageError` if it has no time."""
-    pairs = pairs_of(stored_text(message))
+    return timer_in(pairs_of(stored_text(message)))
+
+
+def timer_in(pairs: Mapping[bytes, bytes]) -> Timer:
+    """Do as `timer_of`, for the properties of a message."""
     out_ms = _number(pairs, OUT_MS, _TIME)
     if out_ms is None:
         raise MessageError(f"its TIMER_OUT_MS {pairs.get(OUT_MS)!r} is not a time")
@@ -126,24 +130,27 @@ def cancel_key(topic: bytes, unique_key: bytes) -> bytes:
     return topic + b"+" + unique_key
 
 
-def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int) -> tuple[Message, bytes]:
-    """Return the copy of a waiting message that goes to its own topic, and its properties text.
+def copied(
+    message: StoredMessage, *, slot_ms: int, enqueue_ms: int, now_ms: int
+) -> tuple[Message, bytes]:
+    """Return what is put in place of a waiting message when a second of it has come, and its properties text.
 
-    Raises `MessageError` for a message that has no topic to go to.
+    If that is the second of its time, the copy goes to its own topic; if it is an earlier one, to the timer topic again, so that
+    retention does not delete the message while it waits. Raises `MessageError` for a message that has no topic to go to.
     """
     pairs = pairs_of(stored_text(message))
-    topic, queue = destination(pairs)
+    if timer_in(pairs).out_ms > slot_ms:
+        topic, queue = TIMER_TOPIC, 0
+        pairs[ROLL_TIMES] = b"%d" % ((_number(pairs, ROLL_TIMES, _ROLLS) or 0) + 1)
+    else:
+        topic, queue = destination(pairs)
     pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
-    return _copy(message, topic, queue), text_of(pairs)
-
-
-def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> tuple[Message, bytes]:
-    """Return the copy of a message that goes on waiting in the timer topic, so that retention does not delete it meanwhile."""
-    pairs = pairs_of(stored_text(message))
-    times = _number(pairs, ROLL_TIMES, _ROLLS) or 0
-    pairs[ROLL_TIMES] = b"%d" % (times + 1)
-    pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
-    return _copy(message, TIMER_TOPIC, 0), text_of(pairs)
+    copy = Message(
+        topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
+        born_time_ms=message.born_time_ms, born_host=message.born_host,
+        reconsume_times=message.reconsume_times, wait=False,
+    )  # fmt: skip
+    return copy, text_of(pairs)
 
 
 def cancelling(timer: Timer) -> tuple[Message, bytes]:
@@ -154,14 +161,6 @@ def cancelling(timer: Timer) -> tuple[Message, bytes]:
         REAL_TOPIC: timer.topic, REAL_QUEUE: b"0",
     }  # fmt: skip
     return Message(TIMER_TOPIC, _CANCEL_BODY, queue=0), text_of(pairs)
-
-
-def _copy(message: StoredMessage, topic: str, queue: int) -> Message:
-    return Message(
-        topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
-        born_time_ms=message.born_time_ms, born_host=message.born_host,
-        reconsume_times=message.reconsume_times, wait=False,
-    )  # fmt: skip
 
 
 def _number(
