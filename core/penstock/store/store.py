@@ -450,14 +450,14 @@ class Store(Reader, Producer):
         made: Consumer = self._provided("consumer")(group, topics, **options)
         return made
 
-    def cancel_delayed(self, message: str | Receipt) -> bool:
+    def cancel_delayed(self, message_id: str | Receipt) -> bool:
         """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
 
         False says that it is delivered already, or was cancelled before. A broker of RocketMQ 5.3 that takes over the store cancels
         it, too: with all messages of the same topic and UNIQ_KEY that are due in the same second.
 
         Args:
-            message: the receipt of its put, or its message id, from a receipt or from `delayed`.
+            message_id: the message id of its put, or of `delayed`; or the receipt of its put.
 
         Raises:
             ArgumentError: that is no message id.
@@ -467,8 +467,9 @@ class Store(Reader, Producer):
         self._owner()
         cancel = self._provided(call := "cancel_delayed")
         expected = "a receipt of a put, or a message id"
-        arguments.instance(call, "message", message, str | Receipt, expected)  # type: ignore[arg-type] # a union is a class here
-        found: bool = cancel(self.get(message if isinstance(message, str) else message.message_id))
+        if isinstance(message_id, Receipt):
+            message_id = message_id.message_id
+        found: bool = cancel(self.get(arguments.text(call, "message_id", message_id, expected)))
         return found
 
     def delayed(self) -> list[DelayedMessage]:
