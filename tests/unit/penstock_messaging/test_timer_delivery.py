@@ -159,7 +159,7 @@ def test_the_thread_sleeps_until_the_next_message(shop: TimerShop) -> None:
     shop.put(b"y", 200_000)
     shop.run(after_ms=70_000)
     assert shop.run() == 10
-    assert shop.run(after_ms=128_000 - 70) == 0.07
+    assert shop.run(after_ms=128_930) == 0.07
     assert shop.bodies() == [b"x"]
 
 
@@ -226,7 +226,7 @@ def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerSh
     assert shop.bodies() == [b"100", b"300", b"600", b"5000"]
     shop.close()
     shop.open()
-    shop.run()
+    assert not shop.has_thread
     assert len(shop.bodies()) == 4
 
 
@@ -374,7 +374,7 @@ def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_save
 def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:
     receipt = shop.put(b"x", 3 * DAY)
     shop.put(b"y", 3 * DAY)
-    shop.run(after_ms=DAY + 1000)
+    shop.run(after_ms=2 * DAY + 1000)
     assert shop.store.max_offset(TIMER_TOPIC) == 4
     assert shop.store.cancel_delayed(receipt)
     for _ in range(3):
