@@ -12,6 +12,7 @@ from penstock._kernel import Batch, Producer
 from penstock.contracts import (
     Consumer,
     ConsumerOptions,
+    DelayedMessage,
     Dispatcher,
     Extension,
     MessageWaiter,
@@ -448,6 +449,37 @@ class Store(Reader, Producer):
         """
         made: Consumer = self._provided("consumer")(group, topics, **options)
         return made
+
+    def cancel_delayed(self, message_id: str | Receipt) -> bool:
+        """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
+
+        False says that it is delivered already, or was cancelled before. A broker of RocketMQ 5.3 that takes over the store cancels
+        it, too: with all messages of the same topic and UNIQ_KEY that are due in the same second.
+
+        Args:
+            message_id: the message id of its put, or of `delayed`; or the receipt of its put.
+
+        Raises:
+            ArgumentError: that is no message id.
+            NoRecordError, OffsetError: no message of this store has that id.
+            ConfigError: no extension in `extensions.use` delivers messages at a time.
+        """
+        self._owner()
+        cancel = self._provided(call := "cancel_delayed")
+        expected = "a receipt of a put, or a message id"
+        if isinstance(message_id, Receipt):
+            message_id = message_id.message_id
+        found: bool = cancel(self.get(arguments.text(call, "message_id", message_id, expected)))
+        return found
+
+    def delayed(self) -> list[DelayedMessage]:
+        """Return the messages that were put with `delay_ms` or `deliver_at` and wait, the one that is due first first.
+
+        Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
+        be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
+        """
+        found: list[DelayedMessage] = self._provided("delayed")()
+        return found
 
     def create_topic(
         self,

@@ -33,8 +33,7 @@ from penstock_messaging.timers.timer_message import (
     SECOND_MS,
     Timer,
     cancelling,
-    delivered,
-    rolled,
+    copied,
     timer_of,
 )
 from penstock_messaging.timers.timer_queue import TimerQueue, entry_of
@@ -97,7 +96,8 @@ class TimerDelivery:
         self._gone: set[int] = set()
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
-        self._read_ms = 0
+        # The first second that is not delivered, by the files; and the last one of which something may be.
+        self._read_ms = self._opened_ms = 0
         self._changed_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._cancelled = self._skipped = 0
@@ -175,9 +175,17 @@ class TimerDelivery:
             "delivered": self._delivered,
             "cancelled": self._cancelled,
             "skipped": self._skipped,
-            "waiting": len(self._waiting) + len(self._due),
+            "waiting": self.waiting(),
             "trouble": self._last_trouble or None,
         }
+
+    def waiting(self) -> int:
+        """Return how many messages wait, those included that are not taken in yet."""
+        store = self._store
+        if store is None:
+            return 0
+        ahead = max(store.max_offset(TIMER_TOPIC) - self._queue.offset, 0)
+        return len(self._waiting) + len(self._due) + ahead
 
     def entries(self) -> list[WaitingTimer]:
         """Return everything that waits, after taking in what was put."""
@@ -263,6 +271,8 @@ class TimerDelivery:
 
         def take(entry: WaitingTimer, timer: Timer) -> None:
             self._unsaved.append(_unit(entry, timer))
+            if entry.slot_ms <= now:
+                self._opened_ms = max(self._opened_ms, entry.slot_ms)
             if entry.log_offset in self._spent:
                 self._spent.discard(entry.log_offset)
             elif entry.slot_ms > now or self._context.read_only:
@@ -284,7 +294,8 @@ class TimerDelivery:
         first_ms = self._waiting.first_ms()
         if first_ms is None or first_ms > now:
             return False
-        entries, refused = self._waiting.take_first(), []
+        refused: list[str] = []
+        entries = self._waiting.take_first()
         timers: list[tuple[WaitingTimer, Timer]] = []
         try:
             for entry in entries:
@@ -305,6 +316,7 @@ class TimerDelivery:
             self._cancel_in_second(store, first_ms, cancels)
         waits = {each.entry.log_offset for each in self._due}
         self._gone.update(entry.log_offset for entry in entries if entry.log_offset not in waits)
+        self._opened_ms = max(self._opened_ms, first_ms)
         self._note_change()
         self._skip(refused)
         return True
@@ -371,11 +383,9 @@ class TimerDelivery:
     def _copy(self, store: OpenStore, entry: WaitingTimer, now: int) -> Copy:
         """Return what is put in place of a message whose time has come."""
         message = self._message(store, entry)
-        timer = timer_of(message)
-        if timer.out_ms > entry.slot_ms:
-            return rolled(message, entry.enqueue_ms, now)
-        copy = delivered(message, entry.enqueue_ms, now)
-        self._check(copy[0].topic, copy[0].queue)
+        copy = copied(message, slot_ms=entry.slot_ms, enqueue_ms=entry.enqueue_ms, now_ms=now)
+        if copy[0].topic != TIMER_TOPIC:
+            self._check(copy[0].topic, copy[0].queue)
         return copy
 
     def _skip(self, reasons: Sequence[str]) -> None:
@@ -399,16 +409,24 @@ class TimerDelivery:
             timer = timer_of(message)
             self._take_in_all(store)
             found = self._find(store, message, timer)
-            if found is None or not timer.key:
+            if found is None:
                 return False
+            if not timer.key:
+                raise MessageError(
+                    f"message {message.message_id} cannot be cancelled: it has no UNIQ_KEY by which to name it; it still waits"
+                )
             receipt = store.put_copies([cancelling(timer)])[0]
             # In this order: after a failure to put, the message still waits.
             self._spent.add(receipt.log_offset)
+            if any(unit.log_offset == found.log_offset for unit in self._unsaved):
+                # The files will not have the message, so they need nothing that cancels it.
+                self._gone.add(receipt.log_offset)
             if not self._waiting.remove(found):
                 self._due.remove([found.log_offset])
             self._gone.add(found.log_offset)
             self._cancelled += 1
             self._note_change()
+            store.flush()
             with self._guard:
                 self._announced_ms = self._clock.monotonic_ms()
                 self._start()
@@ -460,7 +478,8 @@ class TimerDelivery:
         first = self._waiting.first_ms()
         seconds = [each.entry.slot_ms for each in self._due]
         read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self._read_ms)
-        if self._changed_ms == _NEVER and not (is_last and read_ms > self._read_ms):
+        is_partial = is_last and read_ms <= self._opened_ms
+        if self._changed_ms == _NEVER and not is_partial and not (is_last and read_ms > self._read_ms):
             return
         if self._queue.offset == 0 and not self._unsaved:
             return
@@ -473,7 +492,7 @@ class TimerDelivery:
             )
             self._files.add(unit._replace(slot_ms=slot_ms))
         self._unsaved = []
-        if is_last and self._gone:
+        if is_partial:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
         else:
             self._files.save(read_ms, self._queue.offset)

@@ -73,7 +73,9 @@ def out_ms_of(due_ms: int) -> int:
     return (due_ms - 1) // SECOND_MS * SECOND_MS
 
 
-def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tuple[Message, bytes]:
+def timed(
+    message: Message, due_ms: int, check: Callable[[Message], None]
+) -> tuple[Message, bytes]:
     """Return what is stored in place of a message with a time: the copy that waits, and its properties text.
 
     Args:
@@ -102,7 +104,11 @@ def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tu
 
 def timer_of(message: StoredMessage) -> Timer:
     """Return what a message of the timer topic requests; raises `MessageError` if it has no time."""
-    pairs = pairs_of(stored_text(message))
+    return timer_in(pairs_of(stored_text(message)))
+
+
+def timer_in(pairs: Mapping[bytes, bytes]) -> Timer:
+    """Do as `timer_of`, for the properties of a message."""
     out_ms = _number(pairs, OUT_MS, _TIME)
     if out_ms is None:
         raise MessageError(f"its TIMER_OUT_MS {pairs.get(OUT_MS)!r} is not a time")
@@ -124,24 +130,27 @@ def cancel_key(topic: bytes, unique_key: bytes) -> bytes:
     return topic + b"+" + unique_key
 
 
-def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int) -> tuple[Message, bytes]:
-    """Return the copy of a waiting message that goes to its own topic, and its properties text.
+def copied(
+    message: StoredMessage, *, slot_ms: int, enqueue_ms: int, now_ms: int
+) -> tuple[Message, bytes]:
+    """Return what is put in place of a waiting message when a second of it has come, and its properties text.
 
-    Raises `MessageError` for a message that has no topic to go to.
+    If that is the second of its time, the copy goes to its own topic; if it is an earlier one, to the timer topic again, so that
+    retention does not delete the message while it waits. Raises `MessageError` for a message that has no topic to go to.
     """
     pairs = pairs_of(stored_text(message))
-    topic, queue = destination(pairs)
+    if timer_in(pairs).out_ms > slot_ms:
+        topic, queue = TIMER_TOPIC, 0
+        pairs[ROLL_TIMES] = b"%d" % ((_number(pairs, ROLL_TIMES, _ROLLS) or 0) + 1)
+    else:
+        topic, queue = destination(pairs)
     pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
-    return _copy(message, topic, queue), text_of(pairs)
-
-
-def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> tuple[Message, bytes]:
-    """Return the copy of a message that goes on waiting in the timer topic, so that retention does not delete it meanwhile."""
-    pairs = pairs_of(stored_text(message))
-    times = _number(pairs, ROLL_TIMES, _ROLLS) or 0
-    pairs[ROLL_TIMES] = b"%d" % (times + 1)
-    pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
-    return _copy(message, TIMER_TOPIC, 0), text_of(pairs)
+    copy = Message(
+        topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
+        born_time_ms=message.born_time_ms, born_host=message.born_host,
+        reconsume_times=message.reconsume_times, wait=False,
+    )  # fmt: skip
+    return copy, text_of(pairs)
 
 
 def cancelling(timer: Timer) -> tuple[Message, bytes]:
@@ -154,14 +163,8 @@ def cancelling(timer: Timer) -> tuple[Message, bytes]:
     return Message(TIMER_TOPIC, _CANCEL_BODY, queue=0), text_of(pairs)
 
 
-def _copy(message: StoredMessage, topic: str, queue: int) -> Message:
-    return Message(
-        topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
-        born_time_ms=message.born_time_ms, born_host=message.born_host,
-        reconsume_times=message.reconsume_times, wait=False,
-    )  # fmt: skip
-
-
-def _number(pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> int | None:
+def _number(
+    pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]
+) -> int | None:
     text = pairs.get(name, b"")
     return int(text) if form.fullmatch(text) else None
