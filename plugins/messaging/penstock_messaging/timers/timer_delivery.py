@@ -435,9 +435,7 @@ class TimerDelivery:
             worker.wake()
         return True
 
-    def _find(
-        self, store: OpenStore, message: StoredMessage, timer: Timer
-    ) -> WaitingTimer | None:
+    def _find(self, store: OpenStore, message: StoredMessage, timer: Timer) -> WaitingTimer | None:
         """Return the entry of a message, or of the copy of it that waits in its place."""
         own = entry_of(message, timer, message.store_time_ms)
         near = {own.slot_ms, timer.out_ms}
@@ -489,7 +487,9 @@ class TimerDelivery:
         for unit in self._unsaved:
             # What is delivered is not looked at again; what waits is, also if the clock has gone back to before it.
             is_gone = unit.log_offset in self._gone
-            slot_ms = min(unit.slot_ms, read_ms - SECOND_MS) if is_gone else max(unit.slot_ms, read_ms)
+            slot_ms = (
+                min(unit.slot_ms, read_ms - SECOND_MS) if is_gone else max(unit.slot_ms, read_ms)
+            )
             self._files.add(unit._replace(slot_ms=slot_ms))
         self._unsaved = []
         if is_partial:

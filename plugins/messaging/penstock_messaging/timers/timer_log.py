@@ -10,7 +10,7 @@ The units of one second form a chain: `previous` is the position of the unit bef
 `enqueue_ms` + `delay_ms`; the unit's record has `size` bytes and begins at `log_offset`. A unit that would leave less than the 16
 bytes of a blank goes to the next file. A new file is all zeros, without blocks, as a broker makes it.
 
-Not checksummed, by a broker's format; whoever reads it compares each unit with the timer topic (`timer_state`).
+Not checksummed, as a broker has it: each unit is compared with the timer topic (`timer_units`).
 Not thread-safe; one process writes.
 """
 
@@ -40,6 +40,7 @@ _NAME_DIGITS = 20
 _PART_BYTES = UNIT_BYTES << 16
 # The smallest file that is taken for one of a broker's: one unit and a blank.
 _FILE_BYTES_MIN = UNIT_BYTES + _BLANK_BYTES
+_POSITION_MAX = 1 << 62
 
 
 class LogUnits(NamedTuple):
@@ -84,21 +85,19 @@ class TimerLog:
 
     def read(self) -> LogUnits:
         """Read all units, and find the end."""
-        listed = (
-            self._files.numbered(str(self._folder)) if self._files.is_folder(self._folder) else []
-        )
+        listed = []
+        if self._files.is_folder(self._folder):
+            listed = self._files.numbered(str(self._folder))
         self._bases = [base for base, _ in listed]
         self.begin = self.end = self._bases[0] if listed else 0
         sizes = sorted({size for _, size in listed})
         if len(sizes) > 1 or (sizes and sizes[0] < _FILE_BYTES_MIN):
-            return self._nothing(
-                f"the files of {self._folder} are {sizes[0]} to {sizes[-1]} bytes long"
-            )
+            return _nothing(f"the files of {self._folder} have {sizes[0]} to {sizes[-1]} bytes")
         if sizes:
             self.file_bytes = sizes[0]
         expected = range(self.begin, self.begin + self.file_bytes * len(listed), self.file_bytes)
-        if self._bases != [*expected]:
-            return self._nothing(f"a file is missing in {self._folder}")
+        if self._bases != [*expected] or self.begin % self.file_bytes:
+            return _nothing(f"{self._folder} lacks a file")
         found, positions, damage = [], [], ""
         for base in self._bases:
             units, is_full = self._read_file(self._path(base))
@@ -109,11 +108,8 @@ class TimerLog:
                 damage = f"{self._path(base)} has no unit at {len(units) * UNIT_BYTES}"
                 break
         if not found:
-            return self._nothing("")
-        return LogUnits(np.concatenate(positions), np.concatenate(found), damage)
-
-    def _nothing(self, damage: str) -> LogUnits:
-        return LogUnits(np.empty(0, np.int64), np.empty(0, UNIT.dtype), damage)
+            return _nothing("")
+        return LogUnits(np.concatenate(positions), np.concatenate(found, dtype=UNIT.dtype), damage)
 
     def _read_file(self, path: Path) -> tuple[Structs, bool]:
         """Return the units of a file, and whether a blank ends it."""
@@ -138,16 +134,77 @@ class TimerLog:
         is_full = len(tail) == _BLANK_BYTES and np.frombuffer(tail, _BLANK.dtype)[0].tolist() == (
             self.file_bytes - position, 0, _BLANK_KIND,
         )  # fmt: skip
-        return np.concatenate(parts), is_full
+        return np.concatenate(parts, dtype=UNIT.dtype), is_full
 
     # --- writing
+
+    def cut(self, end: int) -> None:
+        """Set the end, and erase what is after it in its file, durably; files after that one are removed."""
+        while self._bases and self._bases[-1] >= max(end, self.begin + 1):
+            self._files.remove(self._path(self._bases.pop()))
+            self._files.sync_folder(self._folder)
+        self.end = end
+        if not self._bases:
+            return
+        base, is_changed = self._bases[-1], False
+        file = self._files.open(self._path(base), writable=True)
+        try:
+            position, stop = end - base, file.data_end()
+            while position < stop:
+                part = file.pread(min(_PART_BYTES, stop - position), position)
+                if part.count(0) != len(part):
+                    file.pwrite(bytes(len(part)), position)
+                    is_changed = True
+                position += len(part)
+            if is_changed:
+                file.sync()
+        finally:
+            file.close()
+
+    def renew(self) -> list[int]:
+        """Begin after all files, in a new one; returns the old ones, which `remove` takes once the new one is written."""
+        old = self._bases
+        last = old[-1] + self.file_bytes if old else 0
+        self.begin = self.end = -(-last // self.file_bytes) * self.file_bytes
+        if self.begin > _POSITION_MAX:
+            # No broker gets there; the names are made up.
+            self.remove(old)
+            old, self.begin, self.end = [], 0, 0
+        self._bases = []
+        return old
+
+    def remove(self, bases: list[int]) -> None:
+        """Remove files, the first one first."""
+        for base in bases:
+            self._files.remove(self._path(base))
+        if bases:
+            self._files.sync_folder(self._folder)
+
+    def trim(self, log_offset: int) -> None:
+        """Remove files whose last unit is of a record before a log offset, which retention has deleted; as a broker does."""
+        while len(self._bases) > 1:
+            path = self._path(self._bases[0])
+            last = (self.file_bytes - _BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES
+            file = self._files.open(path)
+            try:
+                unit = np.frombuffer(file.pread(UNIT_BYTES, last), UNIT.dtype)
+            finally:
+                file.close()
+            if (
+                len(unit) == 0
+                or unit["unit_size"][0] != UNIT_BYTES
+                or unit["log_offset"][0] >= log_offset
+            ):
+                break
+            self.remove([self._bases.pop(0)])
+            self.begin = self._bases[0]
 
     def place(self, count: int) -> Int64s:
         """Return the positions that the next units get; `write` must be called with them next."""
         found = np.empty(count, np.int64)
         done, at = 0, self.end
         while done < count:
-            base = at - (at - self.begin) % self.file_bytes
+            base = at - at % self.file_bytes
             room = max((base + self.file_bytes - _BLANK_BYTES - at) // UNIT_BYTES, 0)
             taken = min(room, count - done)
             found[done : done + taken] = at + np.arange(taken, dtype=np.int64) * UNIT_BYTES
@@ -157,10 +214,10 @@ class TimerLog:
 
     def write(self, positions: Int64s, units: Structs) -> None:
         """Write units durably at positions that `place` returned; a second call after a failed one writes the same again."""
-        bases = positions - (positions - self.begin) % self.file_bytes
-        first = self.end - (self.end - self.begin) % self.file_bytes
         if len(positions) == 0:
             return
+        bases = positions - positions % self.file_bytes
+        first = self.end - self.end % self.file_bytes
         for base in range(first, int(bases[-1]) + 1, self.file_bytes):
             chosen = bases == base
             here = positions[chosen]
@@ -201,6 +258,10 @@ class TimerLog:
             file.close()
         self._files.rename(fresh, path)
         self._files.sync_folder(self._folder)
+
+
+def _nothing(damage: str) -> LogUnits:
+    return LogUnits(np.empty(0, np.int64), np.empty(0, UNIT.dtype), damage)
 
 
 def _blank(left: int) -> bytes:

@@ -49,14 +49,18 @@ class TimerQueue:
         inside = min(max(self.offset, low), high)
         if inside != self.offset:
             if self.offset:
-                refuse(f"the queue was read to {self.offset}, and has the offsets {low} to {high}: it continues at {inside}")
+                refuse(
+                    f"the queue was read to {self.offset}, and has the offsets {low} to {high}: it continues at {inside}"
+                )
             self.offset = inside
         if inside >= high:
             return False
         found = store.read(TIMER_TOPIC, 0, inside, COUNT_MAX)
         missing = found.next_offset - inside - len(found.messages)
         if missing > 0:
-            refuse(f"{missing} of the messages {inside} to {found.next_offset - 1} are gone or corrupt")
+            refuse(
+                f"{missing} of the messages {inside} to {found.next_offset - 1} are gone or corrupt"
+            )
         for message in found.messages:
             try:
                 timer = timer_of(message)

@@ -14,8 +14,8 @@ Invariants:
 Not thread-safe; one process writes.
 """
 
+from array import array
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import attrs
 
@@ -24,11 +24,22 @@ from penstock.contracts import Context, OpenStore
 from penstock.format.arrays import Int64s, Structs, np
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import TimerCheck, read_check, write_check
-from penstock_messaging.timers.timer_log import FILE_BYTES, UNIT, UNIT_BYTES, TimerLog
-from penstock_messaging.timers.wheel_file import NO_UNIT, SLOTS, WheelFile
+from penstock_messaging.timers.timer_loading import Loading
+from penstock_messaging.timers.timer_log import FILE_BYTES, TimerLog
+from penstock_messaging.timers.timer_units import TimerUnit, rows_of
+from penstock_messaging.timers.unit_chains import (
+    SECOND_MS,
+    empty_slots,
+    link,
+    slots_ms,
+    slots_of,
+)
+from penstock_messaging.timers.wheel_file import SLOTS, WheelFile
 
-SECOND_MS = 1000
-_INT32 = 1 << 31
+__all__ = ["SIZES", "TimerFiles", "TimerSizes", "TimerState", "TimerUnit"]
+
+# A time that is further ahead than that was not read from a clock.
+_AHEAD_MS_MAX = 7 * 24 * 3600 * SECOND_MS
 
 
 @attrs.frozen
@@ -46,26 +57,6 @@ class TimerSizes:
 
 # Tests may set smaller ones.
 SIZES = TimerSizes()
-
-
-class TimerUnit(NamedTuple):
-    """A record of the timer topic, and when it is looked at.
-
-    Attributes:
-        slot_ms: the second in which it is looked at.
-        log_offset: where the record begins.
-        size: the record's length in bytes.
-        kind: bits of `waiting_timers`: 1 always, 2 if it is rolled then, 4 if it cancels another one.
-        enqueue_ms: the second in which it was taken in.
-        topic_hash: Java's hash code of the topic to which it goes.
-    """
-
-    slot_ms: int
-    log_offset: int
-    size: int
-    kind: int
-    enqueue_ms: int
-    topic_hash: int
 
 
 @attrs.frozen
@@ -101,40 +92,132 @@ class TimerFiles:
     """
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._files, self._root, self._clock = context.files, context.root, context.clock
-        self._read_only = context.read_only
         self._log = TimerLog(context.files, context.root, SIZES.log_file_bytes)
         self._wheel = WheelFile(context.files, context.root, SIZES.slots)
         self._check = TimerCheck(0, 0, 0)
-        self._added: list[TimerUnit] = []
+        # The fields of units that were added, six numbers each.
+        self._added = array("q")
         # What a save writes, until it has succeeded: positions, units, slots.
         self._batch: tuple[Int64s, Structs, Structs] | None = None
+        # Log offset and size of the record of the last unit, and of the last record that was taken in.
+        self._last = self._newest = (-1, 0)
+
+    # --- loading
 
     def load(
         self, store: OpenStore, unit_of: Callable[[StoredMessage], TimerUnit | None]
     ) -> TimerState | None:
-        """Return what waits; None if the store never had timer messages. The files are put right unless the store is read-only.
+        """Return what waits; None if the store has no record of that. The files are put right unless the store is read-only.
 
         Args:
             store: open, with its recovery done.
             unit_of: returns how a record of the timer topic is taken in, None if it has no time; for records whose units are lost.
         """
-        check = read_check(self._files, self._root)
+        problems: list[str] = []
+        check = self._read_check(store, problems)
+        found = self._log.read()
+        if check is None:
+            # Nothing says what of it was delivered.
+            if len(found.units) and not self._context.read_only:
+                self._log.remove(self._log.renew())
+                self._wheel.replace(empty_slots(np.empty(0, np.int64)))
+            return None if not problems else TimerState(0, 0, found.units[:0], problems[0])
+        self._check = check
+        loading = Loading(store, check, found)
+        rows, is_whole = loading.rows(self._horizon_ms(), unit_of)
+        problems += loading.problems
+        self._last, self._newest = loading.last, loading.newest
+        if not self._context.read_only:
+            if is_whole:
+                self._tidy(loading.kept_end(self._log), rows, loading.positions)
+            else:
+                self._rebuild(rows)
+            self._log.trim(self._context.log_min_offset())
+        return TimerState(check.read_ms, check.queue_offset, rows, "; ".join(problems))
+
+    def _horizon_ms(self) -> int:
+        """Return the time from which on no unit can be right: the wheel has no slot for it."""
+        now_ms = max(self._clock.time_ms(), self._check.read_ms)
+        return now_ms + self._wheel.slots // 2 * SECOND_MS
+
+    def _read_check(self, store: OpenStore, problems: list[str]) -> TimerCheck | None:
+        """Return how far things are; what cannot be right is named, and replaced by what loses no message."""
+        try:
+            check = read_check(self._files, self._root)
+        except ValueError as error:
+            problems.append(f"{error}: all messages that are left are delivered again")
+            return None
         if check is None:
             return None
-        self._check = check
-        found = self._log.read()
-        second = found.units["enqueue_ms"].astype(np.int64) + found.units["delay_ms"]
-        waits = np.flatnonzero(second >= check.read_ms)
-        order = waits[np.lexsort((found.positions[waits], second[waits]))]
-        return TimerState(check.read_ms, check.queue_offset, found.units[order])
+        if not 0 <= check.read_ms <= self._clock.time_ms() + _AHEAD_MS_MAX:
+            problems.append(
+                f"timercheck says that messages are delivered up to {check.read_ms} ms, which cannot be: "
+                f"all that are left are delivered again"
+            )
+            check = attrs.evolve(check, read_ms=0)
+        low, high = store.min_offset(TIMER_TOPIC), store.max_offset(TIMER_TOPIC)
+        inside = min(max(check.queue_offset, low), high)
+        if inside < check.queue_offset:
+            problems.append(
+                f"timercheck says that the queue is taken in to {check.queue_offset}, and it ends at {high}"
+            )
+        return attrs.evolve(check, queue_offset=inside)
+
+    def _tidy(self, end: int, rows: Structs, positions: Int64s) -> None:
+        """Make the wheel agree with the log, and cut off what a crash has left after the log's end.
+
+        The wheel comes first: a slot that named a unit that is gone would lead a broker through zeros.
+        """
+        slots = slots_of(slots_ms(rows), positions, rows)
+        changed = self._wheel.differing(slots, self._check.read_ms // SECOND_MS)
+        if changed is None:
+            if len(slots):
+                self._wheel.replace(slots)
+        elif len(changed):
+            self._wheel.write(changed)
+        self._log.cut(end)
+
+    def _rebuild(self, rows: Structs) -> None:
+        """Write all that waits again, in the order of the topic, and remove the old files.
+
+        What is written before a crash comes after the old units, so a broker takes the new chains; Penstock does all this again.
+        """
+        old = self._log.renew()
+        units = rows[np.argsort(rows["log_offset"], kind="stable")].copy()
+        units["previous"] = 0
+        closing = self._closing(int(units["log_offset"][-1]) if len(units) else -1)
+        if closing is not None:
+            units = np.concatenate((units, closing), dtype=units.dtype)
+        positions = self._log.place(len(units))
+        seconds = slots_ms(units)
+        slots = empty_slots(seconds)
+        link(seconds, positions, units, slots)
+        self._log.write(positions, units)
+        self._wheel.replace(slots[slots["second"] >= self._check.read_ms // SECOND_MS])
+        self._log.remove(old)
+        self._last = self._newest
+
+    def _closing(self, last_log_offset: int) -> Structs | None:
+        """Return a unit for the newest record that was taken in, in a second that is over; None if it has one at the end.
+
+        A broker goes on after the record of the last unit.
+        """
+        log_offset, size = self._newest
+        if log_offset == last_log_offset or log_offset < 0 or self._check.read_ms < SECOND_MS:
+            return None
+        slot_ms = self._check.read_ms - SECOND_MS
+        return rows_of([TimerUnit(slot_ms, log_offset, size, 1, slot_ms, 0)])
+
+    # --- saving
 
     def add(self, unit: TimerUnit) -> None:
         """Add the unit of the next record of the timer topic; `save` writes it.
 
         Records are added in the order of their queue, each once, also those that were due when they were taken in.
         """
-        self._added.append(unit)
+        self._added.extend(unit)
 
     def save(self, read_ms: int, queue_offset: int) -> None:
         """Write all that was added and how far things are, durably; raises `OSError` if that fails, to be tried again.
@@ -145,15 +228,10 @@ class TimerFiles:
         """
         while self._batch is not None or self._added:
             if self._batch is None:
-                self._batch, self._added = self._made(self._added), []
-            positions, units, slots = self._batch
-            self._log.write(positions, units)
-            self._wheel.write(slots)
-            self._batch = None
-        check = attrs.evolve(
-            self._check, read_ms=read_ms, log_end=self._log.end, queue_offset=queue_offset
-        )
-        self._check = write_check(self._files, self._root, check, self._clock.time_ms())
+                self._batch = self._chained(self._taken(), is_new_chain=False)
+                self._added = array("q")
+            self._write()
+        self._write_check(read_ms, queue_offset)
 
     def leave(self, read_ms: int, queue_offset: int, units: list[TimerUnit]) -> None:
         """Save at a close while a part of the second `read_ms` is delivered: only `units` of that second are left.
@@ -164,42 +242,48 @@ class TimerFiles:
             units: of that second, what is not delivered.
         """
         self.save(read_ms, queue_offset)
+        if not units:
+            # The whole second is delivered; what comes for it later is due when it is taken in.
+            self._write_check(read_ms + SECOND_MS, queue_offset)
+            return
+        rows = rows_of([unit._replace(slot_ms=read_ms) for unit in units])
+        self._batch = self._chained(rows, is_new_chain=True)
+        self._write()
+        closing = self._closing(self._last[0])
+        if closing is not None:
+            self._batch = self._chained(closing, is_new_chain=False)
+            self._write()
+        self._write_check(read_ms, queue_offset)
 
-    def _made(self, added: list[TimerUnit]) -> tuple[Int64s, Structs, Structs]:
-        """Return positions, units and changed slots for what was added."""
-        positions = self._log.place(len(added))
-        columns = np.array([tuple(unit) for unit in added], np.int64).reshape(-1, 6)
-        # A second that is over is not looked at again; a much older one would use the slot of one that is to come.
-        slot_ms = np.maximum(columns[:, 0], self._check.read_ms - SECOND_MS)
-        units = np.zeros(len(added), UNIT.dtype)
-        units["unit_size"] = UNIT_BYTES
-        units["log_offset"], units["size"], units["kind"] = (
-            columns[:, 1],
-            columns[:, 2],
-            columns[:, 3],
+    def _write(self) -> None:
+        """Write the batch; after a failure it stays, and is written again."""
+        if self._batch is None:
+            return
+        positions, units, slots = self._batch
+        self._log.write(positions, units)
+        self._wheel.write(slots)
+        self._last = int(units["log_offset"][-1]), int(units["size"][-1])
+        self._newest = max(self._newest, self._last)
+        self._batch = None
+
+    def _write_check(self, read_ms: int, queue_offset: int) -> None:
+        check = attrs.evolve(
+            self._check, read_ms=read_ms, log_end=self._log.end, queue_offset=queue_offset
         )
-        units["enqueue_ms"], units["delay_ms"] = columns[:, 4], slot_ms - columns[:, 4]
-        units["topic_hash"] = columns[:, 5]
-        slots = self._chained(slot_ms // SECOND_MS, positions, units)
-        return positions, units, slots
+        self._check = write_check(self._files, self._root, check, self._clock.time_ms())
 
-    def _chained(self, seconds: Int64s, positions: Int64s, units: Structs) -> Structs:
-        """Set `previous` of each unit, and return the slots as they are then."""
-        order = np.lexsort((positions, seconds))
-        sorted_seconds = seconds[order]
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = sorted_seconds[1:] != sorted_seconds[:-1]
-        slots = self._wheel.read(sorted_seconds[is_first])
-        number = np.cumsum(is_first) - 1
-        previous = np.empty(len(order), np.int64)
-        previous[1:] = positions[order][:-1]
-        previous[is_first] = slots["last"]
-        units["previous"][order] = previous
-        is_last = np.ones(len(order), bool)
-        is_last[:-1] = is_first[1:]
-        starts = slots["first"] == NO_UNIT
-        slots["first"][starts] = positions[order][is_first][starts]
-        slots["last"] = positions[order][is_last]
-        cancels = (units["kind"][order] & 4) != 0
-        slots["count"] += np.bincount(number, np.where(cancels, -1, 1)).astype(np.int32)
-        return slots
+    def _taken(self) -> Structs:
+        """Return what was added, as units without their chains."""
+        columns = np.array(self._added, np.int64).reshape(-1, len(TimerUnit._fields))
+        # A second that is over is not looked at again; a much older one would use the slot of one that is to come.
+        columns[:, 0] = np.maximum(columns[:, 0], self._check.read_ms - SECOND_MS)
+        return rows_of(columns)
+
+    def _chained(self, units: Structs, *, is_new_chain: bool) -> tuple[Int64s, Structs, Structs]:
+        """Return positions, units and changed slots for units that are to be appended."""
+        positions, seconds = self._log.place(len(units)), slots_ms(units)
+        slots = empty_slots(seconds)
+        if not is_new_chain:
+            self._wheel.read(slots)
+        link(seconds, positions, units, slots)
+        return positions, units, slots

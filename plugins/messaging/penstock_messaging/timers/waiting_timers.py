@@ -108,6 +108,4 @@ def _entries(second: int, slot: "array[int]") -> Iterator[WaitingTimer]:
         kind = packed & ((1 << _KIND_BITS) - 1)
         size = packed >> _KIND_BITS & ((1 << _SIZE_BITS) - 1)
         age = packed >> (_KIND_BITS + _SIZE_BITS)
-        yield WaitingTimer(
-            second * SECOND_MS, slot[at], size, kind, (second - age) * SECOND_MS
-        )
+        yield WaitingTimer(second * SECOND_MS, slot[at], size, kind, (second - age) * SECOND_MS)
