@@ -187,6 +187,12 @@ class TimerDelivery:
         ahead = max(store.max_offset(TIMER_TOPIC) - self._queue.offset, 0)
         return len(self._waiting) + len(self._due) + ahead
 
+    def first_due_ms(self) -> int | None:
+        """Return the second in which the first message that waits is due, about; None if none waits."""
+        with self._running:
+            first = self._due.first()
+            return self._waiting.first_ms() if first is None else first.due_ms
+
     def entries(self) -> list[WaitingTimer]:
         """Return everything that waits, after taking in what was put."""
         with self._running:
