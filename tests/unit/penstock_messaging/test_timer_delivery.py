@@ -369,6 +369,7 @@ def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_save
     getattr(shop, ends)()
     shop.open()
     assert len(shop.store.delayed()) == 1
+    assert not shop.store.cancel_delayed(receipt)
     shop.run(after_ms=10_000)
     assert shop.bodies() == [b"y"]
 
