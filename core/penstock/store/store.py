@@ -469,7 +469,12 @@ class Store(Reader, Producer):
         expected = "a receipt of a put, or a message id"
         if isinstance(message_id, Receipt):
             message_id = message_id.message_id
-        found: bool = cancel(self.get(arguments.text(call, "message_id", message_id, expected)))
+        named = arguments.text(call, "message_id", message_id, expected)
+        try:
+            waiting = self.get(named)
+        except ArgumentError as error:
+            raise ArgumentError(call, "message_id", named, error.expected) from None
+        found: bool = cancel(waiting)
         return found
 
     def delayed(self) -> list[DelayedMessage]:

@@ -5,7 +5,7 @@ imported and made at its first use.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -22,6 +22,7 @@ from penstock.contracts import (
     Extension,
     OpenStore,
     Stoppable,
+    SummaryLine,
     TopicConfig,
     WorkWakes,
     limits,
@@ -376,6 +377,15 @@ class MessagingExtension(Extension):
     def topic_configs(self) -> dict[str, TopicConfig]:
         """Implement `Store.topic_configs`."""
         return dict(self.configuration.topic_configs())
+
+    def summary(self) -> Sequence[SummaryLine]:
+        """See `Extension`: how many messages wait for their time, and who can deliver them."""
+        if not self._has_timers():
+            return []
+        count = self.timers.waiting()
+        value = {"waiting": count, "first_due_ms": self.timers.first_due_ms()}
+        more = "; a broker of 4.x cannot deliver them" if count else ""
+        return [SummaryLine("timers", "wait for their time", f"{count:,}{more}", value)]
 
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""

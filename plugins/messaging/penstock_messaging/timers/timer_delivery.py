@@ -415,7 +415,7 @@ class TimerDelivery:
             timer = timer_of(message)
             self._take_in_all(store)
             found = self._find(store, message, timer)
-            if found is None:
+            if found is None or self._is_cancelled(store, timer):
                 return False
             if not timer.key:
                 raise MessageError(
@@ -460,6 +460,18 @@ class TimerDelivery:
             if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):
                 return entry
         return None
+
+    def _is_cancelled(self, store: OpenStore, timer: Timer) -> bool:
+        """Return whether a message that waits will be cancelled, by an entry that an earlier opening has left."""
+        for entry in self._waiting:
+            if entry.kind & CANCELS and (entry.kind & ROLLS or entry.slot_ms == timer.out_ms):
+                try:
+                    found = timer_of(self._message(store, entry))
+                except (MessageError, OffsetError, CorruptionError):
+                    continue
+                if (found.cancels, found.out_ms) == (timer.key, timer.out_ms):
+                    return True
+        return False
 
     def _has_key(self, store: OpenStore, entry: WaitingTimer, timer: Timer) -> bool:
         try:

@@ -163,8 +163,6 @@ def cancelling(timer: Timer) -> tuple[Message, bytes]:
     return Message(TIMER_TOPIC, _CANCEL_BODY, queue=0), text_of(pairs)
 
 
-def _number(
-    pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]
-) -> int | None:
+def _number(pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> int | None:
     text = pairs.get(name, b"")
     return int(text) if form.fullmatch(text) else None
