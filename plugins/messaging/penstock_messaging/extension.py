@@ -91,9 +91,15 @@ class MessagingExtension(Extension):
     Options = MessagingOptions
     provides = frozenset(
         {
-            "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
-            "cancel_delayed", "delayed",
-        }  # fmt: skip
+            "consumer",
+            "delete_group",
+            "create_topic",
+            "alter_topic",
+            "delete_topic",
+            "topic_configs",
+            "cancel_delayed",
+            "delayed",
+        }
     )
     options: MessagingOptions
 

@@ -497,7 +497,11 @@ class TimerDelivery:
         seconds = [each.entry.slot_ms for each in self._due]
         read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self._read_ms)
         is_partial = is_last and read_ms <= self._opened_ms
-        if self._changed_ms == _NEVER and not is_partial and not (is_last and read_ms > self._read_ms):
+        if (
+            self._changed_ms == _NEVER
+            and not is_partial
+            and not (is_last and read_ms > self._read_ms)
+        ):
             return
         if self._queue.offset == 0 and not self._unsaved:
             return
