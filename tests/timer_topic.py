@@ -147,6 +147,8 @@ class BrokerTimers:
         offset = self.last_offset if queue_offset is None else queue_offset + 1
         offset = min(offset, self.master_offset)
         offset = min(max(offset, self.topic.first), len(self.topic.records))
+        # As by a clock of shortly after `START`, two minutes being a broker's seven days.
+        self.read_ms = max(self.read_ms, START - 60 * SECOND)
         first = self._first_beyond(end)
         if first is not None and first < end:
             self._revise(first, is_checked=False)
@@ -231,7 +233,7 @@ class BrokerTimers:
             return found
         steps = 0
         while at != -1:
-            base = at - at % self.file_bytes
+            base = at - at % (self.file_bytes or 1)
             if base not in self.logs:
                 break
             _, at, kind, _, _, log_offset, size, _, _ = UNIT.unpack_from(self.logs[base], at - base)

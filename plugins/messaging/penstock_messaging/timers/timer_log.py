@@ -31,6 +31,8 @@ UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 # The bits that a unit's kind may have; brokers use three of them.
 _KINDS_MAX = 0xF
+# Where `previous` is in a unit, and what the first unit of a chain has there.
+_PREVIOUS_AT, _NO_UNIT = 4, b"\xff" * 8
 _BLANK_KIND = 0xBBCCDDEE ^ (1880681586 + 8)
 _BLANK = RowType([("left", ">i4"), ("zero", ">i8"), ("kind", ">u4")])
 _BLANK_BYTES = 16
@@ -229,6 +231,11 @@ class TimerLog:
             if data:
                 self._write_file(base, data, start - base)
         self.end = int(positions[-1]) + UNIT_BYTES
+
+    def part(self, position: int) -> None:
+        """Make a unit the first one of its chain, durably."""
+        base = position - position % self.file_bytes
+        self._write_file(base, _NO_UNIT, position - base + _PREVIOUS_AT)
 
     def _write_file(self, base: int, data: bytes, position: int) -> None:
         path = self._path(base)

@@ -77,9 +77,9 @@ class TimerState:
 
     def units(self) -> Iterator[TimerUnit]:
         """Yield what waits."""
-        for row in self.rows.tolist():
-            _, _, kind, enqueue_ms, delay_ms, log_offset, size, topic_hash, _ = row
-            yield TimerUnit(enqueue_ms + delay_ms, log_offset, size, kind, enqueue_ms, topic_hash)
+        for slot_ms, row in zip(slots_ms(self.rows).tolist(), self.rows, strict=True):
+            _, _, kind, enqueue_ms, _, log_offset, size, topic_hash, _ = row.item()
+            yield TimerUnit(slot_ms, log_offset, size, kind, enqueue_ms, topic_hash)
 
 
 class TimerFiles:
@@ -125,17 +125,17 @@ class TimerFiles:
                 self._wheel.replace(empty_slots(np.empty(0, np.int64)))
             return None if not problems else TimerState(0, 0, found.units[:0], problems[0])
         self._check = check
-        loading = Loading(store, check, found)
-        rows, is_whole = loading.rows(self._horizon_ms(), unit_of)
-        problems += loading.problems
+        loading = Loading(store, check, found, self._horizon_ms())
+        loading.restore(unit_of)
         self._last, self._newest = loading.last, loading.newest
         if not self._context.read_only:
-            if is_whole:
-                self._tidy(loading.kept_end(self._log), rows, loading.positions)
+            if loading.is_whole:
+                self._tidy(loading.kept_end(self._log), loading.rows, loading.positions)
             else:
-                self._rebuild(rows)
+                self._rebuild(loading.all_rows())
             self._log.trim(self._context.log_min_offset())
-        return TimerState(check.read_ms, check.queue_offset, rows, "; ".join(problems))
+        problem = "; ".join(problems + loading.problems)
+        return TimerState(check.read_ms, check.queue_offset, loading.rows, problem)
 
     def _horizon_ms(self) -> int:
         """Return the time from which on no unit can be right: the wheel has no slot for it."""
@@ -179,19 +179,14 @@ class TimerFiles:
             self._wheel.write(changed)
         self._log.cut(end)
 
-    def _rebuild(self, rows: Structs) -> None:
-        """Write all that waits again, in the order of the topic, and remove the old files.
+    def _rebuild(self, units: Structs) -> None:
+        """Write units for all records again, and remove the old files.
 
         What is written before a crash comes after the old units, so a broker takes the new chains; Penstock does all this again.
         """
         old = self._log.renew()
-        units = rows[np.argsort(rows["log_offset"], kind="stable")].copy()
-        units["previous"] = 0
-        closing = self._closing(int(units["log_offset"][-1]) if len(units) else -1)
-        if closing is not None:
-            units = np.concatenate((units, closing), dtype=units.dtype)
-        positions = self._log.place(len(units))
-        seconds = slots_ms(units)
+        units = units.copy()
+        seconds, positions = slots_ms(units), self._log.place(len(units))
         slots = empty_slots(seconds)
         link(seconds, positions, units, slots)
         self._log.write(positions, units)
@@ -228,7 +223,7 @@ class TimerFiles:
         """
         while self._batch is not None or self._added:
             if self._batch is None:
-                self._batch = self._chained(self._taken(), is_new_chain=False)
+                self._batch = self._chained(self._taken())
                 self._added = array("q")
             self._write()
         self._write_check(read_ms, queue_offset)
@@ -246,12 +241,16 @@ class TimerFiles:
             # The whole second is delivered; what comes for it later is due when it is taken in.
             self._write_check(read_ms + SECOND_MS, queue_offset)
             return
+        # A crash must not leave a part of the new chain alone: it begins as the old one's end, and is parted from it when it is whole.
         rows = rows_of([unit._replace(slot_ms=read_ms) for unit in units])
-        self._batch = self._chained(rows, is_new_chain=True)
+        self._batch = self._chained(rows)
+        positions = self._batch[0]
         self._write()
+        self._log.part(int(positions[0]))
+        self._wheel.write(slots_of(slots_ms(rows), positions, rows))
         closing = self._closing(self._last[0])
         if closing is not None:
-            self._batch = self._chained(closing, is_new_chain=False)
+            self._batch = self._chained(closing)
             self._write()
         self._write_check(read_ms, queue_offset)
 
@@ -279,11 +278,10 @@ class TimerFiles:
         columns[:, 0] = np.maximum(columns[:, 0], self._check.read_ms - SECOND_MS)
         return rows_of(columns)
 
-    def _chained(self, units: Structs, *, is_new_chain: bool) -> tuple[Int64s, Structs, Structs]:
+    def _chained(self, units: Structs) -> tuple[Int64s, Structs, Structs]:
         """Return positions, units and changed slots for units that are to be appended."""
         positions, seconds = self._log.place(len(units)), slots_ms(units)
         slots = empty_slots(seconds)
-        if not is_new_chain:
-            self._wheel.read(slots)
+        self._wheel.read(slots)
         link(seconds, positions, units, slots)
         return positions, units, slots
