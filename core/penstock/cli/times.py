@@ -56,7 +56,9 @@ def parse_duration(text: str) -> int:
     """Return a duration such as `90s` or `1h30min` in milliseconds. Raises `ValueError`."""
     word = text.strip()
     if not _RELATIVE.fullmatch(word):
-        raise ValueError(f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d")
+        raise ValueError(
+            f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d"
+        )
     return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(word))
 
 

@@ -51,6 +51,17 @@ _DELAY_MAX_MS = 3 * 24 * 3_600_000
 INTERVAL_S = 1.0
 
 
+def _one_of(*words: str) -> Callable[[object, "attrs.Attribute[Any]", Any], None]:
+    """Return a validator that refuses all but these words."""
+
+    def check(_instance: object, field: "attrs.Attribute[Any]", value: Any) -> None:
+        if value not in words:
+            listed = " or ".join(f'"{word}"' for word in words)
+            raise ValueError(f"{field.name} is {value!r}; it must be {listed}")
+
+    return check
+
+
 @attrs.frozen(kw_only=True)
 class MessagingOptions:
     """Options of the extension `messaging`.
@@ -69,7 +80,7 @@ class MessagingOptions:
     auto_create_topics: bool = True
     default_queues: int = attrs.field(default=_DEFAULT_QUEUES, validator=limits(1, _QUEUES_MAX))
     delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
-    timers: str = attrs.field(default="on", validator=attrs.validators.in_(("on", "refuse")))
+    timers: str = attrs.field(default="on", validator=_one_of("on", "refuse"))
     delay_max_ms: int = attrs.field(default=_DELAY_MAX_MS, validator=limits(1, MS_MAX))
 
 
@@ -80,9 +91,15 @@ class MessagingExtension(Extension):
     Options = MessagingOptions
     provides = frozenset(
         {
-            "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
-            "cancel_delayed", "delayed",
-        }  # fmt: skip
+            "consumer",
+            "delete_group",
+            "create_topic",
+            "alter_topic",
+            "delete_topic",
+            "topic_configs",
+            "cancel_delayed",
+            "delayed",
+        }
     )
     options: MessagingOptions
 

@@ -63,7 +63,7 @@ def test_properties_of_the_store_that_a_caller_gives_are_not_those_of_the_messag
 
 def test_a_caller_cannot_cancel_messages_by_a_property() -> None:
     message = Message("orders", b"", properties={"TIMER_DEL_UNIQKEY": "orders+other"})
-    with pytest.raises(PropertyError, match="use Store.cancel_delayed"):
+    with pytest.raises(PropertyError, match=r"use Store\.cancel_delayed"):
         timed(message, NOW, accept)
 
 

@@ -37,7 +37,10 @@ from penstock.format.names import QUEUE_MAX
     help="Deliver the message later: 1 for a second to 18 for two hours, see docs/delays.md.",
 )
 @click.option(
-    "--delay", "delay_ms", type=DurationParam(), help="Deliver the message so much later: 500ms, 90s, 1h30min, 2d."
+    "--delay",
+    "delay_ms",
+    type=DurationParam(),
+    help="Deliver the message so much later: 500ms, 90s, 1h30min, 2d.",
 )
 @click.option(
     "--deliver-at",

@@ -88,5 +88,7 @@ def cancel(
     elif is_cancelled:
         out(f"{message_id} is cancelled")
     else:
-        note(f"{message_id} does not wait: it is delivered, was cancelled before, or was put without a time")
+        note(
+            f"{message_id} does not wait: it is delivered, was cancelled before, or was put without a time"
+        )
     return 0 if is_cancelled else NO

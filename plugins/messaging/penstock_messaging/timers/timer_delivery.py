@@ -63,6 +63,9 @@ Copy = tuple[Message, bytes]
 class TimerDelivery:
     """The timer service of one store. Safe from any thread.
 
+    Attributes:
+        read_ms: the first second that is not delivered, by the files.
+
     Args:
         context: of the extension.
         check: raises a `MessageError` if nothing may be delivered to a topic's queue any more.
@@ -96,8 +99,8 @@ class TimerDelivery:
         self._gone: set[int] = set()
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
-        # The first second that is not delivered, by the files; and the last one of which something may be.
-        self._read_ms = self._opened_ms = 0
+        # The last second of which something may be delivered.
+        self.read_ms = self._opened_ms = 0
         self._changed_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._cancelled = self._skipped = 0
@@ -111,7 +114,7 @@ class TimerDelivery:
         if found is not None:
             if found.problem:
                 logger.warning("messages that wait for their time: %s", found.problem)
-            self._read_ms, self._queue.offset = found.read_ms, found.queue_offset
+            self.read_ms, self._queue.offset = found.read_ms, found.queue_offset
             for unit in found.units():
                 self._waiting.add(WaitingTimer(*unit[:-1]))
         if self._context.read_only:
@@ -495,9 +498,13 @@ class TimerDelivery:
         now_ms = self._clock.time_ms() // SECOND_MS * SECOND_MS
         first = self._waiting.first_ms()
         seconds = [each.entry.slot_ms for each in self._due]
-        read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self._read_ms)
+        read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self.read_ms)
         is_partial = is_last and read_ms <= self._opened_ms
-        if self._changed_ms == _NEVER and not is_partial and not (is_last and read_ms > self._read_ms):
+        if (
+            self._changed_ms == _NEVER
+            and not is_partial
+            and not (is_last and read_ms > self.read_ms)
+        ):
             return
         if self._queue.offset == 0 and not self._unsaved:
             return
@@ -514,7 +521,7 @@ class TimerDelivery:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
         else:
             self._files.save(read_ms, self._queue.offset)
-        self._read_ms, self._changed_ms = read_ms, _NEVER
+        self.read_ms, self._changed_ms = read_ms, _NEVER
         self._gone.clear()
 
     def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:

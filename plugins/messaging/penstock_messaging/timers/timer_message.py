@@ -73,9 +73,7 @@ def out_ms_of(due_ms: int) -> int:
     return (due_ms - 1) // SECOND_MS * SECOND_MS
 
 
-def timed(
-    message: Message, due_ms: int, check: Callable[[Message], None]
-) -> tuple[Message, bytes]:
+def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tuple[Message, bytes]:
     """Return what is stored in place of a message with a time: the copy that waits, and its properties text.
 
     Args:
