@@ -6,7 +6,7 @@ The imitation follows `TimerMessageStore.recover`, `recoverAndRevise`, `reviseQu
 import struct
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -73,7 +73,7 @@ class TimerTopic:
         for record in self.records[self.first :]:
             if record.log_offset == log_offset:
                 return SimpleNamespace(topic=TIMER_TOPIC, record=record)
-        raise OffsetError(f"no record at {log_offset}")
+        raise OffsetError(log_offset, 0, 0)
 
 
 def unit_of(record: Record) -> TimerUnit:
@@ -82,7 +82,7 @@ def unit_of(record: Record) -> TimerUnit:
     )
 
 
-def unit_of_message(message: Any) -> TimerUnit | None:
+def unit_of_message(message: Any) -> TimerUnit:
     """Stands for the engine's reading of a record."""
     return unit_of(message.record)
 
@@ -99,8 +99,7 @@ def context_of(
         root=root, files=files or Files(), clock=clock or ManualClock(START), read_only=read_only,
         log_min_offset=lambda: 0,
     )  # fmt: skip
-    found: Any = made
-    return found
+    return cast(Context, made)
 
 
 @attrs.define

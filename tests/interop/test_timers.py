@@ -39,6 +39,7 @@ from penstock_messaging.timers.timer_queue import entry_of
 from penstock_messaging.timers.timer_units import TimerUnit
 from penstock_messaging.timers.unit_chains import slots_ms
 
+GEOMETRY: dict[str, Any] = {**SMALL_GEOMETRY}
 WORKER = "penstock-timers"
 ROLLED_MS = 60 * HOUR_MS
 
@@ -128,7 +129,7 @@ class Story:
         """Penstock delivers what is left, with a clock that goes on by days."""
         clock, workers = ManualClock(int(time.time() * 1000) + 10_000), ManualWorkers()
         self.delivered |= {f"three handed {n}" for n in range(5)}
-        with open_store(self.root, clock=clock, spawn=workers, **SMALL_GEOMETRY) as store:
+        with open_store(self.root, clock=clock, spawn=workers, **GEOMETRY) as store:
             self.see(records_of_penstock(store))
             workers.run(WORKER)
             self.check(bodies(store))
@@ -160,12 +161,12 @@ def test_each_timer_is_delivered_once_by_who_has_the_directory(
     story = Story(tmp_path, is_killed=end == "kill")
     story.broker_turn(make_broker("5.3.3"), "one", {}, set())
     before = contents_of(tmp_path)
-    with open_store(tmp_path, read_only=True, **SMALL_GEOMETRY) as store:
+    with open_store(tmp_path, read_only=True, **GEOMETRY) as store:
         story.see(records_of_penstock(store))
         check_units(store, tmp_path)
     assert contents_of(tmp_path) == before
     story.penstock_turn("two", {"one hour 2"}, {f"one handed {n}" for n in range(5)})
-    with open_store(tmp_path, read_only=True, **SMALL_GEOMETRY) as store:
+    with open_store(tmp_path, read_only=True, **GEOMETRY) as store:
         story.see(records_of_penstock(store))
         story.check(bodies(store))
         check_units(store, tmp_path)

@@ -5,9 +5,9 @@ still waits, is added. The log can be used as it is if the chain of each second 
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock import StoredMessage
-from penstock.contracts import OpenStore
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.errors import PenstockError
 from penstock.format.arrays import Bools, Int64s, Structs, np
@@ -26,8 +26,24 @@ from penstock_messaging.timers.unit_chains import (
 
 # If more records than that have no unit, they get one, so that they are not read again at each opening.
 _READ_MAX = 1000
-# Every unit may be of a record in the future of a queue's end.
+# Where the next record begins, if there is none: no unit is of one before it that the queue does not have.
 _NO_OFFSET = 1 << 62
+
+
+class TopicReader(Protocol):
+    """The methods of `OpenStore` with which the timer topic is read."""
+
+    def min_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the first queue offset."""
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the queue offset of the next message."""
+
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue."""
+
+    def at(self, log_offset: int) -> StoredMessage:
+        """Return the message whose record begins at `log_offset`."""
 
 
 class Loading:
@@ -50,7 +66,7 @@ class Loading:
     """
 
     def __init__(
-        self, store: OpenStore, check: TimerCheck, found: LogUnits, horizon_ms: int
+        self, store: TopicReader, check: TimerCheck, found: LogUnits, horizon_ms: int
     ) -> None:
         self._store, self._check, self._found = store, check, found
         self.problems = [found.damage] if found.damage else []

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from penstock import StoredMessage
-from penstock.contracts import Context, OpenStore
+from penstock.contracts import Context
 from penstock.format.arrays import Int64s, Structs, np
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import TimerCheck, read_check, write_check
-from penstock_messaging.timers.timer_loading import Loading
+from penstock_messaging.timers.timer_loading import Loading, TopicReader
 from penstock_messaging.timers.timer_log import FILE_BYTES, TimerLog
 from penstock_messaging.timers.timer_units import CLOSES, TimerUnit, rows_of
 from penstock_messaging.timers.unit_chains import (
@@ -107,7 +107,7 @@ class TimerFiles:
     # --- loading
 
     def load(
-        self, store: OpenStore, unit_of: Callable[[StoredMessage], TimerUnit | None]
+        self, store: TopicReader, unit_of: Callable[[StoredMessage], TimerUnit | None]
     ) -> TimerState | None:
         """Return what waits; None if the store has no record of that. The files are put right unless the store is read-only.
 
@@ -146,7 +146,7 @@ class TimerFiles:
         now_ms = max(self._clock.time_ms(), self._check.read_ms)
         return now_ms + self._wheel.slots // 2 * SECOND_MS
 
-    def _read_check(self, store: OpenStore, problems: list[str]) -> TimerCheck | None:
+    def _read_check(self, store: TopicReader, problems: list[str]) -> TimerCheck | None:
         """Return how far things are; what cannot be right is named, and replaced by what loses no message."""
         try:
             check = read_check(self._files, self._root)
