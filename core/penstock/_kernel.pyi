@@ -3,6 +3,7 @@
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -198,6 +199,8 @@ class Message:
     reconsume_times: int
     prepared_offset: int
     partition_key: str | None
+    delay_ms: int
+    deliver_at: float | datetime | None
     def __init__(
         self,
         topic: str,
@@ -216,6 +219,8 @@ class Message:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
         partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
     ) -> None: ...
     def __replace__(self, **changes: Any) -> Self: ...
     __hash__: None  # type: ignore[assignment] # it can be changed
@@ -530,6 +535,8 @@ class Producer:
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
     ) -> Receipt: ...
 
 def store_records(

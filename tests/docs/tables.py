@@ -40,7 +40,11 @@ _FORMS = {
     "plugins.block": "names of entry points",
     "plugins.require": "names of entry points",
 }
-_WORDS = {"log.checksum": model.CHECKSUMS, "index.feed": model.FEEDS}
+_WORDS = {
+    "log.checksum": model.CHECKSUMS,
+    "index.feed": model.FEEDS,
+    "extensions.messaging.timers": ("on", "refuse"),
+}
 _OF_THE_STORE = ("geometry.", "log.checksum", "profile", "retention.use", "files.mode")
 _FAR = 1 << 62
 

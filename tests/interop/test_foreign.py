@@ -62,20 +62,20 @@ SESSIONS = {
     "light-4.9": Session(version="4.9.7", settings=LMQ, fill=light, kinds={"light-queues", "broker-config"}),
     "several-5.3": Session(
         version="5.3.3", settings=LMQ, fill=several,
-        kinds={"batch-queues", "compaction-topics", "light-queues", "timer", "broker-config"},
+        kinds={"batch-queues", "compaction-topics", "light-queues", "broker-config"},
     ),
     "rocksdb-5.3": Session(
         version="5.3.3", settings={"storeType": "defaultRocksDB"},
-        kinds={"rocksdb-queues", "rocksdb-config", "timer", "broker-config"},
+        kinds={"rocksdb-queues", "rocksdb-config", "broker-config"},
     ),
-    "tags-5.5": Session(version="5.5.0", kinds={"tag-keys", "timer", "broker-config"}),
+    "tags-5.5": Session(version="5.5.0", kinds={"tag-keys", "broker-config"}),
     "rocksdb-5.5": Session(
         version="5.5.0", settings={"indexRocksDBEnable": True},
-        kinds={"rocksdb-store", "tag-keys", "timer", "broker-config"},
+        kinds={"rocksdb-store", "tag-keys", "broker-config"},
     ),
     "left-alone-5.3": Session(
         version="5.3.3", settings={"popConsumerKVServiceInit": True, "popConsumerKVServiceEnable": True},
-        fill=timer, kinds={"timer", "pop-state", "broker-config", "unknown"},
+        fill=timer, kinds={"pop-state", "broker-config", "unknown"},
     ),
 }  # fmt: skip
 

@@ -390,7 +390,7 @@ cdef class Producer:
         raise NotImplementedError
 
     def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
-            born_time_ms=None, born_host=None, partition_key=None):
+            born_time_ms=None, born_host=None, partition_key=None, delay_ms=0, deliver_at=None):
         """Append one message and return its receipt; see `Message` for the arguments.
 
         Under a flush policy that waits, returns when the message is on disk, or when the policy's
@@ -407,10 +407,14 @@ cdef class Producer:
             raise ValueError("the store takes no messages")
         if wait is not True and wait is not False:
             wait = encode_words().check_wait(wait)
-        if delay_level is not ZERO or queue is None or partition_key is not None:
+        if (
+            delay_level is not ZERO or queue is None or partition_key is not None or delay_ms is not ZERO
+            or deliver_at is not None
+        ):
             return self._put_rewritten(Message(
                 topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level,
-                wait=wait, born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
+                wait=wait, born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay_ms=delay_ms,
+                deliver_at=deliver_at,
             ))
         # A concurrent put, from another thread or a signal handler, must not use the same draft.
         draft = self.spare

@@ -390,7 +390,10 @@ cdef class Batch:
         """Add a message; if it is refused, raises the reason and adds nothing."""
         if message is None:
             raise TypeError("message must be a Message, not None")
-        if message.delay_level is not ZERO or message.queue is None or message.partition_key is not None:
+        if (
+            message.delay_level is not ZERO or message.queue is None or message.partition_key is not None
+            or message.delay_ms is not ZERO or message.deliver_at is not None
+        ):
             add_rewritten(self, message)
             return 0
         cdef Parts m

@@ -25,6 +25,8 @@ cdef class Message:
         properties: further text pairs; values must not be empty.
         flag: 32 bits for the caller, stored unchanged.
         delay_level: 1 to 18: deliver the message later, after 1 s to 2 h (docs/delays.md); 0 at once.
+        delay_ms: deliver the message this many milliseconds after the put; 0 at once.
+        deliver_at: deliver the message at this time, Unix milliseconds or a `datetime` with a time zone; None at once.
         born_time_ms: when the message was created; the time of the put if None.
         born_host: "address:port" of the producer; the store's own if None.
         wait: False returns at once under a flush policy that would wait.
@@ -35,18 +37,19 @@ cdef class Message:
     """
 
     cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait
-    cdef public object sys_flag, reconsume_times, prepared_offset, partition_key
+    cdef public object sys_flag, reconsume_times, prepared_offset, partition_key, delay_ms, deliver_at
     cdef object _keys
 
     def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
                  born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0,
-                 partition_key=None):
+                 partition_key=None, delay_ms=0, deliver_at=None):
         self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
         self._keys = keys_of(keys)
         self.properties = {} if properties is None else properties
         self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
         self.wait, self.sys_flag = wait, sys_flag
         self.reconsume_times, self.prepared_offset, self.partition_key = reconsume_times, prepared_offset, partition_key
+        self.delay_ms, self.deliver_at = delay_ms, deliver_at
 
     @property
     def keys(self):
@@ -61,7 +64,7 @@ cdef class Message:
         return (
             self.topic, self.body, self.queue, self.tag, self._keys, self.properties, self.flag, self.delay_level,
             self.born_time_ms, self.born_host, self.wait, self.sys_flag, self.reconsume_times, self.prepared_offset,
-            self.partition_key,
+            self.partition_key, self.delay_ms, self.deliver_at,
         )
 
     def __eq__(self, other):
@@ -85,7 +88,7 @@ cdef class Message:
 
 cdef tuple MESSAGE_FIELDS = (
     "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait",
-    "sys_flag", "reconsume_times", "prepared_offset", "partition_key",
+    "sys_flag", "reconsume_times", "prepared_offset", "partition_key", "delay_ms", "deliver_at",
 )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -63,12 +64,15 @@ class AsyncStore:
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
         wait: bool = True,
     ) -> Receipt:
         """Append one message; see `Store.put`. It is in the log even if the task is cancelled."""
         given: dict[str, Any] = {
             "queue": queue, "tag": tag, "keys": keys, "properties": properties,
-            "delay_level": delay_level, "partition_key": partition_key,
+            "delay_level": delay_level, "partition_key": partition_key, "delay_ms": delay_ms,
+            "deliver_at": deliver_at,
         }  # fmt: skip
         if wait and self.store.puts_wait:
             # Shares the syncs of other puts, without a thread that waits.

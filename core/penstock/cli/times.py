@@ -41,7 +41,7 @@ def parse_time(text: str, now_ms: int, *, up: bool) -> int:
     if word == "now":
         return now_ms
     if _RELATIVE.fullmatch(word):
-        return now_ms - sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(word))
+        return now_ms - parse_duration(word)
     if not word.isdigit():
         try:
             found = datetime.fromisoformat(word)
@@ -50,6 +50,31 @@ def parse_time(text: str, now_ms: int, *, up: bool) -> int:
         except (ValueError, OverflowError):
             pass
     raise ValueError(f"{text!r} is not a time: {_FORMS}")
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration such as `90s` or `1h30min` in milliseconds. Raises `ValueError`."""
+    word = text.strip()
+    if not _RELATIVE.fullmatch(word):
+        raise ValueError(
+            f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d"
+        )
+    return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(word))
+
+
+class DurationParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic since click 8.4 only
+    """The type of an option that takes a duration; its value is milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds; fails with the forms that a duration can have."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic since click 8.4 only

@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `transaction`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
+`open_store`, `consumer`, `transaction`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
 `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
@@ -48,6 +48,7 @@ from penstock.contracts.consumer import (
     ConsumerOptions,
     Pending,
 )
+from penstock.contracts.delayed import DelayedMessage
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.dispatcher import (
     Dispatcher,
@@ -59,7 +60,7 @@ from penstock.contracts.dispatcher import (
     QueueIndex,
     Trust,
 )
-from penstock.contracts.extension import Extension
+from penstock.contracts.extension import Extension, SummaryLine
 from penstock.contracts.findings import COPYING, Checker, Finding
 from penstock.contracts.flush_policy import Flusher, FlushPolicy
 from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
@@ -114,6 +115,7 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "Context",
+    "DelayedMessage",
     "DiskUse",
     "DispatchBatch",
     "Dispatcher",
@@ -146,6 +148,7 @@ __all__ = [
     "SpawnWorker",
     "Stoppable",
     "Strategy",
+    "SummaryLine",
     "TopicConfig",
     "Transaction",
     "Trust",

@@ -1,10 +1,27 @@
 """Extensions: work around a store that uses its public methods, such as consumers, delays and transactions."""
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.contracts.base import Strategy
 from penstock.contracts.open_store import OpenStore
 from penstock.message import Message
+
+
+class SummaryLine(NamedTuple):
+    """One line of what `Extension.summary` says about a store.
+
+    Attributes:
+        key: its name in JSON, unique within the store: lower-case words joined by `_`.
+        what: what is shown, as the first column of `penstock stat`.
+        text: the value as text, the second column.
+        value: the value for programs; anything that JSON can hold.
+    """
+
+    key: str
+    what: str
+    text: str
+    value: Any
 
 
 class Extension(Strategy):
@@ -46,6 +63,14 @@ class Extension(Strategy):
         `MessageError` to refuse the message.
         """
         return None
+
+    def summary(self) -> Sequence[SummaryLine]:
+        """Return lines for `Store.summary()` and `penstock stat`, such as what waits, and for how long; none by default.
+
+        Called for a store opened read-only, too, so it must read what it says from the store's files. Lines about what the
+        store does not use are left out.
+        """
+        return []
 
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""

@@ -23,7 +23,7 @@ from penstock.files import Files
 # The topic prefix of a broker's light message queues: their entries point to records of other topics.
 LIGHT_PREFIX = "%LMQ%"
 # Files that a broker of 4.x or 5.x leaves in a store, and Penstock does not write.
-BROKER_FILES = ("config/topics", "timerwheel", "timerlog", "abort.bak")
+BROKER_FILES = ("config/topics", "abort.bak")
 # The topic that every broker declares in its `config/topics.json` as it starts. Penstock, which writes that file too, never
 # does: no message may be put to it.
 _TOPIC_OF_BROKERS = b'"SELF_TEST_TOPIC":'
@@ -109,14 +109,6 @@ COMPACTION = Kind(
     stops_writing=True,
     why="messages put here would be missing from the compacted copy, which the broker reads",
 )
-TIMER = Kind(
-    name="timer",
-    what="timer wheel and timer log",
-    signs="`timerwheel`, `timerlog/`",
-    reading="everything; waiting messages are in the topic `rmq_sys_wheel_timer`",
-    stops_writing=False,
-    why="the broker fills the wheel from that topic",
-)
 POP_STATE = Kind(
     name="pop-state",
     what="state of POP consumers",
@@ -128,7 +120,7 @@ POP_STATE = Kind(
 BROKER_CONFIG = Kind(
     name="broker-config",
     what="the broker's own configuration",
-    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json`, `consumerOffset.json` and `delayOffset.json`",
+    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json`, `consumerOffset.json`, `delayOffset.json` and `timercheck`",
     reading="everything",
     stops_writing=False,
     why="no put changes it",
@@ -143,7 +135,7 @@ UNKNOWN = Kind(
 )
 KINDS = (
     BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, COMPACTION,
-    TIMER, POP_STATE, BROKER_CONFIG, UNKNOWN,
+    POP_STATE, BROKER_CONFIG, UNKNOWN,
 )  # fmt: skip
 
 

@@ -174,8 +174,7 @@ def _check_name(name: object) -> None:
     if name in _TIMERS:
         raise PropertyError(
             name,
-            "it requests delivery at a time of your choice, which Penstock does not support; use one of the 18 delay levels: "
-            "pass delay_level=",
+            "it requests delivery at a time of your choice: pass that as deliver_at= or delay_ms=",
         )
 
 

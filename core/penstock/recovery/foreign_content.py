@@ -14,7 +14,6 @@ from penstock.contracts.foreign import (
     ROCKSDB_QUEUES,
     ROCKSDB_STORE,
     TAG_KEYS,
-    TIMER,
     UNKNOWN,
     Foreign,
     batch_topics,
@@ -40,9 +39,10 @@ _UNDERSTOOD = frozenset(
     [
         "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
         "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
+        "timerwheel", "timerlog",
     ]
 )  # fmt: skip
-_TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
+_POP = ("kvStore",)
 _COMPACTION = ("cleanup.policy", "COMPACTION")
 _CONFIG_READ = frozenset(
     [
@@ -54,6 +54,7 @@ _CONFIG_READ = frozenset(
         "consumerOffset.json.bak",
         "delayOffset.json",
         "delayOffset.json.bak",
+        "timercheck",
     ]
 )
 
@@ -73,13 +74,11 @@ def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> lis
     found += _databases(files, root)
     found += _compaction(files, root)
     others = sorted(set(names_in(files, root)) - _UNDERSTOOD)
-    for kind, names in ((TIMER, _TIMER), (POP_STATE, _POP)):
-        found += [Foreign(kind, root / name) for name in others if name in names]
+    found += [Foreign(POP_STATE, root / name) for name in others if name in _POP]
     own = sorted(set(names_in(files, root / "config")) - _CONFIG_READ)
     if own:
         found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
-    known = (*_TIMER, *_POP)
-    strange = [n for n in others if n not in known and not n.startswith("consumequeue_")]
+    strange = [n for n in others if n not in _POP and not n.startswith("consumequeue_")]
     if strange:
         found.append(Foreign(UNKNOWN, root, tuple(strange)))
     return found

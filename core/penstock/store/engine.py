@@ -300,7 +300,7 @@ class Engine:
             if made is not None:
                 return made
         raise MessageError(
-            "a message with a delay_level, a partition_key or no queue is refused: no extension of this store handles it; add "
+            "a message with a delay, a partition_key or no queue is refused: no extension of this store handles it; add "
             "messaging to extensions.use; nothing was stored"
         )
 

@@ -12,9 +12,11 @@ from penstock._kernel import Batch, Producer
 from penstock.contracts import (
     Consumer,
     ConsumerOptions,
+    DelayedMessage,
     Dispatcher,
     Extension,
     MessageWaiter,
+    SummaryLine,
     TopicConfig,
     Transaction,
     WorkWakes,
@@ -30,6 +32,7 @@ from penstock.errors import (
     ConfigError,
     ForeignContentError,
     ForkedStoreError,
+    PenstockError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
@@ -293,6 +296,8 @@ class Store(Reader, Producer):
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
     ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
@@ -302,7 +307,7 @@ class Store(Reader, Producer):
         receipt = self.put(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
             delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
-            partition_key=partition_key, wait=False,
+            partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at, wait=False,
         )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
@@ -482,6 +487,42 @@ class Store(Reader, Producer):
         """
         made: Consumer = self._provided("consumer")(group, topics, **options)
         return made
+
+    def cancel_delayed(self, message_id: str | Receipt) -> bool:
+        """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
+
+        False says that it is delivered already, or was cancelled before. A broker of RocketMQ 5.3 that takes over the store cancels
+        it, too: with all messages of the same topic and UNIQ_KEY that are due in the same second.
+
+        Args:
+            message_id: the message id of its put, or of `delayed`; or the receipt of its put.
+
+        Raises:
+            ArgumentError: that is no message id.
+            NoRecordError, OffsetError: no message of this store has that id.
+            ConfigError: no extension in `extensions.use` delivers messages at a time.
+        """
+        self._owner()
+        cancel = self._provided(call := "cancel_delayed")
+        expected = "a receipt of a put, or a message id"
+        if isinstance(message_id, Receipt):
+            message_id = message_id.message_id
+        named = arguments.text(call, "message_id", message_id, expected)
+        try:
+            waiting = self.get(named)
+        except ArgumentError as error:
+            raise ArgumentError(call, "message_id", named, error.expected) from None
+        found: bool = cancel(waiting)
+        return found
+
+    def delayed(self) -> list[DelayedMessage]:
+        """Return the messages that were put with `delay_ms` or `deliver_at` and wait, the one that is due first first.
+
+        Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
+        be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
+        """
+        found: list[DelayedMessage] = self._provided("delayed")()
+        return found
 
     def create_topic(
         self,
@@ -752,6 +793,20 @@ class Store(Reader, Producer):
         if self._engine is not None:
             figures.update(cast(StoreStats, self._engine.stats()))
         return figures
+
+    def summary(self) -> list[SummaryLine]:
+        """Return what the extensions say about the store, as `penstock stat` shows it: for example what waits, and for how long.
+
+        A line whose facts cannot be read says why; this does not raise for it. Works for a store opened read-only, too.
+        """
+        self._check_open()
+        lines: list[SummaryLine] = []
+        for each in self._extensions:
+            try:
+                lines.extend(each.summary())
+            except (PenstockError, OSError) as error:
+                lines.append(SummaryLine(each.name, each.name, f"not known: {error}", None))
+        return lines
 
     def verify(
         self,

@@ -32,9 +32,10 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
     Extensions are not asked whether puts to its queue are allowed: a copy may belong to a topic that callers must not put to.
     """
     encoder = batch.encoder
-    if message.delay_level != 0 or message.queue is None or message.partition_key is not None:
+    is_plain = message.queue is not None and message.partition_key is None
+    if not is_plain or (message.delay_level, message.delay_ms, message.deliver_at) != (0, 0, None):
         raise MessageError(
-            "a copy with a delay_level, a partition_key or no queue is refused: its properties text and queue are stored as "
+            "a copy with a delay, a partition_key or no queue is refused: its properties text and queue are stored as "
             "they are; nothing was stored"
         )
     cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
-from penstock import Message
+from penstock import Message, StoredMessage
 from penstock.contracts import (
     MS_MAX,
     SIDE_FOLDER,
     Consumer,
     ConsumerOptions,
     Context,
+    DelayedMessage,
     Extension,
     OpenStore,
     Stoppable,
+    SummaryLine,
     TopicConfig,
     Transaction,
     WorkWakes,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.position import Settled
     from penstock_messaging.groups.taking import DecidedRanges, Groups
+    from penstock_messaging.timers.timer_delivery import TimerDelivery
     from penstock_messaging.transactions.deciding import Deciding
 
 logger = get_logger(__name__)
@@ -45,9 +48,22 @@ logger = get_logger(__name__)
 # Queues of a topic that a message creates: as many as a RocketMQ producer asks for.
 _DEFAULT_QUEUES = 4
 _QUEUES_MAX = 65_536
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_SCHEDULE_TOPIC, _TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+# As RocketMQ's `timerMaxDelaySec`.
+_DELAY_MAX_MS = 3 * 24 * 3_600_000
 # How often it is tried again to take in the answers of consumers.
 INTERVAL_S = 1.0
+
+
+def _one_of(*words: str) -> Callable[[object, "attrs.Attribute[Any]", Any], None]:
+    """Return a validator that refuses all but these words."""
+
+    def check(_instance: object, field: "attrs.Attribute[Any]", value: Any) -> None:
+        if value not in words:
+            listed = " or ".join(f'"{word}"' for word in words)
+            raise ValueError(f"{field.name} is {value!r}; it must be {listed}")
+
+    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -60,11 +76,16 @@ class MessagingOptions:
         default_queues: how many queues a new topic has unless a number is given.
         delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A crash
             delivers again at most what was delivered in that time; each write flushes the log.
+        timers: "on" takes messages with `delay_ms` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
+            takes over, which cannot deliver them.
+        delay_max_ms: the longest delay of a message with `delay_ms` or `deliver_at`, by default three days, as in a broker.
     """
 
     auto_create_topics: bool = True
     default_queues: int = attrs.field(default=_DEFAULT_QUEUES, validator=limits(1, _QUEUES_MAX))
     delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
+    timers: str = attrs.field(default="on", validator=_one_of("on", "refuse"))
+    delay_max_ms: int = attrs.field(default=_DELAY_MAX_MS, validator=limits(1, MS_MAX))
 
 
 class MessagingExtension(Extension):
@@ -81,6 +102,8 @@ class MessagingExtension(Extension):
             "delete_topic",
             "topic_configs",
             "transaction",
+            "cancel_delayed",
+            "delayed",
         }
     )
     options: MessagingOptions
@@ -192,6 +215,23 @@ class MessagingExtension(Extension):
         return found
 
     @property
+    def timers(self) -> "TimerDelivery":
+        """The service that delivers messages at any time."""
+
+        def make() -> "TimerDelivery":
+            from penstock_messaging.timers.timer_delivery import TimerDelivery  # noqa: PLC0415 - see the module
+
+            made = TimerDelivery(self.context, check=self._check_delivery)
+            made.attach(self.store)
+            return made
+
+        found: TimerDelivery = self._part("timers", make)
+        return found
+
+    def _has_timers(self) -> bool:
+        return self.store.max_offset(_TIMER_TOPIC) > 0
+
+    @property
     def _intake(self) -> "Intake":
         """The service that takes in what consumers have answered; only where the store is open for writing."""
 
@@ -233,6 +273,8 @@ class MessagingExtension(Extension):
             _ = self.configuration
         if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
             _ = self.delivery
+        if files.exists(root / "consumequeue" / _TIMER_TOPIC):
+            _ = self.timers
         try:
             ensure_store_id(files, root)
         except (PenstockError, OSError) as error:
@@ -301,6 +343,8 @@ class MessagingExtension(Extension):
             parts["deciding"].end()
         if "delivery" in parts:
             parts["delivery"].detach()
+        if "timers" in parts:
+            parts["timers"].detach()
         if "configuration" in parts:
             parts["configuration"].end()
 
@@ -320,6 +364,8 @@ class MessagingExtension(Extension):
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
         """Pick the queue of a message, and delay it if it requests that."""
         routed = self.configuration.routed(message)
+        if routed.delay_ms != 0 or routed.deliver_at is not None:
+            return self._timed(routed)
         if routed.delay_level == 0:
             return routed
         from penstock_messaging.delays.levels import clamped  # noqa: PLC0415 - see the module
@@ -330,7 +376,35 @@ class MessagingExtension(Extension):
         self.delivery.expect(clamped(routed.delay_level))
         return made
 
+    def _timed(self, message: Message) -> Message | tuple[Message, bytes]:
+        """Return what is stored in place of a message that is to be delivered at a time."""
+        from penstock_messaging.timers.requests import due_ms_of  # noqa: PLC0415 - see the module
+        from penstock_messaging.timers.timer_message import timed  # noqa: PLC0415 - see the module
+
+        now_ms = self.context.clock.time_ms()
+        due_ms = due_ms_of(
+            message, now_ms, delay_max_ms=self.options.delay_max_ms,
+            is_refused=self.options.timers == "refuse",
+        )  # fmt: skip
+        plain = message.__replace__(delay_ms=0, deliver_at=None)
+        if due_ms <= now_ms:
+            return plain
+        made = timed(plain, due_ms, self.store.check)
+        self.configuration.topics.ensure(made[0].topic, made[0].queue)
+        self.timers.expect(due_ms)
+        return made
+
     # --- methods of the store
+
+    def cancel_delayed(self, message: StoredMessage) -> bool:
+        """Implement `Store.cancel_delayed`, of the message that the caller named."""
+        return message.topic == _TIMER_TOPIC and self.timers.cancel(message)
+
+    def delayed(self) -> list[DelayedMessage]:
+        """Implement `Store.delayed`."""
+        from penstock_messaging.timers.timer_listing import listed  # noqa: PLC0415 - see the module
+
+        return listed(self.store, self.timers.entries()) if self._has_timers() else []
 
     def consumer(
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
@@ -379,6 +453,16 @@ class MessagingExtension(Extension):
         """Implement `Store.topic_configs`."""
         return dict(self.configuration.topic_configs())
 
+    def summary(self) -> Sequence[SummaryLine]:
+        """See `Extension`: how many messages wait for their time, and who can deliver them."""
+        if not self._has_timers():
+            return []
+        count = self.timers.waiting()
+        value = {"waiting": count, "first_due_ms": self.timers.first_due_ms()}
+        more = "; a broker of 4.x cannot deliver them" if count else ""
+        return [SummaryLine("timers", "wait for their time", f"{count:,}{more}", value)]
+
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""
-        return {**self.configuration.stats(), "delays": self.delivery.stats()}
+        timers = {"timers": self.timers.stats()} if self._has_timers() else {}
+        return {**self.configuration.stats(), "delays": self.delivery.stats(), **timers}

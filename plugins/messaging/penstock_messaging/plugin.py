@@ -21,9 +21,10 @@ def penstock_register_extension() -> "list[type[Extension]]":
 def penstock_register_commands() -> Iterable[object]:
     """Return the commands that this package adds to `penstock`."""
     from penstock_messaging.commands import (  # noqa: PLC0415 - click is an extra, and slow to import
+        delayed,
         dlq,
         groups,
         topic,
     )
 
-    return [topic.group, groups.command, dlq.command]
+    return [topic.group, groups.command, dlq.command, delayed.command]

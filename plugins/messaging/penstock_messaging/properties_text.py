@@ -8,17 +8,20 @@ has no meaning; so the order is not imitated. Bytes that are not UTF-8 are kept.
 from collections.abc import Mapping
 
 from penstock import StoredMessage
-from penstock.format.properties import without_crc
+from penstock.format.properties import CRC32, without_crc
 from penstock.format.record import BORN_IPV6, STORE_IPV6, decode_record
 
 # Where a message goes once its delay is over.
 REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
 DELAY = b"DELAY"
+# Where messages wait that are delivered at any time.
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Of a retried message: the topic and the message id that it was first stored with.
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 WAIT = b"WAIT"
 
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
+_CRC = CRC32.encode()
 _ADDRESS_BITS = BORN_IPV6 | STORE_IPV6
 
 
@@ -30,9 +33,9 @@ def stored_text(message: StoredMessage) -> bytes:
 def pairs_of(text: bytes) -> dict[bytes, bytes]:
     """Return the pairs of a text; of a name that occurs twice the last value counts, as in Java."""
     pairs = {}
-    for part in without_crc(text).split(_PAIR_END):
+    for part in text.split(_PAIR_END):
         name, _, value = part.partition(_NAME_END)
-        if name and value:
+        if name and value and name != _CRC:
             pairs[name] = value
     return pairs
 

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts.extension import Extension
+from penstock.contracts.extension import Extension, SummaryLine
 from penstock.contracts.open_store import OpenStore
-from penstock.errors import ConfigError, MessageError, PluginError, UnknownStrategyError
+from penstock.errors import (
+    ConfigError,
+    MessageError,
+    PluginError,
+    StoreClosedError,
+    UnknownStrategyError,
+)
 from penstock.message import Message
 from penstock.testing import open_store
 
@@ -136,6 +142,28 @@ def test_a_method_of_a_store_needs_an_extension_that_provides_it(tmp_path: Path)
             store.extension("notin")
     with opened(tmp_path / "s", Noting) as store, pytest.raises(ConfigError, match="consumer"):
         store.consumer("g", ["t"])
+
+
+def test_a_store_sums_up_what_its_extensions_say_and_why_one_cannot(tmp_path: Path) -> None:
+    class Summing(Noting):
+        """Says how many calls there were, unless the test breaks it."""
+
+        name = "summing"
+        trouble: Exception | None = None
+
+        def summary(self) -> list[SummaryLine]:
+            if self.trouble is not None:
+                raise self.trouble
+            return [SummaryLine("calls", "calls so far", "one", 1)]
+
+    with opened(tmp_path / "s", Noting, Summing) as store:
+        assert store.summary() == [("calls", "calls so far", "one", 1)]
+        store.extension("summing").trouble = OSError("no disk")
+        assert store.summary() == [("summing", "summing", "not known: no disk", None)]
+    with opened(tmp_path / "s", Noting, Summing, read_only=True) as store:
+        assert store.summary()[0].value == 1
+    with pytest.raises(StoreClosedError):
+        store.summary()
 
 
 def test_a_store_whose_extension_fails_to_attach_is_closed_again(tmp_path: Path) -> None:

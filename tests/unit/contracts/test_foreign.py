@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.contracts import foreign
-from penstock.contracts.foreign import BATCH_QUEUES, KINDS, POP_STATE, TIMER, Foreign
+from penstock.contracts.foreign import BATCH_QUEUES, KINDS, POP_STATE, Foreign
 from penstock.testing import SimulatedDisk
 
 ROOT = Path("/store")
@@ -57,8 +57,9 @@ def test_a_database_is_a_folder_with_the_file_current() -> None:
 
 
 def test_a_broker_is_known_by_what_it_leaves() -> None:
-    assert foreign.has_broker_files(disk_with(timerwheel=b""), ROOT)
-    assert not foreign.has_broker_files(disk_with(checkpoint=b""), ROOT)
+    assert foreign.has_broker_files(disk_with(**{"abort.bak": b""}), ROOT)
+    for own in ("checkpoint", "timerwheel"):
+        assert not foreign.has_broker_files(disk_with(**{own: b""}), ROOT)
 
 
 @pytest.mark.parametrize("name", ["config__topics.json", "config__topics.json.bak"])
@@ -77,7 +78,7 @@ def test_a_list_of_topics_is_a_brokers_if_it_declares_what_only_brokers_declare(
 
 
 def test_only_what_a_put_would_have_to_keep_up_stops_writing() -> None:
-    found = [Foreign(kind, ROOT) for kind in (TIMER, BATCH_QUEUES, POP_STATE)]
+    found = [Foreign(kind, ROOT) for kind in (BATCH_QUEUES, POP_STATE)]
     assert [each.kind for each in foreign.stopping(found)] == [BATCH_QUEUES]
     assert len({kind.name for kind in KINDS}) == len(KINDS)
 

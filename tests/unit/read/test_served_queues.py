@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.contracts.test_dispatcher import ROWS, OneQueue
 
-from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, TIMER, Foreign
+from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
 from penstock.errors import ForeignContentError
 from penstock.read.served_queues import ServedQueues, has_queues, served
 
@@ -33,7 +33,7 @@ def asked(index: Any, topic: str) -> list[Any]:
 
 def test_where_all_is_understood_the_index_itself_is_asked(index: TwoTopics) -> None:
     assert served(index, Path("/s"), []) is index
-    assert served(index, Path("/s"), [Foreign(TIMER, Path("/s/timerwheel"))]) is index
+    assert served(index, Path("/s"), [Foreign(POP_STATE, Path("/s/kvStore"))]) is index
     assert has_queues(index)
 
 

@@ -134,7 +134,7 @@ def test_whose_defaults_hold_depends_on_who_made_it(disk: SimulatedDisk) -> None
     disk.write_whole(NOTED, json.dumps(attrs.asdict(SMALL)).encode())
     assert own_profile(disk, ROOT) == FIRST
     assert store_layout.was_made_here(disk, ROOT)
-    put(disk, "timerwheel", 0)
+    put(disk, "abort.bak", 0)
     assert not store_layout.was_made_here(disk, ROOT)
 
 

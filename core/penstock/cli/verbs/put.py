@@ -8,6 +8,7 @@ import penstock
 from penstock.cli.completion import topics
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
+from penstock.cli.times import BEGIN, DurationParam
 from penstock.format.names import QUEUE_MAX
 
 
@@ -15,7 +16,8 @@ from penstock.format.names import QUEUE_MAX
     "put",
     epilog=examples(
         "penstock put data orders 'a new order' --tag created --key A-17",
-        "echo 'a reminder' | penstock put data orders - --delay-level 5 --json",
+        "penstock put data reminders 'pay order 17' --delay 90s",
+        "echo 'a reminder' | penstock put data orders - --deliver-at '2026-12-01 09:00Z' --json",
     ),
 )
 @click.argument("path", type=click.Path())
@@ -33,6 +35,17 @@ from penstock.format.names import QUEUE_MAX
     "--delay-level",
     type=click.IntRange(1, 18),
     help="Deliver the message later: 1 for a second to 18 for two hours, see docs/delays.md.",
+)
+@click.option(
+    "--delay",
+    "delay_ms",
+    type=DurationParam(),
+    help="Deliver the message so much later: 500ms, 90s, 1h30min, 2d.",
+)
+@click.option(
+    "--deliver-at",
+    type=BEGIN,
+    help="Deliver the message at this time, for example '2026-12-01 09:00Z'; without a zone in UTC.",
 )
 @click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
@@ -57,6 +70,8 @@ def command(
     queue: int | None,
     partition_key: str | None,
     delay_level: int | None,
+    delay_ms: int | None,
+    deliver_at: int | None,
     tag: str,
     keys: tuple[str, ...],
     pairs: tuple[str, ...],
@@ -79,7 +94,7 @@ def command(
     with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
         receipt = store.put(
             topic, raw, queue=queue or 0, partition_key=partition_key, delay_level=delay_level or 0,
-            tag=tag, keys=keys, properties=properties,
+            delay_ms=delay_ms or 0, deliver_at=deliver_at, tag=tag, keys=keys, properties=properties,
         )  # fmt: skip
         store.flush()
     if as_json:

@@ -39,6 +39,8 @@ def command(path: str, space: bool, as_json: bool) -> int:
     """Show what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
     with penstock.open(path, read_only=True) as store:
         facts: dict[str, Any] = {**store.stats(), **_contents(store)}
+        lines = store.summary()
+        facts["extensions"] = {each.key: each.value for each in lines}
         if space:
             facts["space"] = _space(store, facts, quiet=as_json)
         state = state_of(store)
@@ -52,6 +54,7 @@ def command(path: str, space: bool, as_json: bool) -> int:
         ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
         ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
     ]
+    rows += [(each.what, each.text) for each in lines]
     for each in facts["not_understood"]:
         name = "writing is refused" if each["stops_writing"] else "ignored"
         rows.append((f"not understood, {name}", each["text"]))

@@ -18,9 +18,13 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock_messaging.configuration.topics import FORBIDDEN, TopicConfigs
+from penstock_messaging.properties_text import TIMER_TOPIC
 
 _RETRY = "%RETRY%"
-_INSTEAD = {"SCHEDULE_TOPIC_XXXX": "; to delay a message, put it to its topic with delay_level"}
+_INSTEAD = {
+    "SCHEDULE_TOPIC_XXXX": "; to delay a message, put it to its topic with delay_level",
+    TIMER_TOPIC: "; to delay a message, put it to its topic with delay_ms or deliver_at",
+}
 
 
 def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
@@ -28,7 +32,7 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
 
     Raises `BusyError` while the topic is being deleted.
     """
-    if topic in FORBIDDEN:
+    if topic in FORBIDDEN or topic == TIMER_TOPIC:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)

@@ -6,7 +6,7 @@ message still waits.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from penstock import Message, StoredMessage
@@ -18,6 +18,7 @@ from penstock_messaging.properties_text import (
     DELAY,
     REAL_QUEUE,
     REAL_TOPIC,
+    TIMER_TOPIC,
     flags_for_copy,
     pairs_of,
     stored_text,
@@ -25,7 +26,7 @@ from penstock_messaging.properties_text import (
 )
 
 # A message of a transaction that is not committed is not delivered, and one that goes to where it waits never would be.
-_NOT_DELIVERED_TO = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"})
+_NOT_DELIVERED_TO = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"})
 # Python refuses to convert numbers of some thousand digits.
 _QUEUE = re.compile(rb"[0-9]{1,9}")
 _OF_THE_STORE = frozenset({REAL_TOPIC.decode(), REAL_QUEUE.decode()})
@@ -80,7 +81,7 @@ def delivered(message: StoredMessage) -> tuple[Message, bytes]:
     Raises `MessageError` for a message that has no topic to go to.
     """
     text = stored_text(message)
-    topic, queue = destination(text)
+    topic, queue = destination(pairs_of(text))
     copy = Message(
         topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
         born_time_ms=message.born_time_ms, born_host=message.born_host,
@@ -89,9 +90,8 @@ def delivered(message: StoredMessage) -> tuple[Message, bytes]:
     return copy, text
 
 
-def destination(text: bytes) -> tuple[str, int]:
-    """Return topic and queue that a waiting message is to go to; raises `MessageError` if its properties text names none."""
-    pairs = pairs_of(text)
+def destination(pairs: Mapping[bytes, bytes]) -> tuple[str, int]:
+    """Return topic and queue that a waiting message is to go to; raises `MessageError` if its properties name none."""
     named, number = pairs.get(REAL_TOPIC, b""), pairs.get(REAL_QUEUE, b"")
     try:
         topic = check_topic(named.decode())

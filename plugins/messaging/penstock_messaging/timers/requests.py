@@ -1,0 +1,50 @@
+"""When a message is to be delivered, of what its caller requests: checked, and as one time. Pure functions."""
+
+from penstock import Message
+from penstock.errors import MessageError
+
+
+def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: bool) -> int:
+    """Return when a message with `delay_ms` or `deliver_at` is due, Unix milliseconds; not after `now_ms` means at once.
+
+    Args:
+        message: what the caller puts.
+        now_ms: the time now.
+        delay_max_ms: the longest delay.
+        is_refused: whether the store takes no such messages.
+
+    Raises:
+        MessageError: more than one delay is requested, a negative or a too long one, or the store takes none.
+    """
+    delay_ms, at_ms = message.delay_ms, message.deliver_at
+    requested = [
+        name
+        for name, is_given in (
+            ("delay_level", message.delay_level != 0),
+            ("delay_ms", delay_ms != 0),
+            ("deliver_at", at_ms is not None),
+        )
+        if is_given
+    ]
+    if len(requested) > 1:
+        raise MessageError(
+            f"a message with {' and '.join(requested)} is refused: give one of them; nothing was stored"
+        )
+    if delay_ms < 0:
+        raise MessageError(
+            f"delay_ms {delay_ms} is refused: it must be 0 (no delay) or more; nothing was stored"
+        )
+    due_ms = now_ms + delay_ms if at_ms is None else int(at_ms)
+    if due_ms <= now_ms:
+        return now_ms
+    if is_refused:
+        raise MessageError(
+            f'{requested[0]} is refused: extensions.messaging.timers of this store is "refuse", as for a directory that a broker '
+            f"of 4.x takes over, which cannot deliver at any time; use one of the 18 levels, delay_level. Nothing was stored"
+        )
+    if due_ms - now_ms > delay_max_ms:
+        raise MessageError(
+            f"a delay of {due_ms - now_ms} ms is refused: the longest is {delay_max_ms} ms (extensions.messaging.delay_max_ms); "
+            f"nothing was stored"
+        )
+    return due_ms

@@ -1,0 +1,549 @@
+"""The timer service: puts messages into their own topics when their time comes, in the process that holds the store for writing.
+
+One background thread. It begins with the first message that has a time, or when the store is opened with messages that wait; a
+store without any has no thread. It sleeps until the next message is due, or until one that is due earlier is put.
+
+Invariants:
+    * No message is delivered before its time by the clock; one whose exact time is not known, at the end of its second.
+    * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. It
+      delivers again at most what was delivered since they were written, every second.
+    * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one. A put that fails
+      for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock import Message, StoredMessage
+from penstock.contracts import Context, OpenStore, Stoppable
+from penstock.errors import (
+    CorruptionError,
+    MessageError,
+    OffsetError,
+    PenstockError,
+    StoreClosedError,
+    StoreFailedError,
+)
+from penstock.escape import get_logger
+from penstock.format.java_hash import java_hash
+from penstock_messaging.properties_text import TIMER_TOPIC
+from penstock_messaging.timers.due_timers import DueTimers, due_in
+from penstock_messaging.timers.timer_message import (
+    SECOND_MS,
+    Timer,
+    cancelling,
+    copied,
+    timer_of,
+)
+from penstock_messaging.timers.timer_queue import TimerQueue, entry_of
+from penstock_messaging.timers.timer_state import TimerFiles, TimerUnit
+from penstock_messaging.timers.waiting_timers import CANCELS, ROLLS, WaitingTimer, WaitingTimers
+
+logger = get_logger(__name__)
+
+# The queue is looked at after this time at the latest: soon after a put, since a message is seen some time after it is announced,
+# and otherwise when the clock may have been set.
+_SOON_MS, _LOOK_MS = 1000, 10_000
+_SOON_FOR_MS = 60_000
+# Messages that become due within this time are delivered together.
+_TOGETHER_MS = 10
+_RETRY_MS = 1000
+# How often what waits is written to files.
+SAVE_MS = 1000
+# Maximum number of messages, and of bytes, that are delivered at once.
+_COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
+# With so many messages that are due, no further second is read.
+_DUE_MAX = 20_000
+_NEVER = 1 << 62
+
+Copy = tuple[Message, bytes]
+
+
+class TimerDelivery:
+    """The timer service of one store. Safe from any thread.
+
+    Attributes:
+        read_ms: the first second that is not delivered, by the files.
+
+    Args:
+        context: of the extension.
+        check: raises a `MessageError` if nothing may be delivered to a topic's queue any more.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        check: Callable[[str, int], None] = lambda topic, queue: None,
+    ) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._check = check
+        self._files = TimerFiles(context)
+        self._store: OpenStore | None = None
+        self._worker: Stoppable | None = None
+        # Guards the three fields after it; held for moments only. A signal handler may put while its thread holds it.
+        self._guard = threading.RLock()
+        # The first time at which a message that is being put will be due; the store may not have it yet.
+        self._expected_ms = _NEVER
+        # When the worker runs next, 0 while it runs; and when a message was last announced.
+        self._next_ms = self._announced_ms = 0
+        # Held while a step runs, while a message is cancelled, and while the end waits for the last step.
+        self._running = threading.Lock()
+        self._queue = TimerQueue()
+        self._waiting = WaitingTimers()
+        self._due = DueTimers()
+        # What the files do not have yet, and what of all that waited was handled since they were written.
+        self._unsaved: list[TimerUnit] = []
+        self._gone: set[int] = set()
+        # Messages that cancel another one, which has been removed already.
+        self._spent: set[int] = set()
+        # The last second of which something may be delivered.
+        self.read_ms = self._opened_ms = 0
+        self._changed_ms = _NEVER
+        self._last_trouble = ""
+        self._delivered = self._cancelled = self._skipped = 0
+
+    # --- begin and end
+
+    def attach(self, store: OpenStore) -> None:
+        """Begin: load what waits; if the store is open for writing and something does, start the thread."""
+        self._store = store
+        found = self._files.load(store, self._unit_of)
+        if found is not None:
+            if found.problem:
+                logger.warning("messages that wait for their time: %s", found.problem)
+            self.read_ms, self._queue.offset = found.read_ms, found.queue_offset
+            for unit in found.units():
+                self._waiting.add(WaitingTimer(*unit[:-1]))
+        if self._context.read_only:
+            self._take_in_all(store)
+        elif not self._waiting.is_empty or not self._queue.is_read(store):
+            with self._guard:
+                self._start()
+
+    def detach(self) -> None:
+        """End the thread and save what waits; messages that are due now are delivered after the next opening."""
+        with self._guard:
+            worker, self._worker = self._worker, None
+            store, self._store = self._store, None
+        if worker is not None:
+            worker.stop()
+        # A step that hangs in a failing disk keeps the lock; the store's close reports it.
+        if store is None or self._context.read_only or not self._running.acquire(blocking=False):
+            return
+        try:
+            self._take_in_all(store)
+            self._save(store, is_last=True)
+        except (PenstockError, OSError) as error:
+            logger.warning(
+                "which messages wait for their time could not be saved (%s); none is lost, and the next opening may deliver some again",
+                error,
+            )
+        finally:
+            self._running.release()
+
+    def expect(self, due_ms: int) -> None:
+        """Say that a message that will be due at a time is about to be stored."""
+        with self._guard:
+            self._announced_ms = self._clock.monotonic_ms()
+            self._expected_ms = min(self._expected_ms, due_ms)
+            if self._store is None:
+                return
+            self._start()
+            worker = self._worker if due_ms < self._next_ms else None
+        if worker is not None:
+            worker.wake()
+
+    def _start(self) -> None:
+        """Start the thread unless it runs; the caller holds the guard."""
+        if self._has_worker():
+            return
+        made = self._context.spawn("penstock-timers", self._step)
+        if self._has_worker():
+            # A signal handler was faster.
+            made.stop()
+        else:
+            self._worker = made
+
+    def _has_worker(self) -> bool:
+        return self._worker is not None
+
+    # --- figures
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures for `Store.stats()`: since the store was opened, and messages that wait now."""
+        return {
+            "delivered": self._delivered,
+            "cancelled": self._cancelled,
+            "skipped": self._skipped,
+            "waiting": self.waiting(),
+            "trouble": self._last_trouble or None,
+        }
+
+    def waiting(self) -> int:
+        """Return how many messages wait, those included that are not taken in yet."""
+        store = self._store
+        if store is None:
+            return 0
+        ahead = max(store.max_offset(TIMER_TOPIC) - self._queue.offset, 0)
+        return len(self._waiting) + len(self._due) + ahead
+
+    def first_due_ms(self) -> int | None:
+        """Return the second in which the first message that waits is due, about; None if none waits."""
+        with self._running:
+            first = self._due.first()
+            return self._waiting.first_ms() if first is None else first.due_ms
+
+    def entries(self) -> list[WaitingTimer]:
+        """Return everything that waits, after taking in what was put."""
+        with self._running:
+            if self._store is not None:
+                self._take_in_all(self._store)
+            return [each.entry for each in sorted(self._due)] + list(self._waiting)
+
+    # --- one round
+
+    def _step(self) -> float | None:
+        """Deliver what is due; returns the seconds until the next round, None after a failure that ends all puts."""
+        with self._running:
+            store = self._store
+            if store is None:
+                return None
+            with self._guard:
+                self._next_ms = 0
+                now = self._clock.time_ms()
+                if self._expected_ms <= now:
+                    self._expected_ms = _NEVER
+            try:
+                next_ms = self._round(store, now)
+                self._last_trouble = ""
+            except (StoreFailedError, StoreClosedError) as error:
+                self._last_trouble = str(error)
+                return None
+            except (PenstockError, OSError) as error:
+                self._note_trouble(str(error))
+                next_ms = now + _RETRY_MS
+            return self._plan(next_ms)
+
+    def _plan(self, next_ms: int) -> float:
+        """Return the seconds until a time, or until an earlier one at which a message is expected."""
+        with self._guard:
+            now = self._clock.time_ms()
+            since_ms = self._clock.monotonic_ms() - self._announced_ms
+            look_ms = _SOON_MS if since_ms < _SOON_FOR_MS else _LOOK_MS
+            expected_ms = max(self._expected_ms, now + _TOGETHER_MS)
+            self._next_ms = max(min(next_ms, now + look_ms, expected_ms), now)
+            return (self._next_ms - now) / 1000
+
+    def _note_trouble(self, text: str) -> None:
+        if text != self._last_trouble:
+            self._last_trouble = text
+            logger.warning(
+                "messages whose time has come cannot be delivered now (%s); none is lost, and delivery is tried again every second",
+                text,
+            )
+
+    def _round(self, store: OpenStore, now: int) -> int:
+        """Take in, deliver and save a part of what there is to do; returns when there is more."""
+        has_more = self._take_in(store, now)
+        while self._waiting.first_ms() is not None and len(self._due) < _DUE_MAX:
+            if not self._open_second(store, now):
+                break
+        self._deliver(store, now)
+        if self._changed_ms <= self._clock.monotonic_ms() - SAVE_MS:
+            self._save(store)
+        first, second_ms = self._due.first(), self._waiting.first_ms()
+        if has_more or (first is not None and first.due_ms <= now):
+            return now
+        next_ms = min(
+            _NEVER if first is None else first.due_ms, _NEVER if second_ms is None else second_ms
+        )
+        if self._changed_ms != _NEVER:
+            next_ms = min(next_ms, now + SAVE_MS)
+        return max(next_ms, now + _TOGETHER_MS)
+
+    def _note_change(self) -> None:
+        if self._changed_ms == _NEVER:
+            self._changed_ms = self._clock.monotonic_ms()
+
+    # --- taking in
+
+    def _take_in_all(self, store: OpenStore) -> None:
+        while self._take_in(store, self._clock.time_ms()):
+            pass
+
+    def _take_in(self, store: OpenStore, now: int) -> bool:
+        """Take in messages that were put; return whether there may be more."""
+        before = self._queue.offset
+
+        def take(entry: WaitingTimer, timer: Timer) -> None:
+            self._unsaved.append(_unit(entry, timer))
+            if entry.slot_ms <= now:
+                self._opened_ms = max(self._opened_ms, entry.slot_ms)
+            if entry.log_offset in self._spent:
+                self._spent.discard(entry.log_offset)
+            elif entry.slot_ms > now or self._context.read_only:
+                self._waiting.add(entry)
+            elif timer.cancels:
+                self._cancel_in_second(store, entry.slot_ms, {timer.cancels})
+            else:
+                self._due.add(entry, due_in(entry, timer))
+
+        refused: list[str] = []
+        has_more = self._queue.take_in(store, now, take, refused.append)
+        if self._queue.offset != before:
+            self._note_change()
+        self._skip(refused)
+        return has_more
+
+    def _open_second(self, store: OpenStore, now: int) -> bool:
+        """Move the messages of the first second that waits to those that are due; return whether that second has come."""
+        first_ms = self._waiting.first_ms()
+        if first_ms is None or first_ms > now:
+            return False
+        refused: list[str] = []
+        entries = self._waiting.take_first()
+        timers: list[tuple[WaitingTimer, Timer]] = []
+        try:
+            for entry in entries:
+                try:
+                    timers.append((entry, timer_of(self._message(store, entry))))
+                except (MessageError, OffsetError, CorruptionError) as error:
+                    refused.append(_refusal(entry, error))
+        except BaseException:
+            for entry in entries:
+                self._waiting.add(entry)
+            raise
+        cancels = {each.cancels for entry, each in timers if _is_cancel(entry, each)}
+        for entry, timer in timers:
+            if not _is_cancel(entry, timer) and (timer.cancels or timer.key not in cancels):
+                self._due.add(entry, due_in(entry, timer))
+        self._cancelled += sum(timer.key in cancels for _, timer in timers if not timer.cancels)
+        if cancels:
+            self._cancel_in_second(store, first_ms, cancels)
+        waits = {each.entry.log_offset for each in self._due}
+        self._gone.update(entry.log_offset for entry in entries if entry.log_offset not in waits)
+        self._opened_ms = max(self._opened_ms, first_ms)
+        self._note_change()
+        self._skip(refused)
+        return True
+
+    def _cancel_in_second(self, store: OpenStore, slot_ms: int, keys: set[bytes]) -> None:
+        """Remove the messages with these keys from those of a second that has come."""
+        gone = []
+        for each in self._due.of_second(slot_ms):
+            try:
+                timer = timer_of(self._message(store, each.entry))
+            except (MessageError, OffsetError, CorruptionError):
+                continue
+            if timer.key in keys and not timer.cancels:
+                gone.append(each.entry.log_offset)
+        self._gone.update(gone)
+        self._cancelled += self._due.remove(gone)
+
+    def _message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
+        """Return the message of an entry, which may come from a file; raises `MessageError` if it is not one that waits."""
+        message = store.at(entry.log_offset)
+        if message.topic != TIMER_TOPIC or message.queue != 0:
+            raise MessageError(f"it is in {message.topic}/{message.queue}, not in {TIMER_TOPIC}")
+        return message
+
+    # --- delivering
+
+    def _deliver(self, store: OpenStore, now: int) -> None:
+        """Put the copies of messages that are due, at most a batch."""
+        taken = self._due.take(now, _COUNT_MAX, _BYTES_MAX)
+        if not taken:
+            return
+        refused: list[str] = []
+        copies: list[tuple[WaitingTimer, Copy]] = []
+        try:
+            for each in taken:
+                try:
+                    copies.append((each.entry, self._copy(store, each.entry, now)))
+                except (MessageError, OffsetError, CorruptionError) as error:
+                    refused.append(_refusal(each.entry, error))
+            refused += self._put(store, copies)
+        except BaseException:
+            left = [each for each in taken if each.entry.log_offset not in self._gone]
+            self._due.give_back(left)
+            raise
+        finally:
+            self._note_change()
+        self._gone.update(each.entry.log_offset for each in taken)
+        self._skip(refused)
+
+    def _put(self, store: OpenStore, copies: Sequence[tuple[WaitingTimer, Copy]]) -> list[str]:
+        """Put copies, together if possible; returns a sentence for each that cannot be stored."""
+        try:
+            if copies:
+                store.put_copies([copy for _, copy in copies])
+        except MessageError as error:
+            if len(copies) == 1:
+                return [_refusal(copies[0][0], error)]
+            # If a later put fails, those before it are not repeated.
+            return [why for one in copies for why in self._put(store, [one])]
+        self._gone.update(entry.log_offset for entry, _ in copies)
+        self._delivered += sum(copy[0].topic != TIMER_TOPIC for _, copy in copies)
+        return []
+
+    def _copy(self, store: OpenStore, entry: WaitingTimer, now: int) -> Copy:
+        """Return what is put in place of a message whose time has come."""
+        message = self._message(store, entry)
+        copy = copied(message, slot_ms=entry.slot_ms, enqueue_ms=entry.enqueue_ms, now_ms=now)
+        if copy[0].topic != TIMER_TOPIC:
+            self._check(copy[0].topic, copy[0].queue)
+        return copy
+
+    def _skip(self, reasons: Sequence[str]) -> None:
+        """Log what is not delivered, and count it."""
+        if reasons:
+            self._skipped += len(reasons)
+            more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+            logger.warning(
+                "messages that wait for their time: not delivered, and skipped: %s%s. What is stored of it stays in %s until "
+                "retention deletes it", reasons[0], more, TIMER_TOPIC,
+            )  # fmt: skip
+
+    # --- cancelling
+
+    def cancel(self, message: StoredMessage) -> bool:
+        """Cancel a message of the timer topic; return whether it waited, and is not delivered now."""
+        with self._running:
+            store = self._store
+            if store is None:
+                raise StoreClosedError
+            timer = timer_of(message)
+            self._take_in_all(store)
+            found = self._find(store, message, timer)
+            if found is None or self._is_cancelled(store, timer):
+                return False
+            if not timer.key:
+                raise MessageError(
+                    f"message {message.message_id} cannot be cancelled: it has no UNIQ_KEY by which to name it; it still waits"
+                )
+            receipt = store.put_copies([cancelling(timer)])[0]
+            # In this order: after a failure to put, the message still waits.
+            self._spent.add(receipt.log_offset)
+            if any(unit.log_offset == found.log_offset for unit in self._unsaved):
+                # The files will not have the message, so they need nothing that cancels it.
+                self._gone.add(receipt.log_offset)
+            if not self._waiting.remove(found):
+                self._due.remove([found.log_offset])
+            self._gone.add(found.log_offset)
+            self._cancelled += 1
+            self._note_change()
+            store.flush()
+            with self._guard:
+                self._announced_ms = self._clock.monotonic_ms()
+                self._start()
+                worker = self._worker
+        if worker is not None:
+            worker.wake()
+        return True
+
+    def _find(self, store: OpenStore, message: StoredMessage, timer: Timer) -> WaitingTimer | None:
+        """Return the entry of a message, or of the copy of it that waits in its place."""
+        own = entry_of(message, timer, message.store_time_ms)
+        near = {own.slot_ms, timer.out_ms}
+        for slot_ms in near:
+            entries = self._waiting.of_second(slot_ms)
+            entries += [each.entry for each in self._due.of_second(slot_ms)]
+            for entry in entries:
+                if entry.log_offset == message.log_offset and not entry.kind & CANCELS:
+                    return entry
+        if timer.cancels or not timer.key:
+            return None
+        # It was rolled, or is looked at in another second than expected.
+        for entry in [*self._waiting, *(each.entry for each in self._due)]:
+            if entry.log_offset == message.log_offset:
+                return entry
+            if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):
+                return entry
+        return None
+
+    def _is_cancelled(self, store: OpenStore, timer: Timer) -> bool:
+        """Return whether a message that waits will be cancelled, by an entry that an earlier opening has left."""
+        for entry in self._waiting:
+            if entry.kind & CANCELS and (entry.kind & ROLLS or entry.slot_ms == timer.out_ms):
+                try:
+                    found = timer_of(self._message(store, entry))
+                except (MessageError, OffsetError, CorruptionError):
+                    continue
+                if (found.cancels, found.out_ms) == (timer.key, timer.out_ms):
+                    return True
+        return False
+
+    def _has_key(self, store: OpenStore, entry: WaitingTimer, timer: Timer) -> bool:
+        try:
+            found = timer_of(self._message(store, entry))
+        except (MessageError, OffsetError, CorruptionError):
+            return False
+        return (found.key, found.out_ms, found.cancels) == (timer.key, timer.out_ms, b"")
+
+    # --- saving
+
+    def _unit_of(self, message: StoredMessage) -> TimerUnit | None:
+        """Return how a record is taken in now; None if it has no time."""
+        try:
+            timer = timer_of(message)
+        except MessageError:
+            return None
+        return _unit(entry_of(message, timer, self._clock.time_ms()), timer)
+
+    def _save(self, store: OpenStore, *, is_last: bool = False) -> None:
+        """Save what waits, after the copies of all else are durable."""
+        now_ms = self._clock.time_ms() // SECOND_MS * SECOND_MS
+        first = self._waiting.first_ms()
+        seconds = [each.entry.slot_ms for each in self._due]
+        read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self.read_ms)
+        is_partial = is_last and read_ms <= self._opened_ms
+        if (
+            self._changed_ms == _NEVER
+            and not is_partial
+            and not (is_last and read_ms > self.read_ms)
+        ):
+            return
+        if self._queue.offset == 0 and not self._unsaved:
+            return
+        store.flush()
+        for unit in self._unsaved:
+            # What is delivered is not looked at again; what waits is, also if the clock has gone back to before it.
+            is_gone = unit.log_offset in self._gone
+            slot_ms = (
+                min(unit.slot_ms, read_ms - SECOND_MS) if is_gone else max(unit.slot_ms, read_ms)
+            )
+            self._files.add(unit._replace(slot_ms=slot_ms))
+        self._unsaved = []
+        if is_partial:
+            self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
+        else:
+            self._files.save(read_ms, self._queue.offset)
+        self.read_ms, self._changed_ms = read_ms, _NEVER
+        self._gone.clear()
+
+    def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:
+        """Return what is left of a second that may be delivered in part."""
+        left = []
+        entries = [each.entry for each in sorted(self._due.of_second(slot_ms))]
+        for entry in [*entries, *self._waiting.of_second(slot_ms)]:
+            try:
+                left.append(_unit(entry, timer_of(self._message(store, entry))))
+            except (MessageError, OffsetError, CorruptionError):
+                continue
+        return left
+
+
+def _unit(entry: WaitingTimer, timer: Timer) -> TimerUnit:
+    return TimerUnit(*entry, java_hash(timer.topic.decode("utf-8", "replace")))
+
+
+def _is_cancel(entry: WaitingTimer, timer: Timer) -> bool:
+    """Return whether an entry cancels others now; one of a later second is rolled first."""
+    return bool(timer.cancels) and timer.out_ms <= entry.slot_ms
+
+
+def _refusal(entry: WaitingTimer, error: Exception) -> str:
+    return f"the message at log offset {entry.log_offset}: {error}"

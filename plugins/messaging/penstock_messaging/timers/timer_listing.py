@@ -1,0 +1,39 @@
+"""What waits for its time, read from the log for people: what `Store.delayed` returns."""
+
+from collections.abc import Iterable
+
+from penstock import StoredMessage
+from penstock.contracts import DelayedMessage, OpenStore
+from penstock.errors import CorruptionError, MessageError, OffsetError
+from penstock_messaging.delays.schedule import destination
+from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of, stored_text
+from penstock_messaging.timers.timer_message import Timer, timer_of
+from penstock_messaging.timers.waiting_timers import WaitingTimer
+
+
+def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMessage]:
+    """Return the messages of entries that will be delivered, the one that is due first first.
+
+    Left out are messages that are cancelled, gone or corrupt, or that have no topic to go to.
+    """
+    found: list[tuple[Timer, StoredMessage]] = []
+    for entry in entries:
+        try:
+            message = store.at(entry.log_offset)
+            if message.topic == TIMER_TOPIC:
+                found.append((timer_of(message), message))
+        except (MessageError, OffsetError, CorruptionError):
+            continue
+    cancelled = {(timer.out_ms, timer.cancels) for timer, _ in found if timer.cancels}
+    made = []
+    for timer, message in found:
+        if timer.cancels or (timer.out_ms, timer.key) in cancelled:
+            continue
+        try:
+            topic, queue = destination(pairs_of(stored_text(message)))
+        except MessageError:
+            continue
+        made.append(DelayedMessage(
+            message.message_id, topic, queue, timer.due_ms, message.born_time_ms, len(message.body)
+        ))  # fmt: skip
+    return sorted(made, key=lambda each: each.due_ms)

@@ -1,0 +1,111 @@
+"""Which messages wait, and until which second: kept in memory, in 16 bytes a message and about 200 a second that has any.
+
+Only where the record is, when it was taken in, and what kind it is are kept; all else is read from the log when the second comes.
+Not thread-safe.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock_messaging.timers.timer_message import SECOND_MS
+
+# The kinds of an entry, as bits: of a broker's files. An entry to be rolled is put to the timer topic again.
+WAITS, ROLLS, CANCELS = 1, 2, 4
+_KIND_BITS, _SIZE_BITS = 3, 31
+_AGE_MAX = (1 << (63 - _KIND_BITS - _SIZE_BITS)) - 1
+
+
+class WaitingTimer(NamedTuple):
+    """An entry.
+
+    Attributes:
+        slot_ms: the second in which it is looked at: TIMER_OUT_MS, or an earlier one if it is rolled.
+        log_offset: where its record begins.
+        size: the record's length in bytes.
+        kind: the sum of `WAITS`, `ROLLS` and `CANCELS`.
+        enqueue_ms: the second in which it was taken in.
+    """
+
+    slot_ms: int
+    log_offset: int
+    size: int
+    kind: int
+    enqueue_ms: int
+
+
+class WaitingTimers:
+    """The entries of one store, by second."""
+
+    def __init__(self) -> None:
+        # Of each second pairs of numbers: the log offset, and the other fields packed into one.
+        self._slots: dict[int, array[int]] = {}
+        self._order: list[int] = []
+        self._balance = 0
+
+    def __len__(self) -> int:
+        """Return how many messages wait; each one that cancels another counts as one less, as in a broker's figures."""
+        return max(self._balance, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return not self._slots
+
+    def add(self, entry: WaitingTimer) -> None:
+        """Add an entry."""
+        second = entry.slot_ms // SECOND_MS
+        slot = self._slots.get(second)
+        if slot is None:
+            slot = self._slots[second] = array("q")
+            heapq.heappush(self._order, second)
+        age = min(max(second - entry.enqueue_ms // SECOND_MS, 0), _AGE_MAX)
+        packed = (age << _SIZE_BITS | entry.size) << _KIND_BITS | entry.kind
+        slot.extend((entry.log_offset, packed))
+        self._balance += _weight(entry.kind)
+
+    def first_ms(self) -> int | None:
+        """Return the first second that has entries."""
+        return self._order[0] * SECOND_MS if self._order else None
+
+    def take_first(self) -> list[WaitingTimer]:
+        """Remove the entries of the first second, and return them in the order in which they were added."""
+        second = heapq.heappop(self._order)
+        found = list(_entries(second, self._slots.pop(second)))
+        self._balance -= sum(_weight(entry.kind) for entry in found)
+        return found
+
+    def of_second(self, slot_ms: int) -> list[WaitingTimer]:
+        """Return the entries of a second."""
+        second = slot_ms // SECOND_MS
+        return list(_entries(second, self._slots.get(second, array("q"))))
+
+    def remove(self, entry: WaitingTimer) -> bool:
+        """Remove an entry; return whether there was one with its second and its log offset."""
+        slot = self._slots.get(entry.slot_ms // SECOND_MS, array("q"))
+        for at in range(0, len(slot), 2):
+            if slot[at] == entry.log_offset:
+                # An empty second stays, and is found to be empty when it comes.
+                del slot[at : at + 2]
+                self._balance -= _weight(entry.kind)
+                return True
+        return False
+
+    def __iter__(self) -> Iterator[WaitingTimer]:
+        """Yield all entries, second by second."""
+        for second in sorted(self._slots):
+            yield from _entries(second, self._slots[second])
+
+
+def _weight(kind: int) -> int:
+    return -1 if kind & CANCELS else 1
+
+
+def _entries(second: int, slot: "array[int]") -> Iterator[WaitingTimer]:
+    for at in range(0, len(slot), 2):
+        packed = slot[at + 1]
+        kind = packed & ((1 << _KIND_BITS) - 1)
+        size = packed >> _KIND_BITS & ((1 << _SIZE_BITS) - 1)
+        age = packed >> (_KIND_BITS + _SIZE_BITS)
+        yield WaitingTimer(second * SECOND_MS, slot[at], size, kind, (second - age) * SECOND_MS)

@@ -1,0 +1,83 @@
+"""What waits, in memory."""
+
+import sys
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_messaging.timers.waiting_timers import (
+    CANCELS,
+    ROLLS,
+    WAITS,
+    WaitingTimer,
+    WaitingTimers,
+)
+
+ENTRIES = st.builds(
+    lambda second, age, offset, size, kind: WaitingTimer(
+        second * 1000, offset, size, kind, (second - age) * 1000
+    ),
+    st.integers(1_000_000, 1_000_020), st.integers(0, 172_800), st.integers(0, 1 << 62),
+    st.integers(0, (1 << 31) - 1), st.sampled_from([WAITS, WAITS | ROLLS, WAITS | CANCELS]),
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES, max_size=60))
+def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[WaitingTimer]) -> None:
+    waiting = WaitingTimers()
+    for entry in entries:
+        waiting.add(entry)
+    in_order = sorted(entries, key=lambda entry: entry.slot_ms)
+    assert list(waiting) == in_order
+    taken = []
+    while not waiting.is_empty:
+        first_ms = waiting.first_ms()
+        assert first_ms is not None
+        assert waiting.of_second(first_ms) == [e for e in in_order if e.slot_ms == first_ms]
+        taken += waiting.take_first()
+    assert taken == in_order
+    assert (len(waiting), waiting.first_ms()) == (0, None)
+
+
+def test_a_message_that_cancels_another_counts_as_one_less() -> None:
+    waiting = WaitingTimers()
+    entry = WaitingTimer(5000, 1, 10, WAITS, 0)
+    waiting.add(entry)
+    waiting.add(entry._replace(log_offset=2))
+    assert len(waiting) == 2
+    waiting.add(entry._replace(log_offset=3, kind=WAITS | CANCELS))
+    assert len(waiting) == 1
+
+
+def test_a_removed_entry_is_gone_and_its_second_stays() -> None:
+    waiting = WaitingTimers()
+    entry = WaitingTimer(5000, 1, 10, WAITS, 0)
+    assert not waiting.remove(entry)
+    waiting.add(entry)
+    assert not waiting.remove(entry._replace(log_offset=2))
+    assert waiting.remove(entry)
+    assert len(waiting) == 0
+    assert waiting.take_first() == []
+
+
+def test_an_age_that_no_entry_can_have_does_not_spoil_the_others_fields() -> None:
+    waiting = WaitingTimers()
+    for enqueue_ms in (-(1 << 62), 1 << 60):
+        waiting.add(WaitingTimer(5000, 1, (1 << 31) - 1, WAITS | ROLLS, enqueue_ms))
+    assert [(e.log_offset, e.size, e.kind) for e in waiting] == [(1, (1 << 31) - 1, 3)] * 2
+
+
+@pytest.mark.skipif(hasattr(sys, "gettotalrefcount"), reason="a debug build needs more memory")
+def test_a_message_takes_little_memory() -> None:
+    """A million messages over three days are to take at most 100 MB."""
+    count = 20_000
+    tracemalloc.start()
+    waiting = WaitingTimers()
+    for number in range(count):
+        slot_ms = 1_700_000_000_000 + number * 5003 % count // 4 * 1000
+        waiting.add(WaitingTimer(slot_ms, number * 300, 300, WAITS, slot_ms - 60_000))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken / count < 100
