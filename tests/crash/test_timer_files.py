@@ -63,12 +63,13 @@ class Saved:
 
 @attrs.frozen
 class Moment:
-    """The disk before a call; `before` was saved, and `after` may have been."""
+    """The disk before a call; `before` was saved, and `after` or `whole` may have been: all of a second of which a part is left."""
 
     call: str
     image: Image
     before: Saved
     after: Saved
+    whole: Saved
     records: int
 
 
@@ -80,14 +81,14 @@ class Tale:
         self.disk = SimulatedDisk(clock=ManualClock(START), seed=seed, write_back=0.05)
         self.disk.make_folder_durably(ROOT)
         self.topic = TimerTopic()
-        self.before = self.after = Saved(0, 0)
+        self.before = self.after = self.whole = Saved(0, 0)
         self.moments: list[Moment] = []
         self.disk.plan.watch = self._remember
         self.files = opened(self.disk, self.topic)[0]
 
     def _remember(self, call: str, path: Path) -> None:
         self.moments.append(Moment(
-            f"{call} {path.name}", self.disk.image(), self.before, self.after, len(self.topic.records),
+            f"{call} {path.name}", self.disk.image(), self.before, self.after, self.whole, len(self.topic.records),
         ))  # fmt: skip
 
     def run(self) -> list[Moment]:
@@ -101,22 +102,34 @@ class Tale:
             slot_ms = read_ms + self.chance.randint(-2, 8) * SECOND
             self.files.add(self.topic.put(slot_ms, enqueue_ms=read_ms))
         count = len(self.topic.records)
+        self.after = Saved(read_ms, count, self._still_left(read_ms))
         if self.chance.random() < 0.8:
-            self._saved(Saved(read_ms, count))
             self.files.save(read_ms, count)
         else:
-            self._leave(read_ms, count)
+            self._leave()
             self.files, _ = opened(self.disk, self.topic)
         self.before = self.after
 
-    def _leave(self, read_ms: int, count: int) -> None:
-        now = [each for each in self.topic.records if each.slot_ms == read_ms]
-        left = self.chance.sample(now, self.chance.randint(0, len(now)))
-        self._saved(Saved(read_ms, count, frozenset(each.log_offset for each in left)))
-        self.files.leave(read_ms, count, [unit_of(each) for each in left])
+    def _still_left(self, read_ms: int) -> frozenset[int] | None:
+        """Return what is left of a second of which a part was left before."""
+        if self.before.left is None or read_ms != self.before.read_ms:
+            return None
+        added = self.topic.records[self.before.count :]
+        return self.before.left | {each.log_offset for each in added if each.slot_ms == read_ms}
 
-    def _saved(self, after: Saved) -> None:
-        self.after = after
+    def _leave(self) -> None:
+        saved = self.after
+        waits = saved.waiting(self.topic)
+        now = [
+            each for each in self.topic.records
+            if each.slot_ms == saved.read_ms and each.log_offset in waits
+        ]  # fmt: skip
+        left = self.chance.sample(now, self.chance.randint(0, len(now)))
+        self.after = attrs.evolve(saved, left=frozenset(each.log_offset for each in left))
+        self.whole = saved
+        self.files.leave(saved.read_ms, saved.count, [unit_of(each) for each in left])
+        if not left:
+            self.after = Saved(saved.read_ms + SECOND, saved.count)
 
 
 def opened(disk: SimulatedDisk, topic: TimerTopic) -> tuple[TimerFiles, TimerState | None]:
@@ -136,6 +149,21 @@ def contents(disk: SimulatedDisk) -> dict[str, bytes]:
     return found
 
 
+def found_save(
+    state: TimerState, moment: Moment, topic: TimerTopic, found: set[int], about: str
+) -> Saved:
+    """Return which save was found; a close may have been ended while it said of single messages that they are delivered."""
+    choices = [moment.before, moment.after, moment.whole]
+    over = [Saved(each.read_ms + SECOND, each.count) for each in choices if each.left is not None]
+    for each in [*over, *choices]:
+        if (each.read_ms, each.count) == (state.read_ms, state.queue_offset):
+            if each.waiting(topic) == found:
+                return each
+            if each is moment.whole and moment.after.waiting(topic) <= found <= each.waiting(topic):
+                return attrs.evolve(each, left=frozenset(found))
+    raise AssertionError(about)
+
+
 def check_loaded(disk: SimulatedDisk, topic: TimerTopic, moment: Moment, about: str) -> Saved:
     """Load the files, and check them with a broker's eyes, then save more; returns which save was found."""
     files, state = opened(disk, topic)
@@ -143,15 +171,7 @@ def check_loaded(disk: SimulatedDisk, topic: TimerTopic, moment: Moment, about: 
         state = TimerState(0, 0, np.empty(0, UNIT.dtype))
     assert state.problem == "", about
     found = {unit.log_offset for unit in state.units()}
-    choices = [moment.before, moment.after]
-    # While a part of a second is left, all of it may still be saved.
-    choices += [attrs.evolve(each, left=None) for each in choices]
-    over = [Saved(each.read_ms + SECOND, each.count) for each in choices if each.left is not None]
-    (saved, *_) = [
-        each for each in [*over, *choices]
-        if (each.read_ms, each.count) == (state.read_ms, state.queue_offset)
-        and each.waiting(topic) == found
-    ]  # fmt: skip
+    saved = found_save(state, moment, topic, found, about)
     view = BrokerTimers(contents(disk), topic, SLOTS).recovered()
     assert view.queue_offset == saved.count, about
     # What is left of a second may be in another order.

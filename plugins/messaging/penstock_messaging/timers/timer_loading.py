@@ -1,7 +1,7 @@
 """Reads what waits from the timer log, and finds out whether the log can be used as it is.
 
-The units of each second's last chain wait. They are compared with the timer topic; whatever does not fit is not used, and records
-that have no unit, and still wait by their own properties, are added.
+Of each record of the timer topic the last unit says when it is looked at. A record without a unit, which its own properties say
+still waits, is added. The log can be used as it is if the chain of each second has exactly the units that wait in it.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,19 @@ from penstock import StoredMessage
 from penstock.contracts import OpenStore
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.errors import PenstockError
-from penstock.format.arrays import Int64s, Structs, np
+from penstock.format.arrays import Bools, Int64s, Structs, np
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import TimerCheck
 from penstock_messaging.timers.timer_log import LogUnits, TimerLog
-from penstock_messaging.timers.timer_units import TimerUnit, match, rows_of
-from penstock_messaging.timers.unit_chains import SECOND_MS, firsts, members, slots_ms
+from penstock_messaging.timers.timer_units import CLOSES, TimerUnit, match, rows_of
+from penstock_messaging.timers.unit_chains import (
+    SECOND_MS,
+    empty_slots,
+    lasts,
+    members,
+    slots_ms,
+    slots_of,
+)
 
 # If more records than that have no unit, they get one, so that they are not read again at each opening.
 _READ_MAX = 1000
@@ -34,9 +41,10 @@ class Loading:
 
     Attributes:
         problems: what was wrong, in sentences.
+        is_linked: whether each chain leads to its begin.
         is_whole: whether the log can be used as it is.
-        rows: the units that wait, by second; of chains as they are in the log, if `is_whole`.
-        positions: of the rows, if `is_whole`.
+        rows: the units that wait, by second.
+        positions: of those that are in the log.
         newest: log offset and size of the last record below the saved offset; (-1, 0) if there is none.
         last: the same of the last unit.
     """
@@ -71,30 +79,40 @@ class Loading:
         return log.end if kept == len(positions) else int(positions[kept])
 
     def _choose(self, units: Structs, positions: Int64s, horizon_ms: int) -> None:
-        """Find out which units wait, and whether their chains have these, each once and in the order of the topic."""
-        seconds, is_true = slots_ms(units), self._matched.is_true[: len(units)]
-        waits = np.flatnonzero(seconds >= self._check.read_ms)
+        """Find out which units wait, and whether their chains have these, and no others."""
+        seconds, kept = slots_ms(units), len(units)
+        is_last = np.zeros(kept, bool)
+        tells = (units["kind"] & CLOSES) == 0
+        is_true = np.flatnonzero(self._matched.is_true[:kept] & tells)
+        is_last[is_true[lasts(units["log_offset"][is_true].astype(np.int64))]] = True
+        is_near = seconds < horizon_ms
+        now = seconds >= self._check.read_ms
+        waiting = np.flatnonzero(is_last & now & is_near)
+        waiting = waiting[np.lexsort((positions[waiting], seconds[waiting]))]
+        self.rows, self.positions = units[waiting], positions[waiting]
+        self._far = units["log_offset"][is_last & ~is_near].astype(np.int64)
+        self._check_chains(units, positions, seconds, now, waiting)
+
+    def _check_chains(
+        self, units: Structs, positions: Int64s, seconds: Int64s, now: Bools, waiting: Int64s
+    ) -> None:
+        numbers = np.flatnonzero(now)
         begin = int(positions[0]) if len(positions) else 0
-        chosen, is_linked = members(seconds[waits], positions[waits], units[waits], begin)
-        chosen = waits[chosen]
+        chosen, is_linked = members(seconds[now], positions[now], units[now], begin)
+        chosen = numbers[chosen]
+        self._chains = seconds[chosen], positions[chosen], units[chosen]
         if not is_linked:
             self.problems.append("chains of the timer log are broken")
-        is_near = seconds < horizon_ms
-        is_good = is_true[chosen] & is_near[chosen]
-        is_alien = ~(is_good | self._matched.is_old[chosen])
-        if is_alien.any():
+        chosen = chosen[~self._matched.is_old[chosen]]
+        aliens = int((~self._matched.is_true[chosen]).sum())
+        if aliens:
             self.problems.append(
-                f"{int(is_alien.sum())} units of the timer log name no record of the timer topic"
+                f"{aliens} units of the timer log name no record of the timer topic"
             )
-        good = chosen[is_good]
-        single = good[_firsts(units["log_offset"][good])]
         is_ordered = len(units) == 0 or self.last[0] >= int(units["log_offset"].max())
-        self.rows, self.positions = units[single], positions[single]
-        self._far = units["log_offset"][is_true & ~is_near].astype(np.int64)
-        self.is_whole = (
-            is_linked and is_ordered and not is_alien.any() and len(single) == len(good)
-            and not self._found.damage
-        )  # fmt: skip
+        is_same = np.array_equal(np.sort(chosen), np.sort(waiting))
+        self.is_linked = is_linked and not self._found.damage
+        self.is_whole = self.is_linked and is_ordered and is_same
 
     def restore(self, unit_of: Callable[[StoredMessage], TimerUnit | None]) -> None:
         """Add the records that have no unit and still wait: of files that are lost.
@@ -122,6 +140,12 @@ class Loading:
             self.problems.append("what waits was read from the timer topic instead")
         self.is_whole = self.is_whole and not found and len(missing) <= _READ_MAX
 
+    def slots(self) -> Structs:
+        """Return the slots of the chains that a broker would find now; none if it may find no end."""
+        if not self.is_linked:
+            return empty_slots(np.empty(0, np.int64))
+        return slots_of(*self._chains)
+
     def all_rows(self) -> Structs:
         """Return a unit for each record below the saved offset, in their order: what does not wait is in a second that is over."""
         entries, over_ms = self._entries, self._check.read_ms - SECOND_MS
@@ -135,9 +159,3 @@ class Loading:
         if over_ms >= 0:
             found = np.concatenate((found, rows_of(done)), dtype=found.dtype)
         return found[np.argsort(found["log_offset"], kind="stable")]
-
-
-def _firsts(offsets: Int64s) -> Int64s:
-    """Return the indexes, ascending, of the values that were not there before."""
-    order = np.argsort(offsets.astype(np.int64), kind="stable")
-    return np.sort(order[firsts(offsets[order])])

@@ -31,8 +31,6 @@ UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 # The bits that a unit's kind may have; brokers use three of them.
 _KINDS_MAX = 0xF
-# Where `previous` is in a unit, and what the first unit of a chain has there.
-_PREVIOUS_AT, _NO_UNIT = 4, b"\xff" * 8
 _BLANK_KIND = 0xBBCCDDEE ^ (1880681586 + 8)
 _BLANK = RowType([("left", ">i4"), ("zero", ">i8"), ("kind", ">u4")])
 _BLANK_BYTES = 16
@@ -142,7 +140,7 @@ class TimerLog:
 
     def cut(self, end: int) -> None:
         """Set the end, and erase what is after it in its file, durably; files after that one are removed."""
-        while self._bases and self._bases[-1] >= max(end, self.begin + 1):
+        while self._bases and self._bases[-1] >= end:
             self._files.remove(self._path(self._bases.pop()))
             self._files.sync_folder(self._folder)
         self.end = end
@@ -165,8 +163,15 @@ class TimerLog:
 
     def renew(self) -> list[int]:
         """Begin after all files, in a new one; returns the old ones, which `remove` takes once the new one is written."""
+        if self._bases and self.end == self._bases[-1]:
+            # The last file has no unit yet.
+            self.cut(self.end)
         old = self._bases
-        last = old[-1] + self.file_bytes if old else 0
+        left = old[-1] + self.file_bytes - self.end if old else 0
+        if _BLANK_BYTES <= left < self.file_bytes:
+            # Otherwise a broker would take the files after it for what a crash has left.
+            self._write_file(old[-1], _blank(left), self.file_bytes - left)
+        last = old[-1] + self.file_bytes if old else self.end
         self.begin = self.end = -(-last // self.file_bytes) * self.file_bytes
         if self.begin > _POSITION_MAX:
             # No broker gets there; the names are made up.
@@ -179,7 +184,7 @@ class TimerLog:
         """Remove files, the first one first."""
         for base in bases:
             self._files.remove(self._path(base))
-        if bases:
+            # One by one: of several changes of a folder, a crash may keep any.
             self._files.sync_folder(self._folder)
 
     def trim(self, log_offset: int) -> None:
@@ -232,10 +237,29 @@ class TimerLog:
                 self._write_file(base, data, start - base)
         self.end = int(positions[-1]) + UNIT_BYTES
 
-    def part(self, position: int) -> None:
-        """Make a unit the first one of its chain, durably."""
-        base = position - position % self.file_bytes
-        self._write_file(base, _NO_UNIT, position - base + _PREVIOUS_AT)
+    def overwrite(self, positions: Int64s, units: Structs) -> None:
+        """Write units again, durably, where they are."""
+        bases = positions - positions % self.file_bytes
+        for base in sorted({*bases.tolist()}):
+            chosen = bases == base
+            begin = int(positions[chosen][0])
+            self._write_file(base, units[chosen].tobytes(), begin - base)
+
+    def chain(self, last: int) -> Structs:
+        """Return the units of a chain, the last one first."""
+        rows = []
+        while last >= self.begin:
+            base = last - last % self.file_bytes
+            file = self._files.open(self._path(base))
+            try:
+                # The units of one file are read without opening it again.
+                while base <= last < base + self.file_bytes:
+                    row = np.frombuffer(file.pread(UNIT_BYTES, last - base), UNIT.dtype)
+                    rows.append(row)
+                    last = min(int(row["previous"][0]), last - UNIT_BYTES)
+            finally:
+                file.close()
+        return np.concatenate(rows, dtype=UNIT.dtype) if rows else np.empty(0, UNIT.dtype)
 
     def _write_file(self, base: int, data: bytes, position: int) -> None:
         path = self._path(base)

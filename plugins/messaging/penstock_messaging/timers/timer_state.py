@@ -26,7 +26,7 @@ from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import TimerCheck, read_check, write_check
 from penstock_messaging.timers.timer_loading import Loading
 from penstock_messaging.timers.timer_log import FILE_BYTES, TimerLog
-from penstock_messaging.timers.timer_units import TimerUnit, rows_of
+from penstock_messaging.timers.timer_units import CLOSES, TimerUnit, rows_of
 from penstock_messaging.timers.unit_chains import (
     SECOND_MS,
     empty_slots,
@@ -120,9 +120,8 @@ class TimerFiles:
         found = self._log.read()
         if check is None:
             # Nothing says what of it was delivered.
-            if len(found.units) and not self._context.read_only:
-                self._log.remove(self._log.renew())
-                self._wheel.replace(empty_slots(np.empty(0, np.int64)))
+            if not self._context.read_only:
+                self._clear()
             return None if not problems else TimerState(0, 0, found.units[:0], problems[0])
         self._check = check
         loading = Loading(store, check, found, self._horizon_ms())
@@ -132,10 +131,15 @@ class TimerFiles:
             if loading.is_whole:
                 self._tidy(loading.kept_end(self._log), loading.rows, loading.positions)
             else:
-                self._rebuild(loading.all_rows())
+                self._rebuild(loading.all_rows(), loading.slots())
             self._log.trim(self._context.log_min_offset())
         problem = "; ".join(problems + loading.problems)
         return TimerState(check.read_ms, check.queue_offset, loading.rows, problem)
+
+    def _clear(self) -> None:
+        """Remove what nothing tells of; the wheel first, since its slots would lead into the log that comes next."""
+        self._wheel.clear()
+        self._log.remove(self._log.renew())
 
     def _horizon_ms(self) -> int:
         """Return the time from which on no unit can be right: the wheel has no slot for it."""
@@ -179,17 +183,32 @@ class TimerFiles:
             self._wheel.write(changed)
         self._log.cut(end)
 
-    def _rebuild(self, units: Structs) -> None:
+    def _rebuild(self, units: Structs, before: Structs) -> None:
         """Write units for all records again, and remove the old files.
 
-        What is written before a crash comes after the old units, so a broker takes the new chains; Penstock does all this again.
+        What is written before a crash says of each record what the old units do, and Penstock does all this again. A broker that
+        comes instead takes the new chains: these begin as the old ones' ends, and are parted from them when they are whole.
+
+        Args:
+            units: for all records.
+            before: the slots of the old chains that can be used.
         """
         old = self._log.renew()
         units = units.copy()
         seconds, positions = slots_ms(units), self._log.place(len(units))
         slots = empty_slots(seconds)
+        _, at, found = np.intersect1d(
+            slots["second"], before["second"], assume_unique=True, return_indices=True
+        )
+        slots[at] = before[found]
         link(seconds, positions, units, slots)
         self._log.write(positions, units)
+        if len(found):
+            slots = empty_slots(seconds)
+            link(seconds, positions, units, slots)
+            self._log.overwrite(positions, units)
+        else:
+            slots = slots_of(seconds, positions, units)
         self._wheel.replace(slots[slots["second"] >= self._check.read_ms // SECOND_MS])
         self._log.remove(old)
         self._last = self._newest
@@ -203,7 +222,7 @@ class TimerFiles:
         if log_offset == last_log_offset or log_offset < 0 or self._check.read_ms < SECOND_MS:
             return None
         slot_ms = self._check.read_ms - SECOND_MS
-        return rows_of([TimerUnit(slot_ms, log_offset, size, 1, slot_ms, 0)])
+        return rows_of([TimerUnit(slot_ms, log_offset, size, CLOSES, slot_ms, 0)])
 
     # --- saving
 
@@ -241,18 +260,34 @@ class TimerFiles:
             # The whole second is delivered; what comes for it later is due when it is taken in.
             self._write_check(read_ms + SECOND_MS, queue_offset)
             return
-        # A crash must not leave a part of the new chain alone: it begins as the old one's end, and is parted from it when it is whole.
-        rows = rows_of([unit._replace(slot_ms=read_ms) for unit in units])
-        self._batch = self._chained(rows)
-        positions = self._batch[0]
+        left = rows_of([unit._replace(slot_ms=read_ms) for unit in units])
+        over = self._delivered(read_ms, left)
+        # The new chain begins as the old one's end, and is parted from it when it is whole: a broker must not find a part of it.
+        self._batch = self._chained(np.concatenate((over, left), dtype=left.dtype))
+        positions = self._batch[0][len(over) :]
+        rows = self._batch[1][len(over) :].copy()
         self._write()
-        self._log.part(int(positions[0]))
-        self._wheel.write(slots_of(slots_ms(rows), positions, rows))
+        slots = empty_slots(slots_ms(rows))
+        link(slots_ms(rows), positions, rows, slots)
+        self._log.overwrite(positions, rows)
+        self._wheel.write(slots)
         closing = self._closing(self._last[0])
         if closing is not None:
             self._batch = self._chained(closing)
             self._write()
         self._write_check(read_ms, queue_offset)
+
+    def _delivered(self, slot_ms: int, left: Structs) -> Structs:
+        """Return units which say that of a second all is delivered that is not left."""
+        slots = empty_slots(np.array([slot_ms], np.int64))
+        self._wheel.read(slots)
+        rows = self._log.chain(int(slots["last"][0]))
+        rows = rows[
+            ~np.isin(rows["log_offset"].astype(np.int64), left["log_offset"].astype(np.int64))
+        ]
+        rows = rows.copy()
+        rows["enqueue_ms"], rows["delay_ms"] = slot_ms - SECOND_MS, 0
+        return rows
 
     def _write(self) -> None:
         """Write the batch; after a failure it stays, and is written again."""

@@ -12,6 +12,8 @@ from penstock.format.arrays import Bools, Int64s, Structs, np
 from penstock_messaging.timers.timer_log import UNIT, UNIT_BYTES
 
 _INT32 = 1 << 31
+# A unit of this kind says nothing of its record but that it is taken in; Penstock writes one where it must be the last one.
+CLOSES = 8
 
 
 class TimerUnit(NamedTuple):
@@ -74,7 +76,7 @@ def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matche
     believed = np.flatnonzero(is_true | is_old)
     kept = int(believed[-1]) + 1 if len(believed) else 0
     has_unit = np.zeros(len(known), bool)
-    has_unit[near[is_true]] = True
+    has_unit[near[is_true & ((units["kind"] & CLOSES) == 0)]] = True
     return Matched(is_true, is_old, kept, np.sort(known[~has_unit]))
 
 

@@ -1,8 +1,8 @@
 """The chains of units in a timer log: which units wait in which second. Pure functions on columns.
 
-The units of one second form a chain, each naming the one before it; the first names none. A second may have several chains: a
-broker, or Penstock at a close, begins another one for what is left of it, and only the last chain counts. A unit names only
-earlier ones, so no chain has a loop.
+The units of one second form a chain, each naming the one before it; the first names none. A broker reads the last chain of a
+second, from its end. Penstock begins another one at a close, for what is left of the second. A unit names only earlier ones, so
+no chain has a loop.
 """
 
 from penstock.format.arrays import Bools, Int64s, Structs, np
@@ -102,3 +102,11 @@ def firsts(values: Int64s) -> Bools:
     found = np.ones(len(values), bool)
     found[1:] = values[1:] != values[:-1]
     return found
+
+
+def lasts(values: Int64s) -> Int64s:
+    """Return the indexes, ascending, of the last occurrences of values."""
+    order = np.argsort(values, kind="stable")
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = firsts(values[order])[1:]
+    return np.sort(order[is_last])

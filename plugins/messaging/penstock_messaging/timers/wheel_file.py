@@ -107,6 +107,11 @@ class WheelFile:
         self._files.rename(fresh, self._path)
         self._files.sync_folder(self._path.parent)
 
+    def clear(self) -> None:
+        """Empty all slots, durably; does nothing if there is no file."""
+        if self._files.exists(self._path):
+            self.replace(np.empty(0, SLOT.dtype))
+
     def _write(self, file: File, slots: Structs) -> None:
         index = slots["second"].astype(np.int64) % self.slots
         for number, at in enumerate(index.tolist()):
