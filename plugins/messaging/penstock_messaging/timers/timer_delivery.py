@@ -461,7 +461,8 @@ class TimerDelivery:
         if timer.cancels or not timer.key:
             return None
         # It was rolled, or is looked at in another second than expected.
-        for entry in [*self._waiting, *(each.entry for each in self._due)]:
+        others: list[WaitingTimer] = [*self._waiting, *(each.entry for each in self._due)]
+        for entry in others:
             if entry.log_offset == message.log_offset:
                 return entry
             if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):
