@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
+`open_store`, `consumer`, `prepared`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
 `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
@@ -83,6 +83,7 @@ from penstock.contracts.index_entries import (
     split_entries,
 )
 from penstock.contracts.open_store import MessageWaiter, OpenStore
+from penstock.contracts.prepared import CheckBack, CheckBacks, Prepared
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -107,6 +108,8 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
+    "CheckBack",
+    "CheckBacks",
     "Checker",
     "Committer",
     "ConsumedMessage",
@@ -133,6 +136,7 @@ __all__ = [
     "NoOptions",
     "OpenStore",
     "Pending",
+    "Prepared",
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
