@@ -201,7 +201,9 @@ class Opener(Choices):
             arguments.text("open", f"a name in {name}", each)
             arguments.function("open", name, function)
             if inspect.iscoroutinefunction(function):
-                expected = "a plain function; this one is a coroutine function, and nothing would await it"
+                expected = (
+                    "a plain function; this one is a coroutine function, and nothing would await it"
+                )
                 raise ArgumentTypeError("open", name, function, expected)
         used = self.config.extensions.use
         if not any(name in self.registry.extensions.get(each).callbacks for each in used):

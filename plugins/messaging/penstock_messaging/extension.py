@@ -5,6 +5,7 @@ imported and made at its first use.
 """
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,7 +21,9 @@ from penstock.contracts import (
     Context,
     Extension,
     OpenStore,
+    Prepared,
     Stoppable,
+    SummaryLine,
     TopicConfig,
     WorkWakes,
     limits,
@@ -35,13 +38,18 @@ if TYPE_CHECKING:
     from penstock_messaging.delays.delivery import Delivery
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.taking import Groups
+    from penstock_messaging.prepared.check_back import Checking
+    from penstock_messaging.prepared.half_queue import OpenHalf
+    from penstock_messaging.prepared.open_halves import OpenHalves
 
 logger = get_logger(__name__)
 
 # Queues of a topic that a message creates: as many as a RocketMQ producer asks for.
 _DEFAULT_QUEUES = 4
 _QUEUES_MAX = 65_536
+_CHECKS_MAX = 1_000_000
 _SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 # How often it is tried again to take in the answers of consumers.
 INTERVAL_S = 1.0
 
@@ -56,21 +64,32 @@ class MessagingOptions:
         default_queues: how many queues a new topic has unless a number is given.
         delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A crash
             delivers again at most what was delivered in that time; each write flushes the log.
+        check_interval_ms: how long after a check-back that did not know the answer a prepared message is checked again.
+        check_immunity_ms: how old a prepared message is when it is first checked; its property
+            `CHECK_IMMUNITY_TIME_IN_SECONDS` takes precedence. Give your transactions enough time to end.
+        checks_max: how often a prepared message is checked before it goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
     """
 
     auto_create_topics: bool = True
     default_queues: int = attrs.field(default=_DEFAULT_QUEUES, validator=limits(1, _QUEUES_MAX))
     delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
+    check_interval_ms: int = attrs.field(default=30_000, validator=limits(1, MS_MAX))
+    check_immunity_ms: int = attrs.field(default=6000, validator=limits(0, MS_MAX))
+    checks_max: int = attrs.field(default=15, validator=limits(1, _CHECKS_MAX))
 
 
 class MessagingExtension(Extension):
-    """Consumers, retries, delays, and the configuration of topics and groups."""
+    """Consumers, retries, delays, prepared messages, and the configuration of topics and groups."""
 
     name = "messaging"
     Options = MessagingOptions
     provides = frozenset(
-        {"consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
-    )
+        {
+            "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
+            "prepare", "prepared",
+        }
+    )  # fmt: skip
+    callbacks = frozenset({"check_back"})
     options: MessagingOptions
 
     def __init__(self, options: MessagingOptions, context: Context) -> None:
@@ -181,6 +200,39 @@ class MessagingExtension(Extension):
         found: OpenConsumers = self._part("consumers", make)
         return found
 
+    @property
+    def halves(self) -> "OpenHalves":
+        """The prepared messages that are not finished; only where the store is open for writing."""
+
+        def make() -> "OpenHalves":
+            from penstock_messaging.prepared.open_halves import OpenHalves  # noqa: PLC0415 - see the module
+
+            made = OpenHalves(
+                self.context, self.store, check=self._check_delivery,
+                ensure=lambda topic: self.configuration.topics.ensure(topic),
+            )  # fmt: skip
+            made.load()
+            return made
+
+        found: OpenHalves = self._part("halves", make)
+        return found
+
+    @property
+    def checking(self) -> "Checking":
+        """The service that asks the program about prepared messages; only where the store is open for writing."""
+
+        def make() -> "Checking":
+            from penstock_messaging.prepared.check_back import Checking  # noqa: PLC0415 - see the module
+
+            options = self.options
+            return Checking(
+                self.context, self.halves, self._held, interval_ms=options.check_interval_ms,
+                immunity_ms=options.check_immunity_ms, checks_max=options.checks_max,
+            )  # fmt: skip
+
+        found: Checking = self._part("checking", make)
+        return found
+
     # --- begin and end
 
     def attach(self, store: OpenStore) -> None:
@@ -194,6 +246,9 @@ class MessagingExtension(Extension):
             _ = self.configuration
         if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
             _ = self.delivery
+        if files.exists(root / "consumequeue" / _HALF_TOPIC):
+            for half in self.halves.all():
+                self.checking.expect(half)
         try:
             ensure_store_id(files, root)
         except (PenstockError, OSError) as error:
@@ -240,6 +295,10 @@ class MessagingExtension(Extension):
         if watcher is not None:
             watcher.stop()
             self._take_in()
+        if "checking" in parts:
+            parts["checking"].end()
+        if "halves" in parts:
+            parts["halves"].end()
         if "delivery" in parts:
             parts["delivery"].detach()
         if "configuration" in parts:
@@ -298,6 +357,34 @@ class MessagingExtension(Extension):
         self._intake.delete(name)
         self.configuration.groups.delete(name)
 
+    def prepare(self, message: Message, group: str, *, wait: bool) -> Prepared:
+        """Implement `Store.prepare`."""
+        from penstock_messaging.prepared.half_message import refuse_delays  # noqa: PLC0415 - see the module
+
+        refuse_delays(message)
+        plain = self.configuration.routed(message)
+        self.store.check(plain)
+        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper(), wait=wait)
+        self.checking.expect(half)
+        return self._held(half)
+
+    def _held(self, half: "OpenHalf") -> Prepared:
+        """Return the object by which a program finishes a prepared message."""
+        from penstock_messaging.prepared.held import HeldPrepared  # noqa: PLC0415 - see the module
+
+        is_asked = self.checking.callback_of(half.facts.group) is not None
+        return HeldPrepared(half, self.halves, self.context.clock, is_asked_about=is_asked)
+
+    def prepared(self) -> list[Prepared]:
+        """Implement `Store.prepared`."""
+        if not self.context.read_only:
+            return [self._held(half) for half in self.halves.all()]
+        from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
+        from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
+
+        clock = self.context.clock
+        return [ShownPrepared(half, self.store, clock) for half in read_open(self.store)]
+
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""
         return self.configuration.create_topic(topic, **given)
@@ -316,4 +403,17 @@ class MessagingExtension(Extension):
 
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""
-        return {**self.configuration.stats(), "delays": self.delivery.stats()}
+        prepared = (
+            {**self.halves.stats(), **self.checking.stats()} if "halves" in self._parts else {}
+        )
+        return {
+            **self.configuration.stats(), "delays": self.delivery.stats(), "prepared": prepared,
+        }  # fmt: skip
+
+    def summary(self) -> list[SummaryLine]:
+        """Return lines about what waits; see `Extension.summary`."""
+        from penstock_messaging.prepared.overview import summary_of  # noqa: PLC0415 - see the module
+
+        if not self.context.files.exists(self.context.root / "consumequeue" / _HALF_TOPIC):
+            return []
+        return summary_of(self.prepared())

@@ -24,6 +24,7 @@ def penstock_register_commands() -> Iterable[object]:
         dlq,
         groups,
         topic,
+        transactions,
     )
 
-    return [topic.group, groups.command, dlq.command]
+    return [topic.group, groups.command, dlq.command, transactions.command]
