@@ -579,14 +579,8 @@ class Store(Reader, Producer):
         >>> with store.prepare("orders", body, group="shop") as prepared, database:
         ...     database.execute("INSERT INTO orders VALUES (?, ?)", (prepared.transaction_id, total))
 
-        If the process is killed in between, the function `check_back` of the next `penstock.open` decides.
-
-        Args:
-            topic: the topic that the message is for; with `queue`, `tag`, `keys`, `properties`, `flag`, `born_time_ms`,
-                `born_host` and `partition_key` as in `put`. A delay is refused.
-            body: the message's body.
-            group: names the program that decides about the message; RocketMQ's producer group.
-            wait: whether to wait until the prepared message is on disk.
+        If the process is killed in between, the function `check_back` of the next `penstock.open` decides. `group` names the
+        program that decides (RocketMQ's producer group); the other arguments are those of `put`, without a delay.
 
         Raises:
             ArgumentError, MessageError: an argument is refused, or the message could not be put; nothing was stored.

@@ -209,7 +209,7 @@ class MessagingExtension(Extension):
 
             made = OpenHalves(
                 self.context, self.store, check=self._check_delivery,
-                ensure=lambda topic: self.configuration.topics.ensure(topic),
+                ensure=self.configuration.topics.ensure,
             )  # fmt: skip
             made.load()
             return made
@@ -412,7 +412,7 @@ class MessagingExtension(Extension):
 
     def summary(self) -> list[SummaryLine]:
         """Return lines about what waits; see `Extension.summary`."""
-        from penstock_messaging.prepared.overview import summary_of  # noqa: PLC0415 - see the module
+        from penstock_messaging.prepared.shown import summary_of  # noqa: PLC0415 - see the module
 
         if not self.context.files.exists(self.context.root / "consumequeue" / _HALF_TOPIC):
             return []

@@ -46,5 +46,5 @@ def test_what_is_no_queue_number_is_refused_by_its_limit(queue: object) -> None:
 
 
 def test_topics_of_brokers_hold_what_is_not_delivered_or_committed() -> None:
-    assert is_waiting("SCHEDULE_TOPIC_XXXX") and is_waiting("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    assert all(map(is_waiting, ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]))
     assert not any(map(is_waiting, ["orders", "%RETRY%g", "%DLQ%g", "schedule_topic_xxxx"]))

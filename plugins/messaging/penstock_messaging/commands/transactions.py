@@ -39,7 +39,7 @@ def command() -> None:
 @json_option
 def list_prepared(path: str, as_json: bool) -> int:
     """List messages that are prepared and not committed, oldest first (the default)."""
-    from penstock_messaging.prepared.overview import age_text, row_of  # noqa: PLC0415 - not for a help text
+    from penstock_messaging.prepared.shown import age_text, row_of  # noqa: PLC0415 - not for a help text
 
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)

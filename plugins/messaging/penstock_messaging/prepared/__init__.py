@@ -2,5 +2,5 @@
 
 In reading order: `half_message` (the records), `half_queue` (which are open, read from the store's queues), `open_halves` (those
 of the process that writes: prepare, commit, roll back), `check_back` (asks the program about old ones), `held` (the object that
-a caller has), `overview` (what is shown).
+a caller has), `shown` (what commands show).
 """

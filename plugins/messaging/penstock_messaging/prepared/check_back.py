@@ -94,14 +94,18 @@ class Checking:
             worker.wake()
 
     def _start(self, now: int) -> None:
-        if self._worker is None:
-            self._save_ms = now + self._interval_ms
-            made = self._context.spawn("penstock-check-back", self._step)
-            if self._worker is None:
-                self._worker = made
-            else:
-                # A signal handler was faster.
-                made.stop()
+        if self._has_worker():
+            return
+        self._save_ms = now + self._interval_ms
+        made = self._context.spawn("penstock-check-back", self._step)
+        if self._has_worker():
+            # A signal handler was faster.
+            made.stop()
+        else:
+            self._worker = made
+
+    def _has_worker(self) -> bool:
+        return self._worker is not None
 
     def end(self) -> None:
         """End the thread; a check-back that is being asked ends first."""

@@ -44,7 +44,7 @@ from penstock_messaging.prepared.half_queue import (
     read_open,
     removals_done,
 )
-from penstock_messaging.properties_text import pairs_of, stored_text
+from penstock_messaging.properties_text import pairs_of
 
 logger = get_logger(__name__)
 
