@@ -142,6 +142,9 @@ def test_a_broker_finishes_what_penstock_has_prepared(
     end(broker, is_killed=is_killed)
     assert_same_records(tmp_path, shown)
     with opened(tmp_path) as store:
+        for m in store.scan(HALF): print("HALF", m.queue_offset, m.log_offset, m.body, m.all_properties)
+        for m in store.scan("RMQ_SYS_TRANS_OP_HALF_TOPIC"): print("OP", m.queue_offset, m.body, m.tag)
+        print(store.groups())
         (left,) = store.prepared()
         assert (left.message.body, left.group, left.topic, left.queue) == (b"unknown", GROUP, "orders", 1)  # fmt: skip
         assert left.checks > 1

@@ -246,7 +246,8 @@ class MessagingExtension(Extension):
             _ = self.configuration
         if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
             _ = self.delivery
-        if files.exists(root / "consumequeue" / _HALF_TOPIC):
+        # After a crash, the queue may not have its folder yet.
+        if files.exists(root / "consumequeue" / _HALF_TOPIC) or (not is_clean and store.max_offset(_HALF_TOPIC)):  # fmt: skip
             for half in self.halves.all():
                 self.checking.expect(half)
         try:
@@ -414,6 +415,8 @@ class MessagingExtension(Extension):
         """Return lines about what waits; see `Extension.summary`."""
         from penstock_messaging.prepared.shown import summary_of  # noqa: PLC0415 - see the module
 
-        if not self.context.files.exists(self.context.root / "consumequeue" / _HALF_TOPIC):
-            return []
-        return summary_of(self.prepared())
+        if self.context.read_only:
+            has_any = self.context.files.exists(self.context.root / "consumequeue" / _HALF_TOPIC)
+        else:
+            has_any = "halves" in self._parts
+        return summary_of(self.prepared()) if has_any else []
