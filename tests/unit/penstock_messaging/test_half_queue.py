@@ -30,7 +30,7 @@ def prepare(store: Store, body: bytes, more: bytes = b"", name: str = "") -> Non
 
 
 def finish(store: Store, body: bytes) -> None:
-    copy, text = removal(0)
+    _, text = removal(0)
     store.put_copies([(Message(OP_TOPIC, body), text)])
 
 

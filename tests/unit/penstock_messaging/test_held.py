@@ -31,9 +31,8 @@ def test_the_end_of_a_block_commits_unless_it_was_finished_there(tmp_path: Path)
 
 def test_an_exception_rolls_back_unless_a_check_back_knows_more(tmp_path: Path) -> None:
     """The exception may have come after the commit of the database: Ctrl-C, or an answer that was lost on its way."""
-    with opened(tmp_path / "s") as store:
-        with pytest.raises(KeyboardInterrupt), store.prepare("t", b"1", group="g"):
-            raise KeyboardInterrupt
+    with opened(tmp_path / "s") as store, pytest.raises(KeyboardInterrupt), store.prepare("t", b"1", group="g"):  # fmt: skip
+        raise KeyboardInterrupt
     with opened(tmp_path / "s", check_back={"g": lambda _: "commit"}) as store:
         assert store.prepared() == []
         with pytest.raises(ValueError, match="lost"), store.prepare("t", b"2", group="g"):
