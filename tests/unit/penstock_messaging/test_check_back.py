@@ -221,6 +221,16 @@ def test_a_store_without_a_check_back_asks_nobody_and_saves_its_progress(
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
+def test_a_message_that_is_just_being_prepared_is_not_asked_about(shop: Shop) -> None:
+    """It was, if the thread ran before the end of `prepare`: the check-back of an outbox found no row, and had it rolled back."""
+    shop.prepare(b"1")
+    extension = shop.store.extension("messaging")
+    assert isinstance(extension, MessagingExtension)
+    extension.halves.prepare(Message("orders", b"2"), "shop", "id", wait=False)
+    shop.run(IMMUNITY_MS)
+    assert shop.asked == [b"1"]
+
+
 def test_the_thread_begins_with_the_first_prepared_message_and_is_woken_for_an_earlier_one(
     shop: Shop,
 ) -> None:

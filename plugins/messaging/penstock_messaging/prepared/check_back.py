@@ -19,7 +19,7 @@ from penstock.errors import (
     StoreFailedError,
 )
 from penstock.escape import get_logger
-from penstock_messaging.prepared.half_queue import OpenHalf
+from penstock_messaging.prepared.half_queue import NEVER, OpenHalf
 from penstock_messaging.prepared.open_halves import (
     COMMITTED,
     DISCARDED,
@@ -31,7 +31,6 @@ logger = get_logger(__name__)
 
 _ANSWERS = {"commit": COMMITTED, "rollback": ROLLED_BACK}
 _RETRY_MS = 1000
-_NEVER = 1 << 62
 
 
 class Checking:
@@ -144,7 +143,7 @@ class Checking:
             return _RETRY_MS / 1000
         with self._guard:
             asked = [half for half in self._halves.all() if self.callback_of(half.facts.group)]
-            self._next_ms = min(self._save_ms, *(half.due_ms for half in asked), _NEVER)
+            self._next_ms = min(self._save_ms, *(half.due_ms for half in asked), NEVER)
             return max(self._next_ms - self._context.clock.monotonic_ms(), 0) / 1000
 
     def _note_trouble(self, text: str) -> None:

@@ -22,6 +22,7 @@ from penstock_messaging.prepared.half_message import (
     removed_by,
 )
 
+NEVER = 1 << 62
 # Records that are read at once.
 _BATCH = 256
 
@@ -35,7 +36,7 @@ class OpenHalf:
         born_time_ms: when it was born, or stored, whichever is less.
         offset: its queue offset.
         log_offset: where its record begins.
-        due_ms: when it is checked next, in monotonic milliseconds.
+        due_ms: when it is checked next, in monotonic milliseconds; never until that is known.
         outcome: what became of it, "" while it is open.
         in_block: how many `with` blocks of the program it is in.
     """
@@ -44,7 +45,7 @@ class OpenHalf:
     born_time_ms: int
     offset: int
     log_offset: int
-    due_ms: int = 0
+    due_ms: int = NEVER
     outcome: str = ""
     in_block: int = 0
 
