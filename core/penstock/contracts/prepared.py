@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from penstock.message import Receipt, StoredMessage
 
@@ -65,5 +65,5 @@ class Prepared(Protocol):
         """Commit, or roll back; see above."""
 
 
-CheckBack: TypeAlias = Callable[[Prepared], Literal["commit", "rollback"] | None]
+CheckBack: TypeAlias = Callable[[Prepared], str | None]
 CheckBacks: TypeAlias = CheckBack | Mapping[str, CheckBack]

@@ -374,7 +374,7 @@ class MessagingExtension(Extension):
         from penstock_messaging.prepared.held import HeldPrepared  # noqa: PLC0415 - see the module
 
         is_asked = self.checking.callback_of(half.facts.group) is not None
-        return HeldPrepared(half, self.halves, self.context.clock, is_asked_about=is_asked)
+        return HeldPrepared(half, self.halves, self.context, is_asked_about=is_asked)
 
     def prepared(self) -> list[Prepared]:
         """Implement `Store.prepared`."""
@@ -383,8 +383,7 @@ class MessagingExtension(Extension):
         from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
         from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
 
-        clock = self.context.clock
-        return [ShownPrepared(half, self.store, clock) for half in read_open(self.store)]
+        return [ShownPrepared(half, self.store, self.context) for half in read_open(self.store)]
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

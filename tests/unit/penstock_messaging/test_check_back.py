@@ -60,7 +60,7 @@ class Shop:
 
     def run(self, after_ms: int) -> float | None:
         """Advance the clock and run one round; returns its pause in seconds."""
-        assert self.store
+        assert not self.store.read_only
         self.clock.now_ms += after_ms
         return self.workers.run(WORKER)
 
@@ -111,7 +111,7 @@ def test_messages_of_an_earlier_process_are_asked_about_after_opening(shop: Shop
     shop.close()
     # A clock that was set back makes nobody wait longer than the immunity.
     shop.clock.now_ms -= 10_000_000
-    assert shop.store
+    assert not shop.store.read_only
     shop.run(IMMUNITY_MS)
     assert shop.asked == [b"old", b"old"]
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_asked_is_refused_before_the_store_is_opened(
 
 def test_it_needs_an_extension_that_takes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="add messaging"):
-        penstock.open(tmp_path / "s", check_back=len, **{"extensions.use": []})
+        penstock.open(tmp_path / "s", check_back=str, extensions=[])
     assert isinstance(make_opener(tmp_path, None, Files(), None, None, {}, {}), Opener)
 
 

@@ -1,6 +1,6 @@
 """Prepare, commit, roll back: in one process, over closes, and after a kill between any two records."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +176,14 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: Shop) -> None:
 
 
 def test_what_cannot_be_put_cannot_be_prepared(shop: Shop) -> None:
-    for call, kind in (
+    calls: list[tuple[Callable[[], object], type[Exception]]] = [
         (lambda: shop.store.prepare("SCHEDULE_TOPIC_XXXX", b"x", group="g"), MessageError),
         (lambda: shop.store.prepare("orders", b"x", group=""), MessageError),
         (lambda: shop.prepare(tag="\x02"), MessageError),
         (lambda: shop.prepare(properties={"a": "x" * 32_600}), MessageTooLargeError),
         (lambda: shop.prepare(wait="no"), ArgumentError),
-    ):
+    ]
+    for call, kind in calls:
         with pytest.raises(kind):
             call()
     assert shop.store.max_offset(HALF_TOPIC) == 0
@@ -211,7 +212,7 @@ def test_a_full_disk_leaves_it_prepared(shop: Shop) -> None:
     def full(*_given: object) -> Any:
         raise error
 
-    shop.store.put_copies = full  # type: ignore[method-assign] # until the disk has room
+    shop.store.put_copies = full  # type: ignore[assignment,method-assign] # until the disk has room
     with pytest.raises(DiskFullError):
         prepared.commit()
     shop.store.put_copies = put  # type: ignore[method-assign] # as above
@@ -226,7 +227,7 @@ def test_after_an_interrupt_within_a_commit_nothing_is_stored_a_second_time(shop
         put(*given)
         raise KeyboardInterrupt
 
-    shop.store.put_copies = interrupted  # type: ignore[method-assign] # as Ctrl-C at the end of the call
+    shop.store.put_copies = interrupted  # type: ignore[assignment,method-assign] # as Ctrl-C at the end of the call
     with pytest.raises(KeyboardInterrupt):
         prepared.commit()
     with pytest.raises(PreparedFinishedError, match="interrupted"):
@@ -260,3 +261,18 @@ def test_a_closed_store_finishes_nothing(shop: Shop) -> None:
     with pytest.raises(StoreClosedError):
         prepared.commit()
     assert shop.open_bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("more", [{"write": "file"}, {"write": "transient-pool"}, {"flush": "sync"}, {"log.checksum": "crc32+record"}])  # fmt: skip
+def test_it_works_with_every_writer(shop: Shop, more: dict[str, Any]) -> None:
+    shop.settings = more
+    first, second = shop.prepare(b"1"), shop.prepare(b"2")
+    (half, _) = shop.halves.all()
+    shop.halves.check_again(half)
+    first.commit()
+    second.rollback()
+    shop.prepare(b"3")
+    assert (shop.bodies(), shop.open_bodies()) == ([b"1"], [b"3"])
+    shop.kill()
+    assert (set(shop.bodies()) <= {b"1"}, shop.open_bodies()[-1:]) == (True, [b"3"])
+    assert [finding.text for finding in shop.store.verify()] == []

@@ -4,10 +4,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock import Receipt, StoredMessage
-from penstock.contracts import OpenStore
+from penstock.contracts import Context, OpenStore
 from penstock.errors import PenstockError, ReadOnlyError
 from penstock.format import arguments
-from penstock.runtime.clock import Clock
 from penstock_messaging.prepared.half_queue import OpenHalf
 from penstock_messaging.prepared.open_halves import COMMITTED, ROLLED_BACK, OpenHalves
 
@@ -15,11 +14,11 @@ from penstock_messaging.prepared.open_halves import COMMITTED, ROLLED_BACK, Open
 class ShownPrepared:
     """A prepared message of a store that is opened read-only: it can only be looked at. Safe from any thread."""
 
-    def __init__(self, half: OpenHalf, store: OpenStore, clock: Clock) -> None:
+    def __init__(self, half: OpenHalf, store: OpenStore, context: Context) -> None:
         facts = half.facts
         self.transaction_id, self.group = facts.transaction_id, facts.group
         self.topic, self.queue = facts.topic, facts.queue
-        self._half, self._store, self._clock = half, store, clock
+        self._half, self._store, self._clock = half, store, context.clock
 
     def __repr__(self) -> str:
         return (
@@ -66,10 +65,10 @@ class HeldPrepared(ShownPrepared):
     """A prepared message of the process that writes. Safe from any thread."""
 
     def __init__(
-        self, half: OpenHalf, halves: OpenHalves, clock: Clock, *, is_asked_about: bool
+        self, half: OpenHalf, halves: OpenHalves, context: Context, *, is_asked_about: bool
     ) -> None:
         """`is_asked_about` says whether the store has a check-back for its group."""
-        super().__init__(half, halves.store, clock)
+        super().__init__(half, halves.store, context)
         self._halves = halves
         self._is_asked_about = is_asked_about
 

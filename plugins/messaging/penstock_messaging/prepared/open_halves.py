@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock import Message, Receipt, StoredMessage
+from penstock import Durability, Message, Receipt, StoredMessage
 from penstock.contracts import Context, OpenStore
 from penstock.errors import (
     ConfigError,
@@ -22,7 +22,6 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
-from penstock.message import Durability
 from penstock_messaging.prepared.half_message import (
     HALF_TOPIC,
     OP_TOPIC,
