@@ -24,6 +24,7 @@
         - ImportFileError          a file that cannot be imported, or a row of it; names file and row
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
         - NoRecordError            no record begins at that log offset; names the nearest records
+    + PreparedFinishedError        a prepared message was committed or rolled back before
     + MissingExtraError            an optional package is needed; names the install line
     + StorageError
         - NotAStoreError           the directory is not a message store
@@ -583,6 +584,23 @@ class BusyError(StorageError):
         super().__init__(
             f"{what} for {waited_ms} ms; nothing was stored. Put more slowly and try again: "
             f"the disk is too slow, or another thread appends a large batch"
+        )
+
+
+class PreparedFinishedError(PenstockError):
+    """A prepared message was committed or rolled back before; nothing was stored by this call.
+
+    Attributes:
+        transaction_id: of the message.
+        outcome: what became of it.
+    """
+
+    def __init__(self, transaction_id: str, outcome: str) -> None:
+        self.transaction_id = transaction_id
+        self.outcome = outcome
+        super().__init__(
+            f"prepared message {transaction_id} was {outcome} before; nothing was stored by this call. Finish each prepared "
+            f"message once"
         )
 
 

@@ -75,6 +75,15 @@ def test_a_plan_has_only_what_was_published(source: Path) -> None:
     assert still_there([longer], skips=False) == ([longer], 0), "it is there, if not for certain"
 
 
+def test_a_plan_of_all_topics_has_no_messages_that_wait(source: Path) -> None:
+    """Copied as plain messages, prepared ones would look committed, and delayed ones delivered."""
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    with penstock.open(source) as store:
+        store.put_copies([(penstock.Message(half, b"prepared"), b"")])
+    assert {piece.topic for piece in slices_of([source], [], COUNT)} == {"t"}
+    assert [piece.topic for piece in slices_of([source], [half], COUNT)] == [half]
+
+
 def test_a_task_does_not_pass_over_what_is_gone(source: Path) -> None:
     piece = slices_of([source], ["t"], COUNT)[0]
     gone = lose(source)

@@ -149,6 +149,14 @@ def test_topics_are_picked_by_name_by_pattern_and_by_queue() -> None:
     assert not by_queue.wants("b")
 
 
+def test_topics_whose_messages_wait_are_picked_by_name_only() -> None:
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    assert not parse_options({"path": "/s"}).wants(half)
+    assert not parse_options({"path": "/s", "subscribePattern": ".*"}).wants(half)
+    assert parse_options({"path": "/s", "subscribe": f"a,{half}"}).wants(half)
+    assert parse_options({"path": "/s", "assign": f'{{"{half}":[0]}}'}).wants(half)
+
+
 # --- columns
 
 

@@ -67,6 +67,23 @@ def test_new_queues_topics_and_stores_start_at_their_earliest(tmp_path: Path) ->
     assert sorted(query.places()) == [row for row in expected if row not in skipped]
 
 
+def test_a_checkpoint_with_offsets_of_messages_that_wait_goes_on_without_them(
+    tmp_path: Path,
+) -> None:
+    """An older version read the schedule topic, too, where all topics were asked for; that they are left out is no loss."""
+    put(tmp_path / "s", 4)
+    with penstock.open(tmp_path / "s") as store:
+        store.put_copies(
+            [(penstock.Message("SCHEDULE_TOPIC_XXXX", b"x", queue=n % 2), b"") for n in range(6)]
+        )
+    reader = follower(tmp_path / "s")
+    before = {"t": {"0": 1, "1": 2}, "SCHEDULE_TOPIC_XXXX": {"0": 1, "1": 1}}
+    end = reader.latest(before)
+    assert end == {**before, "t": {"0": 2, "1": 2}}
+    (task,) = reader.tasks(before, {**end, "SCHEDULE_TOPIC_XXXX": {"0": 3, "1": 3}})
+    assert {each.topic for each in task} == {"t"}
+
+
 def test_available_now_ends_where_it_was_when_it_began(tmp_path: Path) -> None:
     put(tmp_path / "s", 10)
     reader = follower(tmp_path / "s", startingOffsets="earliest")

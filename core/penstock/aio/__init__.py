@@ -7,7 +7,8 @@
 ...         async for message in consumer:
 ...             await consumer.ack(message)
 
-In reading order: `waking` (one thread that waits for new messages), `consumer`, `transaction`, `store`.
+In reading order: `waking` (one thread that waits for new messages), `consumer`, `transaction`, `prepared`,
+`store`.
 
 Calls that only touch memory are made in the event loop, all others in a few threads that a store's calls share. Cancelling a
 task never loses a message or an answer: a message that was on its way to a cancelled task is released, and an
@@ -15,7 +16,8 @@ acknowledgement, or the end of a transaction, that has begun is completed.
 """
 
 from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.prepared import AsyncPrepared
 from penstock.aio.store import AsyncStore, open  # noqa: A004 - as `penstock.open`
 from penstock.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncConsumer", "AsyncStore", "AsyncTransaction", "open"]
+__all__ = ["AsyncConsumer", "AsyncPrepared", "AsyncStore", "AsyncTransaction", "open"]

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from penstock.aio.consumer import AsyncConsumer, completed
+from penstock.aio.prepared import AsyncPrepared
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumerOptions
@@ -106,6 +107,30 @@ class AsyncStore:
         """Return a consumer of a group; see `Store.consumer`. `workers` is for `Consumer.run` only."""
         made = await self.call(self.store.consumer, group, topics, **options)
         return AsyncConsumer(made, self._bell, self._jobs)
+
+    async def prepare(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        group: str,
+        queue: int | None = 0,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        wait: bool = True,
+    ) -> AsyncPrepared:
+        """Store a message that readers see only once it is committed; see `Store.prepare`."""
+        made = await self.call(
+            self.store.prepare, topic, body, group=group, queue=queue, tag=tag, keys=keys,
+            properties=properties, partition_key=partition_key, wait=wait,
+        )  # fmt: skip
+        return AsyncPrepared(made, self._jobs)
+
+    async def prepared(self) -> list[AsyncPrepared]:
+        """Return the messages that are prepared and not finished; see `Store.prepared`."""
+        return [AsyncPrepared(each, self._jobs) for each in await self.call(self.store.prepared)]
 
     async def close(self) -> None:
         """Close the store; see `Store.close`."""

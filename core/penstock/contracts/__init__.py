@@ -1,8 +1,8 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `transaction`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
-`foreign`, `findings`.
+`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
+`history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -84,6 +84,7 @@ from penstock.contracts.index_entries import (
     split_entries,
 )
 from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
+from penstock.contracts.prepared import CheckBack, CheckBacks, Prepared
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -109,6 +110,8 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
+    "CheckBack",
+    "CheckBacks",
     "Checker",
     "Committer",
     "ConsumedMessage",
@@ -137,6 +140,7 @@ __all__ = [
     "NoOptions",
     "OpenStore",
     "Pending",
+    "Prepared",
     "PutOptions",
     "QueueBounds",
     "QueueEntries",

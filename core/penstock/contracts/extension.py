@@ -34,9 +34,12 @@ class Extension(Strategy):
     Attributes:
         provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls the
             method of the same name on the first configured extension that lists it.
+        callbacks: names of arguments of `penstock.open` that take functions of the program, such as "check_back", and that
+            this extension gets in `context.callbacks`.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
+    callbacks: ClassVar[frozenset[str]] = frozenset()
 
     def attach(self, store: OpenStore) -> None:
         """Begin: the store is recovered, and takes puts unless it is read-only.

@@ -105,6 +105,17 @@ class OpenStore(Protocol):
     def check(self, message: Message, properties_text: bytes | None = None) -> None:
         """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
 
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: float | datetime | None = None,
+        end_ms: float | datetime | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return the newest messages with a key; raises `ConfigError` if the store has no key index."""
+
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from penstock.errors import ConfigError
+from penstock.format.names import is_waiting
 from penstock.log.record_reader import is_shared
 from penstock.message import StoredMessage
 from penstock.read.filters import TagFilter, has_key
@@ -17,7 +18,8 @@ class Selection:
     """Which messages to export; all by default. All given conditions must hold.
 
     Attributes:
-        topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`).
+        topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`), and
+            those whose messages wait to be delivered or committed (`penstock.format.names.is_waiting`).
         queues: the numbers of the queues; all if empty.
         begin_ms: stored at or after this time, in Unix milliseconds.
         end_ms: stored at or before this time, in Unix milliseconds.
@@ -56,7 +58,9 @@ class Selection:
         return found
 
     def _has_topic(self, topic: str) -> bool:
-        return topic in self.topics if self.topics else not is_shared(topic)
+        if self.topics:
+            return topic in self.topics
+        return not is_shared(topic) and not is_waiting(topic)
 
     def _range(self, store: Reader, topic: str, queue: int) -> tuple[int, int]:
         start, stop = 0, 1 << 62

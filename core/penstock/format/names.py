@@ -1,4 +1,4 @@
-"""Checks which topic names and queue numbers may become folders of a store.
+"""Checks which topic names and queue numbers may become folders of a store, and knows the topics that hold no delivered message.
 
 The check is made for messages that a caller puts, and for records of a possibly hostile log when its queues
 are rebuilt.
@@ -17,6 +17,14 @@ QUEUE_MAX = 65_535
 # The folder, within a store, of Penstock's own files beside RocketMQ's.
 SIDE_FOLDER = "penstock"
 NAME_DIGITS = 20
+
+# Where RocketMQ keeps messages with a delay, prepared messages and the answers to them, and prepared messages that nobody finished.
+_WAITING = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)  # fmt: skip
 
 _DELETE = 0x7F
 _FIRST_PRINTABLE = 0x20
@@ -54,6 +62,14 @@ def _check_characters(topic: str) -> str:
     if size > TOPIC_BYTES_MAX:
         raise TopicError(topic, f"it has {size} UTF-8 bytes, the limit is {TOPIC_BYTES_MAX}")
     return topic
+
+
+def is_waiting(topic: str) -> bool:
+    """Return whether a topic holds messages that wait to be delivered or committed, or never were.
+
+    What reads all topics of a store leaves such a topic out; named, it is read like any other.
+    """
+    return topic in _WAITING
 
 
 def check_queue(queue: object) -> int:

@@ -6,6 +6,7 @@ crash during this one.
 """
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
 from penstock.config.model import Config
 from penstock.contracts import (
+    CheckBacks,
     Context,
     Dispatcher,
     QueueIndex,
@@ -33,7 +35,7 @@ from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
-from penstock.errors import StorageError, StoreLockedError
+from penstock.errors import ArgumentTypeError, ConfigError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
@@ -87,6 +89,7 @@ def open_store(
     clock: Clock | None = None,
     spawn: SpawnWorker | None = None,
     environ: Mapping[str, str] | None = None,
+    check_back: CheckBacks | None = None,
     **settings: Any,
 ) -> Store:
     """Open the store at `path`; creates it if there is none, unless `read_only`.
@@ -101,6 +104,9 @@ def open_store(
         clock: the clock; tests pass their own.
         spawn: starts background threads.
         environ: environment variables; None for those of the process.
+        check_back: asked about messages that `Store.prepare` stored and nobody finished, for example because their process was
+            killed: a function that gets a `contracts.Prepared` and returns "commit", "rollback", or None if that is not known
+            yet. Or one function for each group, by name. Called in a thread of the process that writes.
         settings: `flush="sync"` picks a strategy. Other settings are given by their dotted name, for example
             `**{"flush.sync.timeout_ms": 1000}`, or as nested mappings.
 
@@ -117,8 +123,10 @@ def open_store(
         arguments.function(call, "spawn", spawn)
     opener = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
-        names=("config", "read_only", "files", "clock", "spawn", "environ"),
+        names=("config", "read_only", "files", "clock", "spawn", "environ", "check_back"),
     )  # fmt: skip
+    if check_back is not None:
+        opener.take_callback("check_back", check_back)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
@@ -183,8 +191,27 @@ class Opener(Choices):
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
         self._given_spawn = spawn
+        self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, root)
+
+    def take_callback(self, name: str, given: object) -> None:
+        """Pass a function of the program, or several by name, to the extensions that list the argument's name."""
+        functions = given if isinstance(given, Mapping) else {name: given}
+        for each, function in functions.items():
+            arguments.text("open", f"a name in {name}", each)
+            arguments.function("open", name, function)
+            if inspect.iscoroutinefunction(function):
+                expected = (
+                    "a plain function; this one is a coroutine function, and nothing would await it"
+                )
+                raise ArgumentTypeError("open", name, function, expected)
+        used = self.config.extensions.use
+        if not any(name in self.registry.extensions.get(each).callbacks for each in used):
+            raise ConfigError(
+                f"{name} is refused: no extension in extensions.use takes it; add messaging to extensions.use"
+            )
+        self._callbacks[name] = dict(given) if isinstance(given, Mapping) else given
 
     def _spawn(
         self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
@@ -213,6 +240,7 @@ class Opener(Choices):
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
             read_history=lambda: read_deleted_topics(self.files, self.root),
             removed_before=lambda topic: self._removed_topics.read().before_of(topic),
+            callbacks=self._callbacks,
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:

@@ -16,6 +16,7 @@ from penstock.contracts import (
     Dispatcher,
     Extension,
     MessageWaiter,
+    Prepared,
     SummaryLine,
     TopicConfig,
     Transaction,
@@ -628,6 +629,55 @@ class Store(Reader, Producer):
         as queues, in a store that no Penstock since 0.2 has opened for writing, is not included: see `topics`.
         """
         found: dict[str, TopicConfig] = self._provided("topic_configs")()
+        return found
+
+    # --- prepared messages, by extensions
+
+    def prepare(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        group: str,
+        queue: int | None = 0,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        born_time_ms: int | None = None,
+        born_host: str | None = None,
+        partition_key: str | None = None,
+        wait: bool = True,
+    ) -> Prepared:
+        """Store a message that readers see only once it is committed; for a transaction with a database, or another resource.
+
+        The message is durable when this returns, under any flush policy, unless `wait` is False. Then do your work, and commit:
+
+        >>> with store.prepare("orders", body, group="shop") as prepared, database:
+        ...     database.execute("INSERT INTO orders VALUES (?, ?)", (prepared.transaction_id, total))
+
+        If the process is killed in between, the function `check_back` of the next `penstock.open` decides. `group` names the
+        program that decides (RocketMQ's producer group); the other arguments are those of `put`, without a delay.
+
+        Raises:
+            ArgumentError, MessageError: an argument is refused, or the message could not be put; nothing was stored.
+            ConfigError: no extension in `extensions.use` provides prepared messages.
+        """
+        self._writer()
+        wait = arguments.flag("prepare", "wait", wait)
+        message = Message(
+            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
+            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
+        )  # fmt: skip
+        made: Prepared = self._provided("prepare")(message, check_group(group), wait=wait)
+        return made
+
+    def prepared(self) -> list[Prepared]:
+        """Return the messages that are prepared and neither committed nor rolled back, oldest first.
+
+        In a store that is opened read-only, they can only be looked at.
+        """
+        found: list[Prepared] = self._provided("prepared")()
         return found
 
     # --- consumer offsets

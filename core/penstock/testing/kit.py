@@ -9,7 +9,7 @@ import attrs
 
 from penstock.config import sources
 from penstock.config.build import build_config
-from penstock.contracts import Context, Strategy
+from penstock.contracts import CheckBacks, Context, Strategy
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.geometry import Geometry
 from penstock.durability.progress import Progress
@@ -59,6 +59,7 @@ def open_store(
     clock: ManualClock | None = None,
     spawn: ManualWorkers | None = None,
     read_only: bool = False,
+    check_back: CheckBacks | None = None,
     **settings: Any,
 ) -> Store:
     """Open a store with small files; strategies need not be installed. `settings` are as for `penstock.open`.
@@ -70,6 +71,8 @@ def open_store(
     given = sources.gather(None, {}, {**sizes, **settings})
     config = build_config(given, registry)
     opener = Opener(path, config, registry, files or Files(), clock or ManualClock(), spawn)
+    if check_back is not None:
+        opener.take_callback("check_back", check_back)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 

@@ -16,6 +16,7 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError
+from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
 from penstock_spark.export.export_folder import Exported, ExportSlice, Ranges, missing
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
@@ -158,7 +159,8 @@ def _plan(
         done = plan.done[name] = exported.done(name)
         with penstock.open(root, read_only=True) as store:
             for topic, queues in sorted(store.topics().items()):
-                for queue in queues if not topics or topic in topics else ():
+                is_asked = topic in topics if topics else not is_waiting(topic)
+                for queue in queues if is_asked else ():
                     low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
                     ranges = done.get((topic, queue), [])
                     if ranges:

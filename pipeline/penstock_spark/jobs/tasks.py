@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import penstock
 from penstock.errors import ConfigError, OffsetError
+from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
 from penstock_spark.errors import DataLossError
 from penstock_spark.jobs.progress import parallelism
@@ -111,7 +112,10 @@ def still_there(slices: Sequence[Slice], *, skips: bool) -> tuple[list[Slice], i
 
 
 def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[Slice]:
-    """Return all messages of stores in slices of so many; raise `ConfigError` for a topic that no store has."""
+    """Return all messages of stores in slices of so many; raise `ConfigError` for a topic that no store has.
+
+    Without topics, those of all, except topics whose messages wait to be delivered or committed.
+    """
     found: list[Slice] = []
     there: set[str] = set()
     for root in roots:
@@ -119,7 +123,7 @@ def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[S
             there.update(store.topics())
             # Messages after that are not planned: a crash of their writer may remove them, and the plan would miss them.
             for each in store.bounds():
-                if not topics or each.topic in topics:
+                if each.topic in topics if topics else not is_waiting(each.topic):
                     for at in range(each.min_offset, each.max_offset, rows):
                         stop = min(at + rows, each.max_offset)
                         found.append(Slice(str(root), each.topic, each.queue, at, stop))

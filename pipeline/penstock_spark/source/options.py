@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import attrs
 
 from penstock.errors import ConfigError
+from penstock.format.names import is_waiting
 from penstock_spark.option_parser import (
     GivenOptions,
     choice,
@@ -172,10 +173,12 @@ class SourceOptions:
         return found or Bound(name="endingOffsets", word=LATEST)
 
     def wants(self, topic: str) -> bool:
-        """Return whether a topic is requested."""
-        if self.pattern:
-            return re.fullmatch(self.pattern, topic) is not None
-        return not self.topics or topic in self.topics
+        """Return whether a topic is requested; one whose messages wait is requested by its name only."""
+        if self.topics:
+            return topic in self.topics
+        if is_waiting(topic):
+            return False
+        return not self.pattern or re.fullmatch(self.pattern, topic) is not None
 
     def wants_queue(self, topic: str, queue: int) -> bool:
         """Return whether a queue of a requested topic is requested."""

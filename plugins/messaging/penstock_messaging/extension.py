@@ -5,6 +5,7 @@ imported and made at its first use.
 """
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,6 +22,7 @@ from penstock.contracts import (
     DelayedMessage,
     Extension,
     OpenStore,
+    Prepared,
     Stoppable,
     SummaryLine,
     TopicConfig,
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.position import Settled
     from penstock_messaging.groups.taking import DecidedRanges, Groups
+    from penstock_messaging.prepared.check_back import Checking
+    from penstock_messaging.prepared.half_queue import OpenHalf
+    from penstock_messaging.prepared.open_halves import OpenHalves
     from penstock_messaging.timers.timer_delivery import TimerDelivery
     from penstock_messaging.transactions.deciding import Deciding
 
@@ -51,6 +56,8 @@ _QUEUES_MAX = 65_536
 _SCHEDULE_TOPIC, _TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 # As RocketMQ's `timerMaxDelaySec`.
 _DELAY_MAX_MS = 3 * 24 * 3_600_000
+_CHECKS_MAX = 1_000_000
+_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 # How often it is tried again to take in the answers of consumers.
 INTERVAL_S = 1.0
 
@@ -79,6 +86,10 @@ class MessagingOptions:
         timers: "on" takes messages with `delay_ms` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
             takes over, which cannot deliver them.
         delay_max_ms: the longest delay of a message with `delay_ms` or `deliver_at`, by default three days, as in a broker.
+        check_interval_ms: how long after a check-back that did not know the answer a prepared message is checked again.
+        check_immunity_ms: how old a prepared message is when it is first checked; its property
+            `CHECK_IMMUNITY_TIME_IN_SECONDS` takes precedence. Give your transactions enough time to end.
+        checks_max: how often a prepared message is checked before it goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
     """
 
     auto_create_topics: bool = True
@@ -86,26 +97,23 @@ class MessagingOptions:
     delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
     timers: str = attrs.field(default="on", validator=_one_of("on", "refuse"))
     delay_max_ms: int = attrs.field(default=_DELAY_MAX_MS, validator=limits(1, MS_MAX))
+    check_interval_ms: int = attrs.field(default=30_000, validator=limits(1, MS_MAX))
+    check_immunity_ms: int = attrs.field(default=6000, validator=limits(0, MS_MAX))
+    checks_max: int = attrs.field(default=15, validator=limits(1, _CHECKS_MAX))
 
 
 class MessagingExtension(Extension):
-    """Consumers, retries, delays, and the configuration of topics and groups."""
+    """Consumers, retries, delays, prepared messages, and the configuration of topics and groups."""
 
     name = "messaging"
     Options = MessagingOptions
     provides = frozenset(
         {
-            "consumer",
-            "delete_group",
-            "create_topic",
-            "alter_topic",
-            "delete_topic",
-            "topic_configs",
-            "transaction",
-            "cancel_delayed",
-            "delayed",
+            "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
+            "transaction", "cancel_delayed", "delayed", "prepare", "prepared",
         }
-    )
+    )  # fmt: skip
+    callbacks = frozenset({"check_back"})
     options: MessagingOptions
 
     def __init__(self, options: MessagingOptions, context: Context) -> None:
@@ -260,6 +268,39 @@ class MessagingExtension(Extension):
         found: OpenConsumers = self._part("consumers", make)
         return found
 
+    @property
+    def halves(self) -> "OpenHalves":
+        """The prepared messages that are not finished; only where the store is open for writing."""
+
+        def make() -> "OpenHalves":
+            from penstock_messaging.prepared.open_halves import OpenHalves  # noqa: PLC0415 - see the module
+
+            made = OpenHalves(
+                self.context, self.store, check=self._check_delivery,
+                ensure=self.configuration.topics.ensure,
+            )  # fmt: skip
+            made.load()
+            return made
+
+        found: OpenHalves = self._part("halves", make)
+        return found
+
+    @property
+    def checking(self) -> "Checking":
+        """The service that asks the program about prepared messages; only where the store is open for writing."""
+
+        def make() -> "Checking":
+            from penstock_messaging.prepared.check_back import Checking  # noqa: PLC0415 - see the module
+
+            options = self.options
+            return Checking(
+                self.context, self.halves, self._held, interval_ms=options.check_interval_ms,
+                immunity_ms=options.check_immunity_ms, checks_max=options.checks_max,
+            )  # fmt: skip
+
+        found: Checking = self._part("checking", make)
+        return found
+
     # --- begin and end
 
     def attach(self, store: OpenStore) -> None:
@@ -271,10 +312,19 @@ class MessagingExtension(Extension):
         is_clean = store.recovery is not None and store.recovery.state == "clean"
         if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics():
             _ = self.configuration
-        if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
+
+        def has_queue(topic: str) -> bool:
+            # After a crash, the queue may not have its folder yet.
+            has_folder = files.exists(root / "consumequeue" / topic)
+            return has_folder or (not is_clean and topic in store.topics())
+
+        if has_queue(_SCHEDULE_TOPIC):
             _ = self.delivery
-        if files.exists(root / "consumequeue" / _TIMER_TOPIC):
+        if has_queue(_TIMER_TOPIC):
             _ = self.timers
+        if has_queue(_HALF_TOPIC):
+            for half in self.halves.all():
+                self.checking.expect(half)
         try:
             ensure_store_id(files, root)
         except (PenstockError, OSError) as error:
@@ -341,6 +391,10 @@ class MessagingExtension(Extension):
             self._take_in()
         if "deciding" in parts:
             parts["deciding"].end()
+        if "checking" in parts:
+            parts["checking"].end()
+        if "halves" in parts:
+            parts["halves"].end()
         if "delivery" in parts:
             parts["delivery"].detach()
         if "timers" in parts:
@@ -437,6 +491,33 @@ class MessagingExtension(Extension):
 
         return BatchTransaction(self.store, lambda: self.deciding)
 
+    def prepare(self, message: Message, group: str, *, wait: bool) -> Prepared:
+        """Implement `Store.prepare`."""
+        from penstock_messaging.prepared.half_message import refuse_delays  # noqa: PLC0415 - see the module
+
+        refuse_delays(message)
+        plain = self.configuration.routed(message)
+        self.store.check(plain)
+        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper(), wait=wait)
+        self.checking.expect(half)
+        return self._held(half)
+
+    def _held(self, half: "OpenHalf") -> Prepared:
+        """Return the object by which a program finishes a prepared message."""
+        from penstock_messaging.prepared.held import HeldPrepared  # noqa: PLC0415 - see the module
+
+        is_asked = self.checking.callback_of(half.facts.group) is not None
+        return HeldPrepared(half, self.halves, self.context, is_asked_about=is_asked)
+
+    def prepared(self) -> list[Prepared]:
+        """Implement `Store.prepared`."""
+        if not self.context.read_only:
+            return [self._held(half) for half in self.halves.all()]
+        from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
+        from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
+
+        return [ShownPrepared(half, self.store, self.context) for half in read_open(self.store)]
+
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""
         return self.configuration.create_topic(topic, **given)
@@ -453,16 +534,29 @@ class MessagingExtension(Extension):
         """Implement `Store.topic_configs`."""
         return dict(self.configuration.topic_configs())
 
-    def summary(self) -> Sequence[SummaryLine]:
-        """See `Extension`: how many messages wait for their time, and who can deliver them."""
-        if not self._has_timers():
-            return []
-        count = self.timers.waiting()
-        value = {"waiting": count, "first_due_ms": self.timers.first_due_ms()}
-        more = "; a broker of 4.x cannot deliver them" if count else ""
-        return [SummaryLine("timers", "wait for their time", f"{count:,}{more}", value)]
-
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""
-        timers = {"timers": self.timers.stats()} if self._has_timers() else {}
-        return {**self.configuration.stats(), "delays": self.delivery.stats(), **timers}
+        figures = {**self.configuration.stats(), "delays": self.delivery.stats()}
+        if self._has_timers():
+            figures["timers"] = self.timers.stats()
+        if "halves" in self._parts:
+            figures["prepared"] = {**self.halves.stats(), **self.checking.stats()}
+        return figures
+
+    def summary(self) -> Sequence[SummaryLine]:
+        """See `Extension`: what waits for its time, and what is prepared and not committed."""
+        lines: list[SummaryLine] = []
+        if self._has_timers():
+            from penstock_messaging.timers.timer_listing import summary_line  # noqa: PLC0415 - see the module
+
+            lines.append(summary_line(self.timers))
+        if self._has_prepared():
+            from penstock_messaging.prepared.shown import summary_of  # noqa: PLC0415 - see the module
+
+            lines += summary_of(self.prepared())
+        return lines
+
+    def _has_prepared(self) -> bool:
+        if not self.context.read_only:
+            return "halves" in self._parts
+        return self.context.files.exists(self.context.root / "consumequeue" / _HALF_TOPIC)

@@ -25,6 +25,7 @@ def penstock_register_commands() -> Iterable[object]:
         dlq,
         groups,
         topic,
+        transactions,
     )
 
-    return [topic.group, groups.command, dlq.command, delayed.command]
+    return [topic.group, groups.command, dlq.command, delayed.command, transactions.command]

@@ -5,6 +5,7 @@ from tests.conftest import OpenStore
 
 from penstock.errors import ConfigError
 from penstock.exchange.selection import Selection
+from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing.control import ManualClock
 
@@ -62,3 +63,12 @@ def test_queues_of_other_topics_messages_are_exported_only_if_named(store: Store
         store.put("%LMQ%x", b"12")
         assert bodies(store) == list(range(12))
         assert bodies(store, topics=["%LMQ%x"]) == [12]
+
+
+def test_messages_that_wait_are_exported_only_if_their_topic_is_named(store: Store) -> None:
+    """A message that waits to be committed may never be; one that waits for its time is delivered later."""
+    with store:
+        names = ["RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+        store.put_copies([(Message(name, b"%d" % (20 + n)), b"") for n, name in enumerate(names)])
+        assert bodies(store) == list(range(12))
+        assert bodies(store, topics=["a", "rmq_sys_wheel_timer"]) == [0, 2, 4, 6, 8, 10, 21]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import LongTopicError, QueueError, TopicError
-from penstock.format.names import check_queue, check_topic, segment_name, topic_of
+from penstock.format.names import check_queue, check_topic, is_waiting, segment_name, topic_of
 
 
 def test_file_names() -> None:
@@ -43,3 +43,8 @@ def test_any_whole_number_in_bounds_is_a_queue() -> None:
 def test_what_is_no_queue_number_is_refused_by_its_limit(queue: object) -> None:
     with pytest.raises(QueueError, match="0 to 65535"):
         check_queue(queue)
+
+
+def test_topics_of_brokers_hold_what_is_not_delivered_or_committed() -> None:
+    assert all(map(is_waiting, ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]))
+    assert not any(map(is_waiting, ["orders", "%RETRY%g", "%DLQ%g", "schedule_topic_xxxx"]))

@@ -1,14 +1,18 @@
 """What waits for its time, read from the log for people: what `Store.delayed` returns."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock import StoredMessage
-from penstock.contracts import DelayedMessage, OpenStore
+from penstock.contracts import DelayedMessage, OpenStore, SummaryLine
 from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of, stored_text
 from penstock_messaging.timers.timer_message import Timer, timer_of
 from penstock_messaging.timers.waiting_timers import WaitingTimer
+
+if TYPE_CHECKING:
+    from penstock_messaging.timers.timer_delivery import TimerDelivery
 
 
 def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMessage]:
@@ -37,3 +41,11 @@ def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMes
             message.message_id, topic, queue, timer.due_ms, message.born_time_ms, len(message.body)
         ))  # fmt: skip
     return sorted(made, key=lambda each: each.due_ms)
+
+
+def summary_line(timers: "TimerDelivery") -> SummaryLine:
+    """Return how many messages wait for their time, and who can deliver them; see `Extension.summary`."""
+    count = timers.waiting()
+    value = {"waiting": count, "first_due_ms": timers.first_due_ms()}
+    more = "; a broker of 4.x cannot deliver them" if count else ""
+    return SummaryLine("timers", "wait for their time", f"{count:,}{more}", value)

@@ -1,0 +1,104 @@
+"""The command `transactions`: shows the messages that are prepared and not committed, and commits or rolls back one."""
+
+import click
+
+import penstock
+from penstock.cli.output import (
+    chosen,
+    json_option,
+    note,
+    note_foreign,
+    out_json,
+    own_settings_options,
+    store_argument,
+    table,
+)
+from penstock.cli.root import NO, examples
+from penstock_messaging.commands.groups import ListByDefault
+
+NAMES = ("transaction_id", "group", "topic", "queue", "age_s", "checks")
+
+
+@click.group(
+    "transactions",
+    cls=ListByDefault,
+    epilog=examples("penstock transactions data", "penstock transactions data --json"),
+)
+def command() -> None:
+    """List messages that are prepared and not committed, with their age; commit one or roll one back.
+
+    A store whose path is the name of a command, such as commit, is written ./commit.
+    """
+
+
+@command.command(
+    "list",
+    epilog=examples("penstock transactions list data", "penstock transactions list data --json"),
+)
+@store_argument
+@json_option
+def list_prepared(path: str, as_json: bool) -> int:
+    """List messages that are prepared and not committed, oldest first (the default)."""
+    from penstock_messaging.prepared.shown import age_text, row_of  # noqa: PLC0415 - not for a help text
+
+    with penstock.open(path, read_only=True) as store:
+        note_foreign(store)
+        rows = [row_of(each) for each in store.prepared()]
+    if as_json:
+        for row in rows:
+            out_json(**row)
+        return 0
+    if rows:
+        texts = [{**row, "age_s": age_text(row["age_s"])} for row in rows]
+        table("", [*NAMES[:4], "age", NAMES[5]], [[row[name] for name in NAMES] for row in texts])
+    else:
+        note("no message is prepared and not finished")
+    return 0
+
+
+def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...], outcome: str) -> int:  # fmt: skip
+    with penstock.open(path, config, **chosen(settings, None)) as store:
+        found = [each for each in store.prepared() if each.transaction_id == transaction_id]
+        if not found:
+            note(f"no open prepared message has the id {transaction_id!r}; see penstock transactions {path}")  # fmt: skip
+            return NO
+        for each in found[:-1]:
+            # A producer that was not answered has sent it again: only one may be committed.
+            each.rollback()
+        if outcome == "commit":
+            receipt = found[-1].commit()
+            note(f"committed to {found[-1].topic}/{receipt.queue}, queue offset {receipt.queue_offset}")  # fmt: skip
+        else:
+            found[-1].rollback()
+            note("rolled back")
+    return 0
+
+
+@command.command(
+    "commit",
+    epilog=examples(
+        "penstock transactions commit data 5F3C2A",
+        "penstock transactions commit data 5F3C2A --set flush.use=sync",
+    ),
+)
+@store_argument
+@click.argument("transaction_id")
+@own_settings_options
+def commit(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...]) -> int:
+    """Put the prepared message with TRANSACTION_ID into its topic; the store must not be in use."""
+    return _finish(path, transaction_id, config, settings, "commit")
+
+
+@command.command(
+    "rollback",
+    epilog=examples(
+        "penstock transactions rollback data 5F3C2A",
+        "penstock transactions rollback data 5F3C2A --set flush.use=sync",
+    ),
+)
+@store_argument
+@click.argument("transaction_id")
+@own_settings_options
+def rollback(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...]) -> int:
+    """Drop the prepared message with TRANSACTION_ID; the store must not be in use."""
+    return _finish(path, transaction_id, config, settings, "rollback")
