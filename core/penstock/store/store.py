@@ -772,7 +772,9 @@ class Store(Reader, Producer):
         deep = arguments.flag("verify", "deep", deep)
         jobs = arguments.whole("verify", "jobs", jobs, 1, _JOBS_MAX)
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
-        return itertools.chain(failing, self._verification.run(on_progress, deep=deep, jobs=jobs))
+        own = (finding for each in self._extensions for finding in each.findings())
+        run = self._verification.run(on_progress, deep=deep, jobs=jobs)
+        return itertools.chain(failing, run, own)
 
     def _log_end(self) -> int:
         if self._engine is not None:

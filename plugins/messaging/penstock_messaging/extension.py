@@ -26,6 +26,7 @@ from penstock.contracts import (
     WorkWakes,
     limits,
 )
+from penstock.contracts.findings import Finding
 from penstock.errors import PenstockError, StoreClosedError
 from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id
@@ -379,6 +380,18 @@ class MessagingExtension(Extension):
         """Implement `Store.topic_configs`."""
         return dict(self.configuration.topic_configs())
 
+    def findings(self) -> Iterable[Finding]:
+        """Return what is wrong with the file of decisions."""
+        if self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions"):
+            from penstock_messaging.transactions.decided_acks import decision_findings  # noqa: PLC0415 - see the module
+
+            yield from decision_findings(self.context.files, self.context.root)
+
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""
-        return {**self.configuration.stats(), "delays": self.delivery.stats()}
+        deciding: Deciding | None = self._parts.get("deciding")
+        return {
+            **self.configuration.stats(),
+            "delays": self.delivery.stats(),
+            "undecided": 0 if deciding is None else deciding.undecided,
+        }

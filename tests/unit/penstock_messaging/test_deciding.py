@@ -218,6 +218,7 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
         tx.put("out", b"1")
         tx.put("out", b"2")
     assert "is known when the store is opened again" in raised.value.__notes__[0]
+    assert opened.deciding.undecided == 1
     # Neither answered nor handed out again: another owner would not know.
     assert {each.state for each in given} == {BOUND}
     opened.consumer.close()
@@ -313,6 +314,10 @@ def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     else:
         raw += bytes(60 << 20)
     path.write_bytes(raw)
+    with penstock.open(opened.path, read_only=True) as reader:
+        parts = [(each.part, each.path) for each in reader.verify()]
+    # Of another store it is found when it is used.
+    assert parts == ([] if damage == "foreign" else [("decisions", path)])
     with caplog.at_level(logging.ERROR):
         assert left(opened.path) == [3, 4, 5, 6, 7, 8, 9]
     assert "decisions.corrupt-1" in caplog.text

@@ -257,6 +257,14 @@ class Deciding:
                     found += ranges
         return found
 
+    @property
+    def undecided(self) -> int:
+        """How many transactions have an outcome that is not known before the store is opened again."""
+        with self._lock:
+            return sum(
+                each.outcome is Outcome.UNKNOWN and not each.is_busy for each in self._open.values()
+            )
+
     # --- after a crash
 
     def recover(self) -> None:
