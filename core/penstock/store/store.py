@@ -340,8 +340,9 @@ class Store(Reader, Producer):
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
         Stores all messages or none: if a message cannot be stored, or the disk is full, no message is stored. The
-        batch may span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
-        waits does so once for the whole batch, and only if a message requests it.
+        batch may span multiple segments, and a crash may leave its first messages; with `atomic` it is stored in one segment or
+        refused, and also after a crash all messages are there or none. A flush policy that waits does so once for the whole
+        batch, and only if a message requests it.
 
         Raises:
             ArgumentError: `messages` is not an iterable of `Message`; nothing was stored.

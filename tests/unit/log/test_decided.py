@@ -25,3 +25,25 @@ def test_the_decisions_of_batches_are_found_from_a_log_offset_on(tmp_path: Path)
         last = store.flush()
         assert decided_batches(store._engine.log, last) == set()
         assert store.decided_batches(ends[1]) == {6, 7}, "from within the first one"
+
+
+def test_a_part_of_a_batch_decides_nothing(tmp_path: Path) -> None:
+    """Another program has kept the first records of a batch, and written on."""
+    with open_store(tmp_path / "s") as store:
+        batch = store.message_batch()
+        batch.add_many([Message("t", b"1"), Message("t", b"2"), Message("t", b"3")])
+        receipts = batch.append(decision=5)
+        store.put("t", b"after")
+        store.flush()
+        path = next((tmp_path / "s" / "commitlog").iterdir())
+    raw = bytearray(path.read_bytes())
+    for lost in receipts[1:]:
+        changed = bytearray(raw)
+        # PREPAREDTRANSACTIONOFFSET, as of a plain record.
+        changed[lost.log_offset + 76 : lost.log_offset + 84] = bytes(8)
+        path.write_bytes(changed)
+        with open_store(tmp_path / "s") as store:
+            assert store.decided_batches(0) == set()
+    path.write_bytes(raw)
+    with open_store(tmp_path / "s") as store:
+        assert store.decided_batches(0) == {5}
