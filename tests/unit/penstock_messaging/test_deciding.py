@@ -1,6 +1,7 @@
 """Messages of a transaction, and the acknowledgements of others: both or neither, whatever fails."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,48 @@ def test_a_store_without_transactions_has_no_file(opened: Opened) -> None:
     with opened.store.transaction() as tx:
         tx.put("out", b"1")
     assert not decision_path(opened.path).exists()
+
+
+def test_a_retried_message_is_moved(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s") as store:
+        store.put("in", b"x")
+        with store.consumer("g", "in") as consumer:
+            consumer.nack(consumer.poll(1), delay_level=1)
+            (again,) = consumer.poll(1, 30)
+            assert (again.attempt, again.topic) == (2, "in")
+            with store.transaction() as tx:
+                tx.ack(again)
+                tx.put("out", again.body)
+            assert not any(consumer.lag().values())
+
+
+def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
+    with opened.store.consumer("ordered", "in", ordered=True) as consumer:
+        for number in range(3):
+            (message,) = consumer.poll(5, 0)
+            with opened.store.transaction() as tx:
+                tx.ack(message)
+                tx.put("out", message.body)
+                assert not consumer.poll(5, 0)
+            assert message.queue_offset == number
+
+
+def test_many_threads_share_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_file, "FULL_BYTES", 1024)
+    with penstock.open(tmp_path / "s") as store:
+        store.put_many([Message("in", b"%d" % n, queue=n % 3) for n in range(60)])
+        with store.consumer("g", "in") as consumer:
+
+            def move() -> None:
+                while given := consumer.poll(1, 0):
+                    with store.transaction() as tx:
+                        tx.ack(given)
+                        tx.put("out", given[0].body)
+
+            threads = [threading.Thread(target=move) for _ in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            assert not any(consumer.lag().values())
+        assert outputs(store) == list(range(60))
