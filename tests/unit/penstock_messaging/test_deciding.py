@@ -157,6 +157,49 @@ def test_a_seek_in_the_block_stores_nothing(opened: Opened) -> None:
     assert opened.move(1) == [5]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_queue_that_is_lost_while_the_decision_is_written_stores_nothing(
+    when: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next owner had taken it without a look at the decision, and got messages whose outputs were stored."""
+    append = decision_file.DecisionFile.append
+
+    def lose(file: decision_file.DecisionFile, decision: decision_file.AckDecision) -> None:
+        if when == "after":
+            append(file, decision)
+        opened.consumer.close()
+        if when == "before":
+            append(file, decision)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decision_file.DecisionFile, "append", lose)
+        with pytest.raises(LostQueueError):
+            opened.move(2)
+    assert outputs(opened.store) == []
+    assert read_decisions(opened.files, opened.path).decisions == ()
+    opened.consumer = opened.store.consumer("g", "in")
+    assert opened.move(2) == [0, 1]
+
+
+def test_a_queue_that_is_lost_while_the_messages_are_stored_is_not_handed_out_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = StoreBatch.append
+
+    def lose(batch: StoreBatch, **given: Any) -> Any:
+        opened.consumer.close()
+        opened.consumer = opened.store.consumer("g", "in")
+        assert ("in", 0) not in opened.consumer.assignment()
+        return append(batch, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreBatch, "append", lose)
+        assert opened.move(2) == [0, 1]
+    opened.workers.run_all()
+    assert opened.move(2) == [2, 3]
+    assert outputs(opened.store) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("call", ["create", "pwrite", "sync", "rename"])
 def test_a_decision_that_cannot_be_written_stores_nothing(call: str, opened: Opened) -> None:
     if call in ("pwrite", "sync"):

@@ -183,6 +183,8 @@ class Deciding:
                 made.decision = AckDecision(self._last_id, batch.log_end, acks)
                 self._open[self._last_id] = made
             file.append(made.decision)
+            # Who takes a queue from now on sees the decision. One that was lost before is another's.
+            held.acks()
         except BaseException as error:
             self._forget(made)
             held.give_back()
