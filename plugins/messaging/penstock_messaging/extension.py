@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from penstock_messaging.delays.delivery import Delivery
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.taking import Groups
+    from penstock_messaging.transactions.batch import BatchTransaction
 
 logger = get_logger(__name__)
 
@@ -309,9 +310,14 @@ class MessagingExtension(Extension):
 
     def transaction(self) -> Transaction:
         """Implement `Store.transaction`."""
-        from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
 
-        return BatchTransaction(self.store)
+        def make() -> type["BatchTransaction"]:
+            from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
+
+            return BatchTransaction
+
+        kind: type[BatchTransaction] = self._part("transaction", make)
+        return kind(self.store)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""
