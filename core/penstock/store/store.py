@@ -374,13 +374,11 @@ class Store(Reader, Producer):
             ReadOnlyError: the store is open read-only; only the process that writes it has transactions.
             ConfigError: no extension in `extensions.use` provides transactions.
         """
-        self._writer()
         made: Transaction = self._provided("transaction")()
         return made
 
     def message_batch(self) -> StoreBatch:
         """Return a batch to which messages are added one by one, and that is stored whole or not at all; for extensions."""
-        self._writer()
         return StoreBatch(self._writer)
 
     def decided_batches(self, log_offset: int) -> set[int]:

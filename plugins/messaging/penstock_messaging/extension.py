@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.position import Settled
     from penstock_messaging.groups.taking import DecidedRanges, Groups
+    from penstock_messaging.transactions.batch import BatchTransaction
     from penstock_messaging.transactions.deciding import Deciding
 
 logger = get_logger(__name__)
@@ -360,9 +361,14 @@ class MessagingExtension(Extension):
 
     def transaction(self) -> Transaction:
         """Implement `Store.transaction`."""
-        from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
 
-        return BatchTransaction(self.store, lambda: self.deciding)
+        def make() -> type["BatchTransaction"]:
+            from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
+
+            return BatchTransaction
+
+        kind: type[BatchTransaction] = self._part("transaction", make)
+        return kind(self.store, lambda: self.deciding)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

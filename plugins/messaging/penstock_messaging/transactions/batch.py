@@ -39,7 +39,8 @@ class BatchTransaction:
         """See `Transaction.put`."""
         message = Message(topic, body, **options)
         with self._lock:
-            self._check_open("put")
+            if not self._is_open:
+                raise TransactionEndedError("put")
             self._batch.add(message)
 
     def put_many(self, messages: Iterable[Message]) -> None:
