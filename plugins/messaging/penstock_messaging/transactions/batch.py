@@ -59,5 +59,5 @@ class BatchTransaction:
     ) -> None:
         with self._lock:
             self._is_open, self._has_ended = False, True
-            if kind is None:
+            if kind is None and len(self._batch):
                 self._receipts = self._batch.append()
