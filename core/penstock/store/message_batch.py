@@ -9,7 +9,7 @@ from penstock.message import Message, Receipt
 from penstock.store.engine import Engine
 from penstock.store.put_batch import append_encoded
 from penstock.write.copies import add_copy
-from penstock.write.rewriting import rewritten
+from penstock.write.rewriting import is_plain, rewritten
 from penstock.write.validation import check_messages, check_wait, listed
 
 
@@ -48,7 +48,8 @@ class StoreBatch:
         waits = message.wait
         if waits is not True:
             waits = check_wait(waits)
-        self._add(message)
+        if not self._batch.add_plain(message, self._room):
+            self._add(message)
         if waits:
             self._waits = True
 
@@ -74,7 +75,7 @@ class StoreBatch:
         batch = self._batch
         count = len(batch)
         batch.set_born_time()
-        if message.delay_level == 0 and message.queue is not None and message.partition_key is None:
+        if is_plain(message):
             batch.add(message)
         else:
             made = rewritten(batch, message)

@@ -382,7 +382,7 @@ class Store(Reader, Producer):
         return StoreBatch(self._writer)
 
     def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions of the atomic batches in the log that begin at `log_offset` or after it; for extensions.
+        """Return the decisions of the whole atomic batches in the log that begin at `log_offset` or after it; for extensions.
 
         A decision is known by the low 30 bits of its number. A record must begin at `log_offset`, or the log end there.
         """

@@ -1,12 +1,14 @@
 """Which decisions have their messages in the log."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import attrs
+from tests.unit.log.test_atomic_batches import SIZE, log_of
+
 from penstock import Message
-from penstock.format.arrays import np
 from penstock.log.atomic_batches import batch_marks
+from penstock.log.batches import read_batches
 from penstock.log.decided import decided_batches
 from penstock.testing import open_store
 
@@ -31,58 +33,28 @@ def test_the_decisions_of_batches_are_found_from_a_log_offset_on(tmp_path: Path)
         assert store.decided_batches(ends[1]) == {6, 7}, "from within the first one"
 
 
-class Written:
-    """A log of records of 100 bytes with these marks, from log offset 1000 on, where a segment begins."""
+@attrs.frozen
+class Records:
+    """The part of a commit log that is asked."""
 
-    def __init__(self, marks: list[int]) -> None:
-        count = len(marks)
-        self.end_offset = 1000 + 100 * count
-        self.log = SimpleNamespace(
-            min_offset=1000, find=lambda _: SimpleNamespace(base_offset=1000)
-        )
-        self._columns = SimpleNamespace(
-            prepared_offsets=np.array(marks, np.int64),
-            log_offsets=np.arange(1000, self.end_offset, 100),
-            sizes=np.full(count, 100),
-        )
+    log: Any
+    end_offset: int
 
-    def batches(self, _start: int, _stop: int) -> list[SimpleNamespace]:
-        """Return all records as one batch."""
-        return [SimpleNamespace(columns=self._columns)]
+    def batches(self, start: int, stop: int) -> Any:
+        return read_batches(self.log, start, stop)
 
 
-def decided(*marks: int) -> set[int]:
-    """Return the decisions of a log with these marks."""
-    log: Any = Written(list(marks))
-    return decided_batches(log, 0)
-
-
-def test_a_part_of_a_batch_decides_nothing() -> None:
-    """Another program has kept the first records of a batch, and written on."""
-    first, other = batch_marks(0, 300, 5)
-    assert decided(first, other, other) == {5}
-    alone, _ = batch_marks(300, 400, 6)
-    assert decided(first, other, other, alone, 0) == {5, 6}
-    for part in (
-        (first, other, 0, other),
-        (first, 0, other, other),
-        (first, first, other),
-        (first, other),
-    ):
-        assert decided(*part, 0, 0) == set(), part
-    other_place = batch_marks(100, 400, 5)
-    assert decided(first, *other_place[1:] * 2) == set()
-    assert decided(0, other_place[0], other_place[1], other_place[1]) == {5}
-
-
-def test_hostile_marks_decide_nothing() -> None:
-    for mark in (
-        -1,
-        -(1 << 63),
-        -2,
-        *batch_marks(0, 50, 5),
-        *batch_marks(200, 300, 7)[1:],
-        *batch_marks(0, 100),
-    ):
-        assert decided(mark, 0) == set(), mark
-        assert decided(mark, mark, mark) == set(), mark
+def test_only_a_whole_batch_counts(tmp_path: Path) -> None:
+    """A broker that opened the directory before Penstock may have kept a part of a batch."""
+    first, rest = batch_marks(SIZE, 4 * SIZE, 9)
+    single = batch_marks(SIZE, 2 * SIZE, 9)[0]
+    shapes: list[tuple[list[int], set[int]]] = [
+        ([0, first, rest, rest, 0], {9}), ([0, single], {9}), ([0, first, rest, 0, rest], set()), ([0, first, rest], set()),
+        ([0, 0, rest, rest], set()), ([0, batch_marks(SIZE, 1 << 20, 9)[0]], set()), ([0, -1, 0], set()),
+        ([0, first, single, rest], set()), ([0, batch_marks(SIZE, 4 * SIZE)[0], rest, rest], set()),
+    ]  # fmt: skip
+    for numbers, expected in shapes:
+        log = log_of(tmp_path, numbers)
+        records: Any = Records(log, len(numbers) * SIZE)
+        assert decided_batches(records, 0) == expected, numbers
+        log.close()

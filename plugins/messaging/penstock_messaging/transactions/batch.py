@@ -83,7 +83,7 @@ class BatchTransaction:
             if kind is not None:
                 if held is not None:
                     held.give_back()
-            elif held is None:
-                self._receipts = self._batch.append()
-            else:
+            elif held is not None:
                 self._receipts = self._deciding().commit(self._batch, held)
+            elif len(self._batch):
+                self._receipts = self._batch.append()
