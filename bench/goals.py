@@ -156,6 +156,14 @@ def _batches() -> list[Goal]:
     return found
 
 
+def _together() -> list[Goal]:
+    # At most 1.5 times as long, messages made in both.
+    return [Goal(
+        work="transactions of 10 puts, 128 B", against="`put_many` of 10",
+        ours=("transaction 10 x 128 B", "penstock"), other=("transaction beside put_many 10 x 128 B", "penstock"), least=0.67,
+    )]  # fmt: skip
+
+
 def _syncs() -> list[Goal]:
     found = [
         _plain(f"sync put, 1 KiB, {threads} thread{'s' * (threads > 1)}", "RocketMQ SYNC_FLUSH",
@@ -267,7 +275,16 @@ def _consumers() -> list[Goal]:
 
 # The figures of version 0.1 on the machine of docs/performance.md.
 STALL_0_1_MS = 3.9
-GOALS = [*_puts(), *_batches(), *_syncs(), *_reads(), *_lives(), *_times(), *_consumers()]
+GOALS = [
+    *_puts(),
+    *_batches(),
+    *_syncs(),
+    *_reads(),
+    *_lives(),
+    *_times(),
+    *_consumers(),
+    *_together(),
+]
 
 
 def judge(figures: Figures, missing: Mapping[str, str]) -> list[Outcome]:

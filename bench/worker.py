@@ -71,6 +71,17 @@ class Worker:
         """Put in batches."""
         return self._batches(count, size, batch, self.engine.batch, self.engine.put_batch)
 
+    def do_put_loose(self, count: int, size: int, batch: int) -> Answer:
+        """Put in batches whose messages are made within the measured time."""
+        put = self.engine.put_batch
+        return self._batches(
+            count, size, batch, self.engine.singles, lambda each: put(self.engine.made(each))
+        )
+
+    def do_transaction(self, count: int, size: int, batch: int) -> Answer:
+        """Put in transactions, message by message."""
+        return self._batches(count, size, batch, self.engine.singles, self.engine.put_together)
+
     def do_put_arrow(self, count: int, size: int, batch: int) -> Answer:
         """Put in tables."""
         return self._batches(count, size, batch, self.engine.columns, self.engine.put_columns)

@@ -49,6 +49,14 @@ class Engine(ABC):
     def put_batch(self, batch: Any) -> None:
         """Put a batch, acknowledged once."""
 
+    def made(self, singles: Sequence[Any]) -> Any:
+        """Return what `put_batch` takes, from what `put_all` takes."""
+        raise NotImplementedError
+
+    def put_together(self, singles: Sequence[Any]) -> None:
+        """Put one by one in one transaction, acknowledged once."""
+        raise NotImplementedError
+
     def put_columns(self, columns: Any) -> None:
         """Put a table."""
         raise NotImplementedError

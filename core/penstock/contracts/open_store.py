@@ -123,7 +123,7 @@ class OpenStore(Protocol):
         """Return a batch to which messages are added one by one, and that is stored whole or not at all."""
 
     def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions, low 30 bits each, of the atomic batches in the log that begin at `log_offset` or after it."""
+        """Return the decisions, low 30 bits each, of the whole atomic batches that begin at `log_offset` or after it."""
 
     def flush(self) -> int:
         """Make all messages put so far durable."""

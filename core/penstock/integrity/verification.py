@@ -505,7 +505,7 @@ def _end_of_records(
         if stop == log.torn_at or (not is_torn and head.strip(b"\0")):
             yield Finding(
                 "log", segment.path, position, stop,
-                "a torn tail: the bytes after the last record are not a record",
+                "a torn tail: the bytes after the last record are not a record, or only a part of messages that are stored together",
                 "no action is needed: opening for writing, or `penstock repair --apply`, cuts it off",
             )  # fmt: skip
         return

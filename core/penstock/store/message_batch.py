@@ -20,11 +20,12 @@ class StoreBatch:
         """`writer` returns the store's writing half, or raises if messages may not be put."""
         log = writer().log
         self._writer = writer
+        self._appender = log.appender
         self._batch = Batch(log.encoder, seals=False)
         self._room = log.log.segment_bytes - BLANK_SIZE
         self._waits = False
-        # To which callers have put; an extension may refuse these until the batch is appended.
-        self._queues = set[tuple[str, int]]()
+        # The queues of copies, to which callers must not put.
+        self._copied = set[tuple[str, int]]()
 
     def __len__(self) -> int:
         return len(self._batch)
@@ -41,10 +42,16 @@ class StoreBatch:
 
     def add(self, message: Message) -> None:
         """See `MessageBatch.add`."""
-        self._writer()
-        waits = check_wait(message.wait)
-        self._add(message)
-        self._waits = self._waits or waits
+        if self._appender.refusals:
+            self._writer()
+        # A call for each message would take as long as encoding it.
+        waits = message.wait
+        if waits is not True:
+            waits = check_wait(waits)
+        if not self._batch.add_plain(message, self._room):
+            self._add(message)
+        if waits:
+            self._waits = True
 
     def add_many(self, messages: Iterable[Message]) -> None:
         """See `MessageBatch.add_many`."""
@@ -65,14 +72,18 @@ class StoreBatch:
         self._waits = self._waits or waits
 
     def _add(self, message: Message) -> None:
-        batch, count = self._batch, len(self._batch)
+        batch = self._batch
+        count = len(batch)
         batch.set_born_time()
-        made = message if is_plain(message) else rewritten(batch, message)
-        if isinstance(made, tuple):
-            add_copy(batch, *made)
+        if is_plain(message):
+            batch.add(message)
         else:
-            batch.add(made)
-            self._queues.add((str(made.topic), int(made.queue)))
+            made = rewritten(batch, message)
+            if isinstance(made, tuple):
+                add_copy(batch, *made)
+                self._copied.add((made[0].topic, int(made[0].queue)))
+            else:
+                batch.add(made)
         if batch.size > self._room:
             size = batch.size
             batch.shorten(count)
@@ -85,9 +96,10 @@ class StoreBatch:
     def append(self, *, wait: bool | None = None, decision: int | None = None) -> Sequence[Receipt]:
         """See `MessageBatch.append`."""
         engine, batch = self._writer(), self._batch
-        for topic, queue in self._queues:
-            # Asks the extensions again if the topic was changed or deleted since.
-            engine.log.encoder.cursor_of(topic, queue)
+        for cursor in batch.cursors:
+            if (cursor.topic, cursor.queue) not in self._copied:
+                # Asks the extensions again if the topic was changed or deleted since.
+                engine.log.encoder.cursor_of(cursor.topic, cursor.queue)
         wait = self._waits if wait is None else wait
         time_ms, known = append_encoded(engine, batch, atomic=True, decision=decision, wait=wait)
         return batch.receipts(time_ms, *known)

@@ -380,17 +380,15 @@ class Store(Reader, Producer):
             ReadOnlyError: the store is open read-only; only the process that writes it has transactions.
             ConfigError: no extension in `extensions.use` provides transactions.
         """
-        self._writer()
         made: Transaction = self._provided("transaction")()
         return made
 
     def message_batch(self) -> StoreBatch:
         """Return a batch to which messages are added one by one, and that is stored whole or not at all; for extensions."""
-        self._writer()
         return StoreBatch(self._writer)
 
     def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions of the atomic batches in the log that begin at `log_offset` or after it; for extensions.
+        """Return the decisions of the whole atomic batches in the log that begin at `log_offset` or after it; for extensions.
 
         A decision is known by the low 30 bits of its number. A record must begin at `log_offset`, or the log end there.
         """
@@ -878,7 +876,9 @@ class Store(Reader, Producer):
         deep = arguments.flag("verify", "deep", deep)
         jobs = arguments.whole("verify", "jobs", jobs, 1, _JOBS_MAX)
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
-        return itertools.chain(failing, self._verification.run(on_progress, deep=deep, jobs=jobs))
+        own = (finding for each in self._extensions for finding in each.findings())
+        run = self._verification.run(on_progress, deep=deep, jobs=jobs)
+        return itertools.chain(failing, run, own)
 
     def _log_end(self) -> int:
         if self._engine is not None:

@@ -30,6 +30,7 @@ from penstock.contracts import (
     WorkWakes,
     limits,
 )
+from penstock.contracts.findings import Finding
 from penstock.errors import PenstockError, StoreClosedError
 from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock_messaging.prepared.half_queue import OpenHalf
     from penstock_messaging.prepared.open_halves import OpenHalves
     from penstock_messaging.timers.timer_delivery import TimerDelivery
+    from penstock_messaging.transactions.batch import BatchTransaction
     from penstock_messaging.transactions.deciding import Deciding
 
 logger = get_logger(__name__)
@@ -487,9 +489,14 @@ class MessagingExtension(Extension):
 
     def transaction(self) -> Transaction:
         """Implement `Store.transaction`."""
-        from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
 
-        return BatchTransaction(self.store, lambda: self.deciding)
+        def make() -> type["BatchTransaction"]:
+            from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
+
+            return BatchTransaction
+
+        kind: type[BatchTransaction] = self._part("transaction", make)
+        return kind(self.store, lambda: self.deciding)
 
     def prepare(self, message: Message, group: str, *, wait: bool) -> Prepared:
         """Implement `Store.prepare`."""
@@ -534,9 +541,21 @@ class MessagingExtension(Extension):
         """Implement `Store.topic_configs`."""
         return dict(self.configuration.topic_configs())
 
+    def findings(self) -> Iterable[Finding]:
+        """Return what is wrong with the file of decisions."""
+        if self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions"):
+            from penstock_messaging.transactions.decided_acks import decision_findings  # noqa: PLC0415 - see the module
+
+            yield from decision_findings(self.context.files, self.context.root)
+
     def stats(self) -> dict[str, Any]:
         """Return figures for `Store.stats()`."""
-        figures = {**self.configuration.stats(), "delays": self.delivery.stats()}
+        deciding: Deciding | None = self._parts.get("deciding")
+        figures = {
+            **self.configuration.stats(),
+            "delays": self.delivery.stats(),
+            "undecided": 0 if deciding is None else deciding.undecided,
+        }
         if self._has_timers():
             figures["timers"] = self.timers.stats()
         if "halves" in self._parts:

@@ -1,6 +1,7 @@
 """Messages of a transaction, and the acknowledgements of others: both or neither, whatever fails."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,49 @@ def test_a_seek_in_the_block_stores_nothing(opened: Opened) -> None:
     assert opened.move(1) == [5]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_queue_that_is_lost_while_the_decision_is_written_stores_nothing(
+    when: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next owner had taken it without a look at the decision, and got messages whose outputs were stored."""
+    append = decision_file.DecisionFile.append
+
+    def lose(file: decision_file.DecisionFile, decision: decision_file.AckDecision) -> None:
+        if when == "after":
+            append(file, decision)
+        opened.consumer.close()
+        if when == "before":
+            append(file, decision)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decision_file.DecisionFile, "append", lose)
+        with pytest.raises(LostQueueError):
+            opened.move(2)
+    assert outputs(opened.store) == []
+    assert read_decisions(opened.files, opened.path).decisions == ()
+    opened.consumer = opened.store.consumer("g", "in")
+    assert opened.move(2) == [0, 1]
+
+
+def test_a_queue_that_is_lost_while_the_messages_are_stored_is_not_handed_out_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = StoreBatch.append
+
+    def lose(batch: StoreBatch, **given: Any) -> Any:
+        opened.consumer.close()
+        opened.consumer = opened.store.consumer("g", "in")
+        assert ("in", 0) not in opened.consumer.assignment()
+        return append(batch, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreBatch, "append", lose)
+        assert opened.move(2) == [0, 1]
+    opened.workers.run_all()
+    assert opened.move(2) == [2, 3]
+    assert outputs(opened.store) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("call", ["create", "pwrite", "sync", "rename"])
 def test_a_decision_that_cannot_be_written_stores_nothing(call: str, opened: Opened) -> None:
     if call in ("pwrite", "sync"):
@@ -218,6 +262,7 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
         tx.put("out", b"1")
         tx.put("out", b"2")
     assert "is known when the store is opened again" in raised.value.__notes__[0]
+    assert opened.deciding.undecided == 1
     # Neither answered nor handed out again: another owner would not know.
     assert {each.state for each in given} == {BOUND}
     opened.consumer.close()
@@ -313,6 +358,10 @@ def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     else:
         raw += bytes(60 << 20)
     path.write_bytes(raw)
+    with penstock.open(opened.path, read_only=True) as reader:
+        parts = [(each.part, each.path) for each in reader.verify()]
+    # Of another store it is found when it is used.
+    assert parts == ([] if damage == "foreign" else [("decisions", path)])
     with caplog.at_level(logging.ERROR):
         assert left(opened.path) == [3, 4, 5, 6, 7, 8, 9]
     assert "decisions.corrupt-1" in caplog.text
@@ -325,3 +374,48 @@ def test_a_store_without_transactions_has_no_file(opened: Opened) -> None:
     with opened.store.transaction() as tx:
         tx.put("out", b"1")
     assert not decision_path(opened.path).exists()
+
+
+def test_a_retried_message_is_moved(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s") as store:
+        store.put("in", b"x")
+        with store.consumer("g", "in") as consumer:
+            consumer.nack(consumer.poll(1), delay_level=1)
+            (again,) = consumer.poll(1, 30)
+            assert (again.attempt, again.topic) == (2, "in")
+            with store.transaction() as tx:
+                tx.ack(again)
+                tx.put("out", again.body)
+            assert not any(consumer.lag().values())
+
+
+def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
+    with opened.store.consumer("ordered", "in", ordered=True) as consumer:
+        for number in range(3):
+            (message,) = consumer.poll(5, 0)
+            with opened.store.transaction() as tx:
+                tx.ack(message)
+                tx.put("out", message.body)
+                assert not consumer.poll(5, 0)
+            assert message.queue_offset == number
+
+
+def test_many_threads_share_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_file, "FULL_BYTES", 1024)
+    with penstock.open(tmp_path / "s") as store:
+        store.put_many([Message("in", b"%d" % n, queue=n % 3) for n in range(60)])
+        with store.consumer("g", "in") as consumer:
+
+            def move() -> None:
+                while given := consumer.poll(1, 0):
+                    with store.transaction() as tx:
+                        tx.ack(given)
+                        tx.put("out", given[0].body)
+
+            threads = [threading.Thread(target=move) for _ in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            assert not any(consumer.lag().values())
+        assert outputs(store) == list(range(60))

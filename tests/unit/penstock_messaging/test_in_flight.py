@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.property.test_in_flight import Owned, Stored
 
+from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT, OVER
 from penstock_messaging.consuming.in_flight import SPAN_MAX, InFlight, QueueFlight, StartPosition
 
 NONE: Any = None
@@ -70,3 +71,56 @@ def test_what_is_added_to_an_ordered_queue_waits_for_the_message_before() -> Non
     assert in_flight.take(5, 0) == []
     in_flight.finish(first)
     assert [each.offset for each in in_flight.take(5, 0)] == [1]
+
+
+def test_a_bound_message_is_neither_handed_out_nor_over() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0, 1, 2), 3)
+    first, second = in_flight.take(2, 0)
+    assert in_flight.bind(first)
+    assert not in_flight.bind(first)
+    assert in_flight.is_bound(first)
+    assert in_flight.has_out(flight)
+    # Only the other one comes again, and there is no room for a third.
+    assert in_flight.expire(100)
+    assert [each.offset for each in in_flight.take(3, 100)] == [1]
+    assert flight.base == 0
+    in_flight.give_back(first, 100)
+    in_flight.give_back(first, 100)
+    assert (first.state, in_flight.out[first], in_flight.is_full) == (OUT, 110, True)
+    assert in_flight.bind(first)
+    in_flight.finish_bound(first)
+    in_flight.finish_bound(first)
+    assert (first.state, flight.base, in_flight.bound) == (DONE, 1, {})
+    assert not in_flight.bind(second), "it was handed out again"
+
+
+def test_a_queue_that_goes_ends_what_is_bound() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0), 1)
+    (message,) = in_flight.take(1, 0)
+    in_flight.bind(message)
+    in_flight.leave(flight)
+    assert in_flight.has_out(flight)
+    in_flight.drop(flight, lost=True)
+    assert (message.state, in_flight.bound) == (OVER, {})
+    in_flight.finish_bound(message)
+    in_flight.give_back(message, 0)
+    assert not in_flight.out
+
+
+def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0, 1), 2)
+    first, second = in_flight.take(2, 0)
+    # As if `bind` was interrupted after the state, and `give_back` before it.
+    first.state = BOUND
+    in_flight.bind(second)
+    del in_flight.bound[second]
+    second.state = OUT
+    in_flight.mend([flight], 5)
+    assert (list(in_flight.bound), list(in_flight.out)) == ([first], [second])
+    assert not in_flight.take(1, 5)
+    in_flight.finish_bound(first)
+    in_flight.finish(second)
+    assert (flight.base, in_flight.out, in_flight.bound) == (2, {}, {})

@@ -39,7 +39,8 @@ class BatchTransaction:
         """See `Transaction.put`."""
         message = Message(topic, body, **options)
         with self._lock:
-            self._check_open("put")
+            if not self._is_open:
+                raise TransactionEndedError("put")
             self._batch.add(message)
 
     def put_many(self, messages: Iterable[Message]) -> None:
@@ -82,7 +83,7 @@ class BatchTransaction:
             if kind is not None:
                 if held is not None:
                     held.give_back()
-            elif held is None:
-                self._receipts = self._batch.append()
-            else:
+            elif held is not None:
                 self._receipts = self._deciding().commit(self._batch, held)
+            elif len(self._batch):
+                self._receipts = self._batch.append()

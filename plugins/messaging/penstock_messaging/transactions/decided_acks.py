@@ -7,6 +7,7 @@ elsewhere in it. Whoever takes a queue must therefore know what is decided about
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from penstock.contracts import Finding
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock_messaging.groups.fold import Range, merged
@@ -62,3 +63,21 @@ class DecidedElsewhere:
         acks = (each for decision in found.decisions for each in decision.acks)
         is_open = any(lacking(each, settled) for each in about(acks, group, topic, queue))
         return None if is_open else ()
+
+
+def decision_findings(files: Files, root: Path) -> list[Finding]:
+    """Return what is wrong with the file of decisions, for `verify`."""
+    path = decision_path(root)
+    try:
+        trouble = read_decisions(files, root).trouble
+    except OSError as error:
+        trouble = f"it cannot be read ({error})"
+    if not trouble:
+        return []
+    what_now = (
+        "open the store for writing, which uses what can be read and keeps the file under another name; messages that a transaction "
+        "had acknowledged just before a crash may be handed out again"
+    )
+    return [
+        Finding("decisions", path, -1, -1, f"the decisions of transactions: {trouble}", what_now)
+    ]

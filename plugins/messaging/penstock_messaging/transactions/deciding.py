@@ -144,7 +144,7 @@ class Deciding:
             made.outcome = Outcome.DROPPED
             raise
         except BaseException as error:
-            self._find_outcome(made)
+            self._find_outcomes([made])
             if made.outcome is Outcome.UNKNOWN:
                 error.add_note(
                     "whether the transaction is stored is known when the store is opened again: then its messages are there and "
@@ -183,6 +183,8 @@ class Deciding:
                 made.decision = AckDecision(self._last_id, batch.log_end, acks)
                 self._open[self._last_id] = made
             file.append(made.decision)
+            # Who takes a queue from now on sees the decision. One that was lost before is another's.
+            held.acks()
         except BaseException as error:
             self._forget(made)
             held.give_back()
@@ -228,16 +230,17 @@ class Deciding:
         if held is not None:
             held.give_back()
 
-    def _find_outcome(self, made: OpenDecision) -> None:
-        """Look in the log whether the batch of a decision is there, after a failure or an interrupt."""
+    def _find_outcomes(self, some: Sequence[OpenDecision]) -> None:
+        """Look in the log whether the batches of decisions are there, after a crash, a failure or an interrupt."""
         try:
             self._store.flush()
-            found = self._store.decided_batches(made.decision.log_offset)
+            found = self._store.decided_batches(min(each.decision.log_offset for each in some))
         except (PenstockError, OSError):
             # The store has failed: what is in memory may not be on disk.
             return
-        is_there = made.decision.id & _ID_MASK in found
-        made.outcome = Outcome.STORED if is_there else Outcome.DROPPED
+        for each in some:
+            is_there = each.decision.id & _ID_MASK in found
+            each.outcome = Outcome.STORED if is_there else Outcome.DROPPED
 
     # --- what the next owner of a queue must know
 
@@ -256,6 +259,14 @@ class Deciding:
                         return None
                     found += ranges
         return found
+
+    @property
+    def undecided(self) -> int:
+        """How many transactions have an outcome that is not known before the store is opened again."""
+        with self._lock:
+            return sum(
+                each.outcome is Outcome.UNKNOWN and not each.is_busy for each in self._open.values()
+            )
 
     # --- after a crash
 
@@ -298,8 +309,7 @@ class Deciding:
             some = [each for each in self._open.values() if not each.is_busy]
         try:
             # First of all of them: the queue of one may be that of another one as well.
-            for each in some:
-                self._find_open_outcome(each)
+            self._find_open_outcomes(some)
             for each in some:
                 self._hand_on(each)
             if self._is_stale:
@@ -314,14 +324,18 @@ class Deciding:
         with self._lock:
             return self._is_stale or any(not each.is_recorded for each in self._open.values())
 
-    def _find_open_outcome(self, each: OpenDecision) -> None:
-        if each.outcome is not Outcome.UNKNOWN:
-            return
-        if each.held is None and not self._those(each, lacking):
-            # What is acknowledged was stored before.
-            each.outcome = Outcome.STORED
-        else:
-            self._find_outcome(each)
+    def _find_open_outcomes(self, some: Sequence[OpenDecision]) -> None:
+        unknown = []
+        for each in some:
+            if each.outcome is Outcome.UNKNOWN:
+                if each.held is None and not self._those(each, lacking):
+                    # What is acknowledged was stored before.
+                    each.outcome = Outcome.STORED
+                else:
+                    unknown.append(each)
+        if unknown:
+            self._find_outcomes(unknown)
+        for each in unknown:
             self._carry_out(each)
 
     def _hand_on(self, each: OpenDecision) -> None:
