@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.timer_topic import (
     UNIT,
     BrokerTimers,
@@ -126,7 +127,7 @@ CHANGES = st.lists(
 
 
 @given(changes=CHANGES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_changed_bytes_lose_nothing(golden: Golden, changes: list[tuple[int, int, int]]) -> None:
     """Of times there is no second record in these files: a message with a changed one may come early to be looked at, or never."""
     with tempfile.TemporaryDirectory() as made:

@@ -42,7 +42,7 @@ class Matched(NamedTuple):
     Attributes:
         is_true: which units are of a record that is there.
         is_old: which units are of a record that retention has deleted.
-        kept: how many of the first units are left when those that a crash has left at the end are cut off.
+        kept: how many units there are up to the last true one; those after it are cut off.
         missing: the numbers of the entries that have no unit.
     """
 
@@ -73,7 +73,8 @@ def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matche
     else:
         is_true, first = np.zeros(len(units), bool), next_log_offset
     is_old = (offsets >= 0) & (offsets < first)
-    believed = np.flatnonzero(is_true | is_old)
+    # A torn unit at the end may look like one of an old record; and a real one there tells nothing any more.
+    believed = np.flatnonzero(is_true)
     kept = int(believed[-1]) + 1 if len(believed) else 0
     has_unit = np.zeros(len(known), bool)
     has_unit[near[is_true & ((units["kind"] & CLOSES) == 0)]] = True
