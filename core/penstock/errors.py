@@ -39,6 +39,7 @@
         - ConsumerClosedError      the consumer was closed
         - LostQueueError           a consumer answered a message of a queue that it no longer has
         - QueueHeldError           a queue is held by a consumer; names its process
+        - TransactionEndedError    a transaction was used outside of its `with` block
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
@@ -515,6 +516,17 @@ class QueueHeldError(StorageError):
                 f"position was not changed. Close that consumer first, or call its seek()"
             )
         super().__init__(text)
+
+
+class TransactionEndedError(StorageError):
+    """A transaction was used before its `with` block began, or after it ended; nothing was stored."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        super().__init__(
+            f"{call} is refused: the transaction is used outside of its `with` block, at the end of which its messages are "
+            f"stored or dropped; nothing was stored. Begin a new one with store.transaction()"
+        )
 
 
 class ReadOnlyError(StorageError):

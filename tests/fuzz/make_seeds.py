@@ -15,6 +15,7 @@ from penstock.format.record import (
     encode_batch,
     encode_record,
 )
+from penstock.log.atomic_batches import batch_marks
 
 SEEDS = Path(__file__).parent / "seeds"
 
@@ -55,6 +56,23 @@ def _records() -> Iterator[bytes]:
     yield encode_batch([BatchPart(1, b"one", b"KEYS\x01a\x02"), BatchPart(0, b"", b"")])
 
 
+def _batches() -> Iterator[bytes]:
+    """Return segments with atomic batches: whole, with their ends missing, and with marks that nothing proves."""
+    size = len(encode_record(RecordFields(topic=b"t", body=b"12")))
+    for first, count in ((0, 4), (2, 3)):
+        marks = batch_marks(first * size, (first + count) * size, 5 if first else None)
+        for there in range(1, count + 1):
+            numbers = [0] * first + [marks[0]] + [marks[1]] * (there - 1)
+            yield b"".join(
+                encode_record(RecordFields(
+                    topic=b"t", body=b"12", queue_offset=row, log_offset=row * size, prepared_offset=number,
+                ))
+                for row, number in enumerate(numbers)
+            )  # fmt: skip
+    yield encode_record(RecordFields(topic=b"t", body=b"12", prepared_offset=-1))
+    yield encode_record(RecordFields(topic=b"t", body=b"12", prepared_offset=batch_marks(9, 99)[1]))
+
+
 def _segments() -> Iterator[bytes]:
     first = b"".join(_kinds(0))
     blank = BLANK.pack(4096 - len(first), MAGIC_BLANK)
@@ -63,6 +81,7 @@ def _segments() -> Iterator[bytes]:
     yield whole
     yield whole[:300] + b"\xff" + whole[301:]
     yield whole[:512] + bytes(512) + whole[1024:]
+    yield from _batches()
 
 
 def _queues() -> Iterator[bytes]:

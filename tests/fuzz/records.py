@@ -31,7 +31,7 @@ from penstock_index.queue_runs import runs_of
 _LAST = (1 << 63) - 1
 SAME_NAMES = (
     "body", "crc", "queue", "flag", "queue_offset", "log_offset", "sys_flag", "born_time_ms", "store_time_ms",
-    "reconsume_times", "prepared_offset", "size",
+    "reconsume_times", "size",
 )  # fmt: skip
 
 
@@ -134,6 +134,8 @@ def compare_message(message: StoredMessage, fields: RecordFields) -> None:
     """Hold every field of a message against the plain decoder's."""
     for name in SAME_NAMES:
         assert getattr(message, name) == getattr(fields, name), name
+    # A negative number is a mark of an atomic batch.
+    assert message.prepared_offset == max(fields.prepared_offset, 0)
     assert message.topic == fields.topic.decode("utf-8", "replace")
     pairs = decode_properties(fields.properties)
     assert message.all_properties == pairs

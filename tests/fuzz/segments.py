@@ -7,11 +7,18 @@ from tests.fuzz.ground import folder, verified
 
 from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.files import Files
+from penstock.log.atomic_batches import read_mark
 from penstock.log.batches import read_batches
 from penstock.log.record_reader import RecordReader
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.log_end import check_corruption, find_end, rewrite
+from penstock.recovery.log_end import (
+    LogEnd,
+    check_corruption,
+    find_end,
+    rewrite,
+    without_part_of_batch,
+)
 
 _BYTES = 4096
 
@@ -33,6 +40,7 @@ def target(data: bytes) -> None:
     end = find_end(log, 0, 0)
     assert 0 <= end.offset <= 2 * _BYTES
     assert end.offset + end.dirty_bytes <= 2 * _BYTES
+    _cut_batch(log, end)
     for unwritten in (False, True):
         try:
             check_corruption(log, end, was_abnormal=unwritten, is_ours=unwritten)
@@ -41,6 +49,24 @@ def target(data: bytes) -> None:
             assert error.position == end.offset % _BYTES
     assert rewrite(Files(), log, 0, end.offset) == end.offset
     log.close()
+
+
+def _cut_batch(log: SegmentedLog, end: LogEnd) -> None:
+    """Records that are cut off, though they are valid, are one batch: all have its mark, and lie in one segment."""
+    cut = without_part_of_batch(log, end, 0, 0, 0)
+    assert cut.offset + cut.dirty_bytes == end.offset + end.dirty_bytes
+    assert cut.cuts_batch == (cut.offset < end.offset)
+    if cut.cuts_batch:
+        assert cut.offset // _BYTES == (end.offset - 1) // _BYTES
+        for batch in read_batches(log, cut.offset, end.offset):
+            assert batch.columns.prepared_offsets.max() < 0
+            ends = {
+                (mark.end, mark.is_decided)
+                for mark in map(read_mark, batch.columns.prepared_offsets.tolist())
+                if mark is not None
+            }
+            assert len(ends) == 1
+            assert ends.pop()[0] > end.offset % _BYTES
 
 
 def _walk(log: SegmentedLog, whole: bytes) -> None:

@@ -59,7 +59,7 @@ RECORDS = st.builds(
     RecordFields,
     topic=TOPICS.map(str.encode), body=BODIES, queue=st.integers(0, 2), flag=INT32, sys_flag=SYS_FLAGS,
     born_time_ms=st.one_of(INT64, st.integers(0, 1 << 41)), born_host=HOSTS.map(encode_host), reconsume_times=INT32,
-    prepared_offset=INT64, properties=PROPERTIES,
+    prepared_offset=st.integers(0, (1 << 63) - 1), properties=PROPERTIES,
 )  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def compare_arrow(columns: RecordColumns, decoded: list[RecordFields]) -> None:
             "log_offset": fields.log_offset, "store_time": fields.store_time_ms, "born_time": fields.born_time_ms,
             "tag": dict(pairs).get("TAGS"), "keys": dict(pairs).get("KEYS"), "body": fields.body,
             "properties": pairs, "flag": fields.flag, "sys_flag": fields.sys_flag,
-            "reconsume_times": fields.reconsume_times, "prepared_offset": fields.prepared_offset,
+            "reconsume_times": fields.reconsume_times, "prepared_offset": max(fields.prepared_offset, 0),
             "message_id": host.hex().upper(), "size": fields.size, "body_size": len(fields.body),
         }  # fmt: skip
         assert {name: column[row].as_py() for name, column in got.items()} == expected

@@ -32,7 +32,7 @@ MESSAGES = st.builds(
     queue=st.integers(0, 65_535), tag=st.one_of(st.just(""), TEXT), keys=st.lists(WORD, max_size=20),
     properties=st.dictionaries(NAMES, TEXT, max_size=4), flag=I32,
     born_time_ms=st.one_of(st.none(), I64), born_host=st.one_of(st.none(), st.sampled_from(HOSTS)),
-    sys_flag=st.sampled_from([0, 1, 0x8, 0x80, 0x30, -1 & ~0xC]), reconsume_times=I32, prepared_offset=I64,
+    sys_flag=st.sampled_from([0, 1, 0x8, 0x80, 0x30, -1 & ~0xC]), reconsume_times=I32, prepared_offset=st.integers(0, (1 << 63) - 1),
 )  # fmt: skip
 
 

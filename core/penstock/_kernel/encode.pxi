@@ -229,6 +229,8 @@ cdef class Batch:
     # Whether its receipts were taken, and whether another thread is adding to it.
     cdef bint is_spent, is_busy
     cdef bint seals
+    # Whether a record has a PREPAREDTRANSACTIONOFFSET of its own.
+    cdef readonly bint has_prepared
     cdef QueueCursor last_cursor
     cdef int32_t last_number
     cdef Growing data, places, names, scratch, nexts
@@ -368,6 +370,7 @@ cdef class Batch:
         grow(&self.data, size)
         grow(&self.places, sizeof(Appended))
         record_write(self.data.p + self.data.n, m, size, text)
+        self.has_prepared = self.has_prepared or m.prepared != 0
         self.data.n += size
         place = <Appended *>(self.places.p + self.places.n)
         place.log_offset = place.queue_offset = -1
@@ -411,7 +414,8 @@ cdef class Batch:
         if message.reconsume_times is not ZERO:
             m.reconsume = <int32_t>whole(message.reconsume_times, INT32_MIN, INT32_MAX, "reconsume_times")
         if message.prepared_offset is not ZERO:
-            m.prepared = whole(message.prepared_offset, INT64_MIN, INT64_MAX, "prepared_offset")
+            # Negative numbers are marks of atomic batches, which only `stamp` writes.
+            m.prepared = whole(message.prepared_offset, 0, INT64_MAX, "prepared_offset")
         m.born_ms = self.born_ms
         if message.born_time_ms is not None:
             m.born_ms = whole(message.born_time_ms, INT64_MIN, INT64_MAX, "born_time_ms")
@@ -483,8 +487,22 @@ cdef class Batch:
             encode_words().check_text(m.text.p[:m.text.n], crc_property=self.encoder.crc_property)
         m.has_crc = self.encoder.crc_property
         m.born_host.p, m.born_host.n = span.p + 48, 20 if row.sys_flag & 0x10 else 8
-        m.flag, m.sys_flag, m.reconsume, m.prepared, m.born_ms = row.flag, row.sys_flag, row.reconsume, row.prepared, row.born_ms
+        m.flag, m.sys_flag, m.reconsume, m.born_ms = row.flag, row.sys_flag, row.reconsume, row.born_ms
+        # A mark says where the batch of the original is; see `penstock.log.atomic_batches`.
+        m.prepared = max(row.prepared, 0)
         self.put(&m, self.number_of(cursor))
+
+    def set_born_time(self):
+        """Give messages that have no time of their own, and are added from now on, the present time."""
+        self.born_ms = self.encoder.now_ms()
+
+    def shorten(self, Py_ssize_t count):
+        """Remove the records after the first `count`."""
+        cdef Appended *places = <Appended *>self.places.p
+        self.check_free()
+        while len(self) > max(count, 0):
+            self.places.n -= sizeof(Appended)
+            self.data.n -= places[len(self)].size
 
     # --- appending
 
@@ -510,13 +528,14 @@ cdef class Batch:
             sizes[row] = places[first + row].size
         return memoryview(made).cast("i")
 
-    def stamp(self, list pieces not None, int64_t store_ms, int64_t first_mark=0):
+    def stamp(self, list pieces not None, int64_t store_ms, int64_t first_mark=0, int64_t rest_mark=0):
         """Write offsets and store time into the records, and CRCs over those that have CRCs of their own.
 
         Args:
             pieces: (row, log offset) of each slice of the batch: from that row on, records are consecutive from that offset.
             store_ms: the store time of all records.
             first_mark: numbers the records, from this number on, in PREPAREDTRANSACTIONOFFSET; 0 leaves the field alone.
+            rest_mark: written to all records but the first, in place of the numbers after `first_mark`, if it is not 0.
         """
         cdef Py_ssize_t row, count = len(self), cursor_count = len(self.own_cursors), piece_count = len(pieces)
         cdef int64_t *numbers
@@ -532,13 +551,13 @@ cdef class Batch:
         starts[2 * piece_count] = count
         if self.data.n > NOGIL_BYTES:
             with nogil:
-                self.stamp_all(count, numbers, starts, store_ms, first_mark)
+                self.stamp_all(count, numbers, starts, store_ms, first_mark, rest_mark)
         else:
-            self.stamp_all(count, numbers, starts, store_ms, first_mark)
+            self.stamp_all(count, numbers, starts, store_ms, first_mark, rest_mark)
         self.nexts.n = cursor_count * <int64_t>sizeof(int64_t)
 
     cdef void stamp_all(self, Py_ssize_t count, int64_t *numbers, const int64_t *starts, int64_t store_ms,
-                        int64_t first_mark) noexcept nogil:
+                        int64_t first_mark, int64_t rest_mark) noexcept nogil:
         cdef Py_ssize_t row, piece = 0
         cdef int64_t at = 0, log_offset = 0, is_counted
         cdef Appended *place
@@ -553,7 +572,7 @@ cdef class Batch:
             numbers[place.cursor] += is_counted
             record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
             if first_mark:
-                record_mark(self.data.p + at, first_mark + row)
+                record_mark(self.data.p + at, rest_mark if rest_mark and row else first_mark + row)
             if sealed:
                 record_seal(self.data.p + at, place.size)
             log_offset += place.size

@@ -164,7 +164,8 @@ cdef class StoredMessage:
     @property
     def prepared_offset(self):
         """Log offset of a transaction's prepared message; 0 if there is none."""
-        return get64(self.start() + self.body_at() - 12)
+        # A negative number is a mark of an atomic batch.
+        return max(<int64_t>get64(self.start() + self.body_at() - 12), 0)
 
     @property
     def all_properties(self):

@@ -1,8 +1,8 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
-`foreign`, `findings`.
+`open_store`, `consumer`, `transaction`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
+`history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -83,7 +83,7 @@ from penstock.contracts.index_entries import (
     queue_entries,
     split_entries,
 )
-from penstock.contracts.open_store import MessageWaiter, OpenStore
+from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -94,6 +94,7 @@ from penstock.contracts.segment_writer import (
     store_records,
 )
 from penstock.contracts.topic_config import TopicConfig
+from penstock.contracts.transaction import PutOptions, Transaction
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
@@ -131,10 +132,12 @@ __all__ = [
     "History",
     "KeyIndex",
     "LogView",
+    "MessageBatch",
     "MessageWaiter",
     "NoOptions",
     "OpenStore",
     "Pending",
+    "PutOptions",
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
@@ -147,6 +150,7 @@ __all__ = [
     "Strategy",
     "SummaryLine",
     "TopicConfig",
+    "Transaction",
     "Trust",
     "Vote",
     "WorkWakes",

@@ -37,6 +37,34 @@ class Recovered(Protocol):
         """What the store was found to be: "new", "clean", or after a crash."""
 
 
+class MessageBatch(Protocol):
+    """Messages that are stored together, all or none, also if the machine stops meanwhile. Not thread-safe."""
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+
+    def add(self, message: Message) -> None:
+        """Check a message as `put` does, and add it; if this raises, the batch is as before.
+
+        Raises `MessageTooLargeError` if the batch would not fit into one segment.
+        """
+
+    def add_many(self, messages: Iterable[Message]) -> None:
+        """Check messages as `put_many` does, and add all of them; if this raises, the batch is as before."""
+
+    def append(self, *, wait: bool | None = None, decision: int | None = None) -> Sequence[Receipt]:
+        """Append all messages as one atomic batch; returns their receipts. The batch cannot be used afterwards.
+
+        Args:
+            wait: whether to wait as a put does, under a flush policy that makes puts wait; None if a message requests it.
+            decision: the number of the decision that belongs to the batch; `decided_batches` finds it by the low 30 bits.
+        """
+
+
 class OpenStore(Protocol):
     """An open store; see the methods of the same names in `penstock.Store`, which is what an extension gets."""
 
@@ -75,6 +103,12 @@ class OpenStore(Protocol):
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
+
+    def message_batch(self) -> MessageBatch:
+        """Return a batch to which messages are added one by one, and that is stored whole or not at all."""
+
+    def decided_batches(self, log_offset: int) -> set[int]:
+        """Return the decisions, low 30 bits each, of the atomic batches in the log that begin at `log_offset` or after it."""
 
     def flush(self) -> int:
         """Make all messages put so far durable."""

@@ -23,6 +23,7 @@ from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.escape import get_logger
 from penstock.files import Files
+from penstock.integrity.batch_check import BatchCheck
 from penstock.integrity.copy_findings import CopyFindings
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, check_digest
@@ -438,9 +439,10 @@ class Verification:
         on_progress: OnProgress,
     ) -> Iterator[Finding]:
         """Yield the findings in the records of one segment, and update the tally."""
-        seen = tally.bytes_seen
+        seen, batches = tally.bytes_seen, BatchCheck(segment)
         for part in walk_segment(self._log, segment):
             if isinstance(part, Valid):
+                yield from batches.add(part.columns)
                 tally.records += len(part.columns)
                 if len(part.columns):
                     newest = int(part.columns.store_times_ms.max())
@@ -453,6 +455,7 @@ class Verification:
                 # The writer appends here, possibly between two reads of the same bytes.
                 continue
             elif isinstance(part, Corrupt):
+                yield from batches.finish()
                 # Not a torn tail, even if it is the last record.
                 tally.log_end = max(tally.log_end, part.stop)
                 for checker in checkers:
@@ -464,8 +467,10 @@ class Verification:
                     f"at {part.stop}",
                 )  # fmt: skip
             elif not part.is_blank:
+                yield from batches.finish()
                 yield from _end_of_records(self._log, segment, part, checkers, scope.claimed)
             else:
+                yield from batches.finish()
                 tally.log_end = max(tally.log_end, segment.end_offset)
 
 

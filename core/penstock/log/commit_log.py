@@ -21,6 +21,7 @@ from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
 from penstock.format.arrays import np
 from penstock.format.columns import Buffer
 from penstock.format.record import BLANK_SIZE
+from penstock.log.atomic_batches import batch_marks
 from penstock.log.batches import read_batches
 from penstock.log.direct_feed import DirectFeed
 from penstock.log.log_tail import BatchSlice, LogTail
@@ -208,12 +209,20 @@ class CommitLog:
 
     # --- many records
 
-    def append_batch(self, batch: Batch, *, atomic: bool = False, first_mark: int = 0) -> int:
+    def append_batch(
+        self,
+        batch: Batch,
+        *,
+        atomic: bool = False,
+        decision: int | None = None,
+        first_mark: int = 0,
+    ) -> int:
         """Append encoded records, one after the other, under one lock; return their store time.
 
         Args:
             batch: the records; their log offsets are set in it.
-            atomic: append all to one segment, or raise.
+            atomic: append all to one segment, marked so that recovery keeps all or none; or raise.
+            decision: the number of the transaction's decision that belongs to an atomic batch, for its marks.
             first_mark: numbers the records, from this number on, in the field PREPAREDOFFSET; 0 leaves the field alone.
         """
         if len(batch) == 0:
@@ -231,7 +240,8 @@ class CommitLog:
                 places = [
                     (piece.first, piece.segment.base_offset + piece.position) for piece in planned
                 ]
-                batch.stamp(places, now, first_mark)
+                marks = _marks_of(batch, planned[0].position, decision) if atomic else (first_mark,)
+                batch.stamp(places, now, *marks)
                 pieces = planned
                 self._writing_ms = now
                 self.tail.write_pieces(pieces, data)
@@ -316,3 +326,10 @@ class CommitLog:
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """Return the records in [start, stop) as batches; a record must begin at `start`. See `read_batches`."""
         return read_batches(self.log, start, stop, check_crc=self.checks_crc)
+
+
+def _marks_of(batch: Batch, position: int, decision: int | None) -> tuple[int, int]:
+    """Return the marks of the first and the other records of an atomic batch; 0 if it needs none."""
+    if len(batch) == 1 and decision is None:
+        return 0, 0
+    return batch_marks(position, position + batch.size, decision)

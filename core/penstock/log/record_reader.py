@@ -110,6 +110,11 @@ class RecordReader:
         if segment is None and self._live:
             self._log.refresh()
             segment = self._log.find(log_offset)
+        hidden = self._log.hidden_from
+        if hidden is not None:
+            begin = hidden()
+            if begin is not None and log_offset >= begin:
+                raise OffsetError(log_offset, self._log.min_offset, begin)
         if segment is None or not segment.lease.hold():
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         return segment

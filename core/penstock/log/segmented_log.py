@@ -69,6 +69,8 @@ class SegmentedLog:
         self.witness: Witness | None = None
         # Where a torn tail begins, which the next opening for writing cuts off; bytes after it are not messages.
         self.torn_at: int | None = None
+        # Returns the log offset from which valid records are not shown to readers; see `recovery.hidden_batch`.
+        self.hidden_from: Callable[[], int | None] | None = None
 
     def renew_coverage(self) -> bool:
         """Read again which ranges are covered, because another process may add some; return whether any changed."""

@@ -181,6 +181,11 @@ def _number(name: str) -> Callable[[RecordColumns], pa.Array]:
     return make
 
 
+def _prepared_offset(records: RecordColumns) -> pa.Array:
+    """Return the column without marks of atomic batches, which are negative."""
+    return pa.array(np.maximum(records.prepared_offsets, 0))
+
+
 _TEXTS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": _topic,
     "tag": _property(TAGS),
@@ -188,6 +193,7 @@ _TEXTS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "body": _body,
     "properties": _properties,
     "message_id": _message_id,
+    "prepared_offset": _prepared_offset,
 }
 _MAKERS = {name: _TEXTS.get(name) or _number(name) for name in COLUMNS}
 # A field and its column have the same width, so the column is the field's memory.

@@ -23,7 +23,13 @@ from penstock.log.queue_continuity import Due, QueueGenerations
 from penstock.log.read_back import is_filler
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog, Witness
-from penstock.recovery.log_end import LogEnd, check_corruption, find_end, foreign_start
+from penstock.recovery.log_end import (
+    LogEnd,
+    check_corruption,
+    find_end,
+    foreign_start,
+    without_part_of_batch,
+)
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
 
@@ -55,6 +61,7 @@ class OpenState:
     saved_to: str | None = None
     rewritten: int = 0
     scanned_from: int = 0
+    searched_from: int = 0
     ranges: Ranges = NO_RANGES
     summaries: dict[str, bytes] = attrs.Factory(dict)
 
@@ -103,15 +110,38 @@ def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int
 
     Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
     """
+    found = _after_crash(files, root, log, ranges)
+    return found.end.offset if found is not None and found.end.dirty_bytes else None
+
+
+def doubtful_tail(
+    files: Files, root: Path, log: SegmentedLog, ranges: Ranges
+) -> tuple[int, LogEnd] | None:
+    """Return the range of the log that the next open for writing will scan, and dispatch again; None if there is none.
+
+    That is where it begins, and the end. None, too, if the last writer was not Penstock; otherwise as `torn_end`.
+    """
+    try:
+        if not penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
+            return None
+        found = _after_crash(files, root, log, ranges)
+    except (FormatVersionError, OSError):
+        # Reads report what cannot be read.
+        return None
+    return None if found is None else (found.searched_from, found.end)
+
+
+def _after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> OpenState | None:
+    """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses to open."""
     try:
         found = _read_metadata(files, root, is_new=False)
         if not found.was_abnormal or not log.segments:
             return None
         found.ranges = ranges
-        end = _find_end(log, found, found.state.dispatched)
+        found.end = _find_end(log, found, found.state.dispatched)
     except (CorruptionError, FormatVersionError, OffsetError):
         return None
-    return end.offset if end.dirty_bytes else None
+    return found
 
 
 def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
@@ -167,6 +197,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         found.is_ours, durable = False, 0
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.scanned_from = start if durable == 0 else durable
+    found.searched_from = start
     least_ms = _least_known_ms(found)
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(
@@ -177,7 +208,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
-    return end
+    return without_part_of_batch(log, end, start, least_ms, durable)
 
 
 def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) -> int:

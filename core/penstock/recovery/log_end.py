@@ -10,6 +10,8 @@
     4. If there is a survivor, and a sector before it was never written, or not since records were added to it, the
        machine stopped between writes that were not yet durable. The log is cut as in 3, but the bytes cut off are saved
        in the side folder.
+       In 3 and 4, if the last records before the end belong to an atomic batch whose end is missing, the log is cut where
+       the batch begins (see `atomic_batches`), unless a part of the batch is known to be durable.
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
        the page cache may hold bytes that a failed sync never wrote to the disk.
@@ -26,6 +28,7 @@ from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
+from penstock.log.atomic_batches import find_incomplete
 from penstock.log.queue_continuity import QueueGenerations
 from penstock.log.resync import find_next_valid, used_windows
 from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
@@ -75,7 +78,9 @@ class LogEnd:
     """Where the valid records end.
 
     `survivor` is the log offset of a valid record after the end, None for none; `dirty_bytes` is the
-    number of bytes from the end to the last byte that is not zero.
+    number of bytes from the end to the last byte that is not zero. `last` is the last valid record that was scanned: its
+    log offset and its PREPAREDTRANSACTIONOFFSET; None for none. `cuts_batch` is true if valid records are after the end:
+    those of an atomic batch that is not whole.
     """
 
     offset: int
@@ -83,6 +88,8 @@ class LogEnd:
     reason: str
     dirty_bytes: int
     survivor: int | None
+    last: tuple[int, int] | None = None
+    cuts_batch: bool = False
 
 
 def foreign_start(log: SegmentedLog, times: Times, *, was_abnormal: bool) -> int:
@@ -123,9 +130,9 @@ def find_end(
     `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations` checks
     the queue offsets of records that do not end with a CRC of the whole record.
     """
-    at, reason = start, _IS_FULL
+    at, reason, last = start, _IS_FULL, None
     while (segment := log.find(at)) is not None:
-        at, stop, time_ms = _scan_to_end(log, segment, at, generations, torn_from)
+        at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
         if stop is not StopReason.FILLER:
             reason = (StopReason.CUT if stop is StopReason.END else stop).value
@@ -143,8 +150,42 @@ def find_end(
         )  # fmt: skip
     survivor, dirty = _find_survivor(log, at)
     return LogEnd(
-        offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor
-    )
+        offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor, last=last,
+    )  # fmt: skip
+
+
+def without_part_of_batch(
+    log: SegmentedLog, end: LogEnd, start: int, least_time_ms: int, durable: int
+) -> LogEnd:
+    """Return the end, moved to where an atomic batch begins if the log has only its first part.
+
+    Args:
+        log: the log.
+        end: the result of a scan from `start`.
+        start: the log offset from which was scanned.
+        least_time_ms: the store time from which the scan began.
+        durable: log offset below which all batches are whole.
+    """
+    begin = None if end.last is None else find_incomplete(log, end.last[0], end.offset, end.last[1])
+    if begin is None or begin < max(start, durable):
+        return end
+    cut = end.offset - begin
+    return attrs.evolve(
+        end, offset=begin, dirty_bytes=end.dirty_bytes + cut, last=None, cuts_batch=True,
+        last_time_ms=_last_time_ms(log, start, begin, least_time_ms),
+        reason=f"messages that are stored together or not at all begin there, and only {cut} bytes of them are valid",
+    )  # fmt: skip
+
+
+def _last_time_ms(log: SegmentedLog, start: int, stop: int, least_ms: int) -> int:
+    """Return the greatest store time of the valid records in [start, stop), but not less than `least_ms`."""
+    for segment in log.segments:
+        low, high = max(start, segment.base_offset), min(stop, segment.end_offset)
+        if low < high:
+            for records, _, _ in scan_segment(log, segment, low, high, Checks(log.coverage)):
+                if len(records):
+                    least_ms = max(least_ms, int(records.store_times_ms.max()))
+    return least_ms
 
 
 def _scan_to_end(
@@ -153,16 +194,20 @@ def _scan_to_end(
     start: int,
     generations: QueueGenerations | None,
     torn_from: int | None,
-) -> tuple[int, StopReason, int]:
-    """Return where the valid records of one segment end, why, and the greatest store time."""
-    at, reason, time_ms = start, StopReason.END, 0
+) -> tuple[int, StopReason, int, tuple[int, int] | None]:
+    """Return where the valid records of one segment end, why, the greatest store time, and the last record.
+
+    The record as in `LogEnd`.
+    """
+    at, reason, time_ms, last = start, StopReason.END, 0, None
     checks = Checks(log.coverage, torn_from=torn_from)
     for records, at, reason in scan_segment(log, segment, start, segment.end_offset, checks):  # noqa: B007 - the last one counts
         if len(records):
             time_ms = max(time_ms, int(records.store_times_ms.max()))
+            last = int(records.log_offsets[-1]), int(records.prepared_offsets[-1])
             if generations is not None:
                 generations.add(records)
-    return at, reason, time_ms
+    return at, reason, time_ms, last
 
 
 def _find_survivor(log: SegmentedLog, end: int) -> tuple[int | None, int]:

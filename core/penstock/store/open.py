@@ -52,6 +52,7 @@ from penstock.log.log_view import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
 from penstock.recovery.foreign_content import check_foreign, foreign_in
+from penstock.recovery.hidden_batch import hide_part_of_batch
 from penstock.recovery.inspection import OpenState, inspect_store
 from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
 from penstock.recovery.restore import (
@@ -262,6 +263,7 @@ class Opener(Choices):
         dispatchers = self.dispatchers(context)
         watch_coverage(self.files, self.root, log)
         use_entries(log, dispatchers)
+        hide_part_of_batch(context, log, dispatchers)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         logger.info(
             "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",

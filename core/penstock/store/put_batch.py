@@ -1,13 +1,19 @@
 """Appends encoded batches to a store that is open for writing."""
 
 from penstock._kernel import Batch
-from penstock.errors import MessageTooLargeError
+from penstock.errors import MessageError, MessageTooLargeError
 from penstock.message import Durability, PutStatus
 from penstock.store.engine import Engine
 
 
 def append_encoded(
-    engine: Engine, batch: Batch, *, atomic: bool = False, wait: bool = False, first_mark: int = 0
+    engine: Engine,
+    batch: Batch,
+    *,
+    atomic: bool = False,
+    decision: int | None = None,
+    wait: bool = False,
+    first_mark: int = 0,
 ) -> tuple[int, tuple[PutStatus, Durability]]:
     """Append an encoded batch and apply the flush policy; returns its store time, and its status and durability."""
     size, room = batch.size, engine.log.log.segment_bytes - 8
@@ -16,8 +22,15 @@ def append_encoded(
             "the batch", size, room,
             "an atomic batch must fit into one segment: use a smaller batch, or do not set atomic",
         )  # fmt: skip
+    if atomic and batch.has_prepared:
+        raise MessageError(
+            "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it by "
+            "itself; nothing was stored"
+        )
     try:
-        time_ms = engine.log.append_batch(batch, atomic=atomic, first_mark=first_mark)
+        time_ms = engine.log.append_batch(
+            batch, atomic=atomic, decision=decision, first_mark=first_mark
+        )
     except OSError as error:
         raise engine.failed_append(error) from error
     known = PutStatus.PUT_OK, Durability.ACCEPTED

@@ -18,6 +18,7 @@ from penstock.contracts import (
     MessageWaiter,
     SummaryLine,
     TopicConfig,
+    Transaction,
     WorkWakes,
 )
 from penstock.contracts.findings import Finding
@@ -43,22 +44,25 @@ from penstock.format import arguments
 from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
+from penstock.log.decided import decided_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
 from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
+from penstock.recovery.hidden_batch import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
 from penstock.runtime.waking import Waiter, Wakes, WorkWaiter
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
+from penstock.store.message_batch import StoreBatch
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
 from penstock.write.copies import add_copy, encode_copies
 from penstock.write.rewriting import rewritten
 from penstock.write.staged_file import StagedBatch, count_marked
-from penstock.write.validation import check_wait, encode_messages
+from penstock.write.validation import check_messages, check_wait, encode_messages, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +102,8 @@ class Store(Reader, Producer):
         self.not_understood = tuple(not_understood)
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
+        if log.hidden_from is not None:
+            queue_index = ShownQueues(queue_index, log)
         super().__init__(
             log,
             queue_index,
@@ -339,24 +345,56 @@ class Store(Reader, Producer):
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
         Stores all messages or none: if a message cannot be stored, or the disk is full, no message is stored. The
-        batch may span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
-        waits does so once for the whole batch, and only if a message requests it.
+        batch may span multiple segments, and a crash may leave its first messages; with `atomic` it is stored in one segment or
+        refused, and also after a crash all messages are there or none. A flush policy that waits does so once for the whole
+        batch, and only if a message requests it.
 
         Raises:
             ArgumentError: `messages` is not an iterable of `Message`; nothing was stored.
             MessageError: a message cannot be stored; a note names it, and nothing was stored.
         """
-        engine, given = self._writer(), _listed(messages)
+        engine, given = self._writer(), listed(messages)
         atomic = arguments.flag("put_many", "atomic", atomic)
         try:
             batch = encode_messages(engine.log.encoder, given)
         except TypeError:
             # The kernel refuses what is no message; this finds the words.
-            _check_messages(given)
+            check_messages(given)
             raise
         wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction, for a `with` block: the messages that are put to it are stored together when the block ends.
+
+        >>> with store.transaction() as tx:
+        ...     tx.put("orders", b"two pears")
+        ...     tx.put("stock", b"pears -2")
+
+        All of them are stored or none, also if the process is killed or the machine stops. They are not in the log before the
+        end of the block, and an exception that leaves it drops them.
+
+        Raises:
+            ReadOnlyError: the store is open read-only; only the process that writes it has transactions.
+            ConfigError: no extension in `extensions.use` provides transactions.
+        """
+        self._writer()
+        made: Transaction = self._provided("transaction")()
+        return made
+
+    def message_batch(self) -> StoreBatch:
+        """Return a batch to which messages are added one by one, and that is stored whole or not at all; for extensions."""
+        self._writer()
+        return StoreBatch(self._writer)
+
+    def decided_batches(self, log_offset: int) -> set[int]:
+        """Return the decisions of the atomic batches in the log that begin at `log_offset` or after it; for extensions.
+
+        A decision is known by the low 30 bits of its number. A record must begin at `log_offset`, or the log end there.
+        """
+        offset = arguments.whole("decided_batches", "log_offset", log_offset)
+        return decided_batches(self._owner().log, offset)
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages of another store under one lock; one receipt each.
@@ -846,16 +884,6 @@ def _count(call: str, name: str, value: object) -> int | None:
     return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
 
 
-def _listed(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages of a batch as a list; refuses anything that is not an iterable of messages."""
-    if isinstance(messages, Message | str | bytes | bytearray) or not isinstance(
-        messages, Iterable
-    ):
-        expected = "a list of penstock.Message, for example [Message(topic, body)]"
-        raise ArgumentTypeError("put_many", "messages", messages, expected)
-    return list(messages)
-
-
 def _listed_copies(copies: object) -> list[tuple[Message, bytes]]:
     """Return the messages and texts of `put_copies` as a list; refuses anything else."""
     expected = "a list of pairs: a penstock.Message and its properties text in bytes"
@@ -869,13 +897,6 @@ def _listed_copies(copies: object) -> list[tuple[Message, bytes]]:
             case _:
                 raise ArgumentTypeError("put_copies", f"copies[{number}]", pair, expected)
     return given
-
-
-def _check_messages(given: Sequence[object]) -> None:
-    """Raise `ArgumentTypeError` for the first object that is not a message."""
-    expected = "a penstock.Message, for example Message(topic, body)"
-    for number, each in enumerate(given):
-        arguments.instance("put_many", f"messages[{number}]", each, Message, expected)
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

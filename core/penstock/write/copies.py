@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from penstock._kernel import Batch, Message, RecordEncoder
 from penstock.errors import MessageError
 from penstock.format.record import RecordFields, encode_record
-from penstock.write.validation import check_body, check_text, host_bytes
+from penstock.write.validation import NumberError, check_body, check_text, host_bytes
 
 
 def encode_copies(encoder: RecordEncoder, copies: Iterable[tuple[Message, bytes]]) -> Batch:
@@ -40,6 +40,9 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
         )
     cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
     body = check_body(message.body, encoder.body_bytes_max)
+    if message.prepared_offset < 0:
+        # Negative numbers are marks of atomic batches.
+        raise NumberError("prepared_offset", message.prepared_offset)
     check_text(text, crc_property=encoder.crc_property)
     born, host = message.born_time_ms, message.born_host
     fields = RecordFields(

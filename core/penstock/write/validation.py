@@ -4,11 +4,12 @@ The compiled kernel encodes plain messages itself (see `RecordEncoder`), and cal
 they return the bytes to store, or raise `MessageError`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock._kernel import Batch, Message, RecordEncoder
 from penstock.errors import (
     ArgumentError,
+    ArgumentTypeError,
     MessageError,
     MessageTooLargeError,
     shown,
@@ -29,6 +30,23 @@ def check_wait(wait: object) -> bool:
         raise MessageError(
             f"wait {shown(wait)} is refused: it must be {error.expected}; nothing was stored"
         ) from None
+
+
+def listed(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages of a batch as a list; refuses anything that is not an iterable of messages."""
+    if isinstance(messages, Message | str | bytes | bytearray) or not isinstance(
+        messages, Iterable
+    ):
+        expected = "a list of penstock.Message, for example [Message(topic, body)]"
+        raise ArgumentTypeError("put_many", "messages", messages, expected)
+    return list(messages)
+
+
+def check_messages(given: Sequence[object]) -> None:
+    """Raise `ArgumentTypeError` for the first object that is not a message."""
+    expected = "a penstock.Message, for example Message(topic, body)"
+    for number, each in enumerate(given):
+        arguments.instance("put_many", f"messages[{number}]", each, Message, expected)
 
 
 def check_body(body: object, body_bytes_max: int) -> bytes:

@@ -24,6 +24,7 @@ from penstock.contracts import (
     Stoppable,
     SummaryLine,
     TopicConfig,
+    Transaction,
     WorkWakes,
     limits,
 )
@@ -99,6 +100,7 @@ class MessagingExtension(Extension):
             "topic_configs",
             "cancel_delayed",
             "delayed",
+            "transaction",
         }
     )
     options: MessagingOptions
@@ -378,6 +380,12 @@ class MessagingExtension(Extension):
         name = checked_group(group, "delete_group")
         self._intake.delete(name)
         self.configuration.groups.delete(name)
+
+    def transaction(self) -> Transaction:
+        """Implement `Store.transaction`."""
+        from penstock_messaging.transactions.batch import BatchTransaction  # noqa: PLC0415 - see the module
+
+        return BatchTransaction(self.store)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

@@ -14,7 +14,7 @@ from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import copy_store
 from penstock_messaging.extension import MessagingExtension
 from penstock_messaging.properties_text import TIMER_TOPIC
-from penstock_messaging.timers import timer_delivery
+from penstock_messaging.timers import timer_delivery, timer_queue
 from penstock_messaging.timers.timer_delivery import TimerDelivery
 
 WORKER = "penstock-timers"
@@ -372,6 +372,24 @@ def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_save
     assert not shop.store.cancel_delayed(receipt)
     shop.run(after_ms=10_000)
     assert shop.bodies() == [b"y"]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_saved: bool
+) -> None:
+    """The message that cancels was looked for only among those of seconds that had been opened, and in a later batch."""
+    monkeypatch.setattr(timer_queue, "COUNT_MAX", 2)
+    receipts = [shop.put(b"%d" % number, 3000 + number) for number in range(8)]
+    if is_saved:
+        shop.run()
+        shop.run(after_ms=1000)
+    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[1:])
+    shop.kill()
+    shop.clock.now_ms += 60_000
+    shop.open()
+    shop.run()
+    assert shop.bodies() == [b"0"]
 
 
 def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.contracts import Extension
+from penstock.errors import MessageError
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing.control import ManualWorkers
@@ -13,6 +14,15 @@ from penstock.testing.kit import messages, open_store
 from penstock.testing.suites.base import ContractSuite
 
 COUNT = 60
+
+# What a message may request besides to be stored.
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {"queue": None},
+    {"partition_key": "k"},
+    {"delay_level": 3},
+    {"delay_ms": 5000},
+    {"deliver_at": 4_000_000_000_000},
+)
 
 
 class ExtensionContract(ContractSuite):
@@ -88,13 +98,17 @@ class ExtensionContract(ContractSuite):
         store, _ = self.opened(strategy, options, tmp_path / "s")
         with store:
             extension = store.extension(strategy.name)
-            for requests in ({"queue": None}, {"partition_key": "k"}, {"delay_level": 3}):
-                made = extension.rewrite(Message("t", b"x", **requests))
+            for requests in REQUESTS:
+                try:
+                    made = extension.rewrite(Message("t", b"x", **requests))
+                except MessageError:
+                    continue
                 if made is None:
                     continue
                 message = made[0] if isinstance(made, tuple) else made
                 assert isinstance(message.queue, int)
                 assert (message.partition_key, message.delay_level) == (None, 0)
+                assert (message.delay_ms, message.deliver_at) == (0, None)
 
     def test_it_provides_what_it_says(self, strategy: type[Extension]) -> None:
         """Every name in `provides` is a public method of `Store` and of the extension."""

@@ -1,7 +1,7 @@
 """The messages whose second has come, in the order in which they are due. Not thread-safe."""
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock_messaging.timers.timer_message import Timer
@@ -32,7 +32,8 @@ class DueTimers:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> "Iterable[DueTimer]":  # type: ignore[override]
+    def __iter__(self) -> Iterator[DueTimer]:
+        """Yield them in no order."""
         return iter(self._heap)
 
     def add(self, entry: WaitingTimer, due_ms: int) -> None:

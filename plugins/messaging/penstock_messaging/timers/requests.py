@@ -2,6 +2,7 @@
 
 from penstock import Message
 from penstock.errors import MessageError
+from penstock.format import arguments
 
 
 def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: bool) -> int:
@@ -34,7 +35,10 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
         raise MessageError(
             f"delay_ms {delay_ms} is refused: it must be 0 (no delay) or more; nothing was stored"
         )
-    due_ms = now_ms + delay_ms if at_ms is None else int(at_ms)
+    if at_ms is None:
+        due_ms = now_ms + delay_ms
+    else:
+        due_ms = arguments.time_ms("put", "deliver_at", at_ms, up=True)
     if due_ms <= now_ms:
         return now_ms
     if is_refused:

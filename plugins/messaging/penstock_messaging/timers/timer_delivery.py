@@ -99,6 +99,8 @@ class TimerDelivery:
         self._gone: set[int] = set()
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
+        # Whether all was taken in once: after the opening, what cancels a message comes before the message is delivered.
+        self._is_caught_up = False
         # The last second of which something may be delivered.
         self.read_ms = self._opened_ms = 0
         self._changed_ms = _NEVER
@@ -248,6 +250,9 @@ class TimerDelivery:
     def _round(self, store: OpenStore, now: int) -> int:
         """Take in, deliver and save a part of what there is to do; returns when there is more."""
         has_more = self._take_in(store, now)
+        if has_more and not self._is_caught_up:
+            return now
+        self._is_caught_up = True
         while self._waiting.first_ms() is not None and len(self._due) < _DUE_MAX:
             if not self._open_second(store, now):
                 break
@@ -280,11 +285,10 @@ class TimerDelivery:
 
         def take(entry: WaitingTimer, timer: Timer) -> None:
             self._unsaved.append(_unit(entry, timer))
-            if entry.slot_ms <= now:
-                self._opened_ms = max(self._opened_ms, entry.slot_ms)
             if entry.log_offset in self._spent:
                 self._spent.discard(entry.log_offset)
-            elif entry.slot_ms > now or self._context.read_only:
+            elif entry.slot_ms > self._opened_ms or self._context.read_only:
+                # Also if its second has come: what waits in that second may be what it cancels.
                 self._waiting.add(entry)
             elif timer.cancels:
                 self._cancel_in_second(store, entry.slot_ms, {timer.cancels})
@@ -457,7 +461,8 @@ class TimerDelivery:
         if timer.cancels or not timer.key:
             return None
         # It was rolled, or is looked at in another second than expected.
-        for entry in [*self._waiting, *(each.entry for each in self._due)]:
+        others: list[WaitingTimer] = [*self._waiting, *(each.entry for each in self._due)]
+        for entry in others:
             if entry.log_offset == message.log_offset:
                 return entry
             if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):

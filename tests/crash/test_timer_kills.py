@@ -1,0 +1,107 @@
+"""kill -9 of a process that delivers messages at their times, at random moments, on one store.
+
+None is lost, none is early, none that was cancelled comes; and one comes again only if a kill was between.
+"""
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+from tests.conftest import explored
+from tests.crash.timer_writer import TOPIC
+from tests.crash.writer import SMALL
+from tests.faults.children import environment
+
+import penstock
+
+WRITER = Path(__file__).parent / "timer_writer.py"
+ROOT = Path(__file__).parents[2]
+KILLS, CLEAN_EVERY = 200, 6
+WAIT_S = 120
+
+
+@attrs.define
+class Told:
+    """What the writers said, and when they were killed."""
+
+    due_ms: dict[int, int] = attrs.Factory(dict)
+    cancelling: set[int] = attrs.Factory(set)
+    cancelled: set[int] = attrs.Factory(set)
+    killed_ms: list[int] = attrs.Factory(list)
+
+    def hear(self, line: bytes) -> None:
+        kind, number, *rest = line.split()
+        if kind == b"put":
+            self.due_ms[int(number)] = int(rest[0])
+        else:
+            (self.cancelling if kind == b"cancel" else self.cancelled).add(int(number))
+
+    def next_number(self) -> int:
+        # A message that was stored, and not told of any more, has a number, too.
+        return max(self.due_ms, default=-1) + 2
+
+
+def run_writer(path: Path, told: Told, seed: int, seconds: float, puts: int) -> None:
+    """Run a writer, kill it after a while unless it closes by itself, and hear what it said."""
+    process = subprocess.Popen(
+        [sys.executable, str(WRITER), str(path), str(told.next_number()), str(seed), str(puts)],
+        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    timer = threading.Timer(seconds, process.kill)
+    if not puts:
+        timer.start()
+    rest = process.stdout.read()
+    status = process.wait()
+    assert status == (0 if puts else -signal.SIGKILL)
+    if not puts:
+        timer.join()
+        told.killed_ms.append(time.time_ns() // 1_000_000)
+    process.stdout.close()
+    # A kill within a print may leave half a line.
+    for line in (first + rest).split(b"\n")[:-1]:
+        told.hear(line)
+
+
+def delivered(path: Path, told: Told) -> dict[int, list[int]]:
+    """Open the store, wait until nothing waits, and return when each message was delivered."""
+    with penstock.open(path, environ={}, **SMALL) as store:
+        limit = time.monotonic() + WAIT_S
+        while store.delayed():
+            assert time.monotonic() < limit, "messages whose time has come are not delivered"
+            time.sleep(0.05)
+        assert list(store.verify()) == []
+        found: dict[int, list[int]] = {}
+        for message in store.scan(TOPIC):
+            found.setdefault(int(message.body), []).append(message.store_time_ms)
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_process_delivers_each_message_at_its_time(tmp_path: Path) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")
+    chance, told, path = random.Random(seed), Told(), tmp_path / "store"
+    for number in range(explored(KILLS, least=20) if explored(3) == 3 else 20):
+        puts = chance.randrange(1, 40) if number % CLEAN_EVERY == CLEAN_EVERY - 1 else 0
+        run_writer(path, told, chance.randrange(1 << 30), chance.uniform(0, 1.5), puts)
+    found = delivered(path, told)
+    assert not set(told.due_ms) - set(found) - told.cancelling, "lost"
+    assert not told.cancelled & set(found), "delivered though cancelled"
+    for number, times in found.items():
+        assert min(times) >= told.due_ms.get(number, 0), f"{number} is early"
+        for before, after in itertools.pairwise(times):
+            between = [ms for ms in told.killed_ms if before <= ms <= after]
+            assert between, f"{number} was delivered at {before} and {after}, without a kill"
+    again = sum(len(times) - 1 for times in found.values())
+    print(
+        f"{len(found)} delivered, {again} again, {len(told.cancelled)} cancelled, {len(told.killed_ms)} kills"
+    )
