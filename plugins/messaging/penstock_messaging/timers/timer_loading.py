@@ -114,9 +114,10 @@ class Loading:
     ) -> None:
         numbers = np.flatnonzero(now)
         begin = int(positions[0]) if len(positions) else 0
-        chosen, is_linked = members(seconds[now], positions[now], units[now], begin)
+        previous = units["previous"][now].astype(np.int64)
+        chosen, is_linked = members(seconds[now], positions[now], previous, begin)
         chosen = numbers[chosen]
-        self._chains = seconds[chosen], positions[chosen], units[chosen]
+        self._chains = seconds[chosen], positions[chosen], units["kind"][chosen]
         if not is_linked:
             self.problems.append("chains of the timer log are broken")
         chosen = chosen[~self._matched.is_old[chosen]]
