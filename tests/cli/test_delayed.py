@@ -34,7 +34,7 @@ def test_what_waits_is_listed_by_time(root: Path, capsys: pytest.CaptureFixture[
     assert len(listed(root, capsys, "--limit", "1")) == 1
     assert run(["list", str(root), "--limit", "1"], command, "delayed") == 0
     said = capsys.readouterr()
-    assert "orders" in said.out
+    assert "reminders" in said.out
     assert "1 more wait" in said.err
 
 
