@@ -85,7 +85,10 @@ class WheelFile:
                 here = np.flatnonzero((index >= start) & (index < start + count))
                 is_right[here] = _same(part[index[here] - start], slots[here])
                 found = part["second"].astype(np.int64)
-                is_used = (found >= from_second) & (found % self.slots == start + np.arange(count))
+                # A slot of zeros is of no second.
+                is_used = (found >= max(from_second, 1)) & (
+                    found % self.slots == start + np.arange(count)
+                )
                 others.append(found[is_used])
         unwanted = np.setdiff1d(np.concatenate(others), seconds)
         blank = np.zeros(len(unwanted), SLOT.dtype)
