@@ -34,7 +34,7 @@ def test_units_are_linked_by_second_in_the_order_of_the_log() -> None:
     link(array(5000), array(208), rows[:1], slots[1:])
     assert rows["previous"][0] == 156
     assert slots[1].tolist() == (5, 0, 208, 2, 0)
-    assert slots_of(array(), array(), array()).tolist() == []
+    assert slots_of(array(), array(), np.empty(0, np.int32)).tolist() == []
 
 
 @pytest.mark.parametrize(
