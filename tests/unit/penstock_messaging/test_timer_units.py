@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.contracts.dispatcher import QueueEntries
-from penstock_messaging.timers.timer_units import CLOSES, Matched, TimerUnit, match, rows_of
+from penstock_messaging.timers.timer_units import CLOSES, MatchedUnits, TimerUnit, match, rows_of
 from penstock_messaging.timers.unit_chains import slots_ms
 
 
@@ -12,7 +12,9 @@ def entries(*found: tuple[int, int]) -> QueueEntries:
     return QueueEntries(columns[:, 0], columns[:, 1], np.zeros(len(columns), np.int64))
 
 
-def matched(*offsets: int, size: int = 9, kind: int = 1, next_log_offset: int = 500) -> Matched:
+def matched(
+    *offsets: int, size: int = 9, kind: int = 1, next_log_offset: int = 500
+) -> MatchedUnits:
     rows = rows_of([TimerUnit(1000, offset, size, kind, 0, 0) for offset in offsets])
     return match(rows, entries((100, 9), (200, 9), (0, 0), (300, 9)), next_log_offset)
 

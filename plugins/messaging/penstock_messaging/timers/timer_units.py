@@ -36,7 +36,7 @@ class TimerUnit(NamedTuple):
     topic_hash: int
 
 
-class Matched(NamedTuple):
+class MatchedUnits(NamedTuple):
     """How units match the entries of the topic.
 
     Attributes:
@@ -52,7 +52,7 @@ class Matched(NamedTuple):
     missing: Int64s
 
 
-def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matched:
+def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> MatchedUnits:
     """Compare units with the entries of the topic's queue below the saved offset.
 
     Args:
@@ -78,7 +78,7 @@ def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matche
     kept = int(believed[-1]) + 1 if len(believed) else 0
     has_unit = np.zeros(len(known), bool)
     has_unit[near[is_true & ((units["kind"] & CLOSES) == 0)]] = True
-    return Matched(is_true, is_old, kept, np.sort(known[~has_unit]))
+    return MatchedUnits(is_true, is_old, kept, np.sort(known[~has_unit]))
 
 
 def rows_of(fields: list[TimerUnit] | Int64s) -> Structs:
