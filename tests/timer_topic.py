@@ -124,7 +124,10 @@ class BrokerView:
 class BrokerTimers:
     """The recovery of one broker, over the files of a folder as bytes."""
 
-    def __init__(self, contents: dict[str, bytes], topic: TimerTopic, slots: int) -> None:
+    def __init__(
+        self, contents: dict[str, bytes], topic: TimerTopic, slots: int, now_ms: int = START
+    ) -> None:
+        self.now_ms = now_ms
         self.topic = topic
         self.slots = slots
         names = sorted(name for name in contents if name.startswith("timerlog/"))
@@ -146,14 +149,13 @@ class BrokerTimers:
         offset = self.last_offset if queue_offset is None else queue_offset + 1
         offset = min(offset, self.master_offset)
         offset = min(max(offset, self.topic.first), len(self.topic.records))
-        # As by a clock of shortly after `START`, two minutes being a broker's seven days.
-        self.read_ms = max(self.read_ms, START - 60 * SECOND)
+        # What waits for longer than a broker was stopped is lost for it.
+        self.read_ms = max(self.read_ms, self.now_ms - (self.slots // 2 - 60) * SECOND)
         first = self._first_beyond(end)
         if first is not None and first < end:
             self._revise(first, is_checked=False)
         seconds = {}
-        start = self.read_ms // SECOND
-        for number in range(start, start + self.slots // 2):
+        for number in sorted(self._slots()):
             found = self._second(number)
             if found:
                 seconds[number * SECOND] = found
@@ -215,15 +217,17 @@ class BrokerTimers:
                 return number
         return None
 
-    def _first_beyond(self, end: int) -> int | None:
-        found = []
+    def _slots(self) -> "dict[int, tuple[int, int]]":
+        """Return first and last of the slots that count now, by second."""
+        rows = np.frombuffer(bytes(self.wheel), ">i8").reshape(self.slots, 4)
         start = self.read_ms // SECOND
-        for index in range(self.slots):
-            second = start + index
-            old, first, last, _, _ = SLOT.unpack_from(self.wheel, second % self.slots * SLOT.size)
-            if old == second and last > end:
-                found.append(first)
-        return min(found, default=None)
+        seconds = rows[:, 0].astype(np.int64)
+        counts = (seconds >= start) & (seconds < start + self.slots)
+        counts &= seconds % self.slots == np.arange(self.slots)
+        return {int(row[0]): (int(row[1]), int(row[2])) for row in rows[counts]}
+
+    def _first_beyond(self, end: int) -> int | None:
+        return min((first for first, last in self._slots().values() if last > end), default=None)
 
     def _second(self, second: int) -> list[int]:
         old, _, at, _, _ = SLOT.unpack_from(self.wheel, second % self.slots * SLOT.size)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Broker, sent
 from tests.interop.javastore import SMALL_GEOMETRY
 from tests.interop.timers import (
     HOUR_MS,
@@ -178,6 +178,59 @@ def test_each_timer_is_delivered_once_by_who_has_the_directory(
     cancels = {cancelled["UNIQ_KEY"]: cancelled["TIMER_DELIVER_MS"]}
     story.broker_turn(make_broker("5.3.3"), "three", cancels, {f"two handed {n}" for n in range(5)})
     story.last_turn()
+
+
+def test_a_broker_that_saved_nothing_before_its_end_makes_nothing_get_lost(
+    make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    """Only what it has delivered itself may come again."""
+    broker = make_broker("5.3.3")
+    broker.start(tmp_path, SETTINGS | {"timerFlushIntervalMs": 60_000})
+    broker.create(TOPIC, 2)
+    now_ms = int(time.time() * 1000)
+    soon, hours = [f"soon {n}" for n in range(3)], [f"hour {n}" for n in range(30)]
+    broker.send(*(timer(body, now_ms + 1500) for body in soon))
+    broker.send(*(timer(body, now_ms + HOUR_MS) for body in hours))
+    delivered_by(broker, set(soon))
+    broker.kill()
+    clock, workers = ManualClock(int(time.time() * 1000)), ManualWorkers()
+    with open_store(tmp_path, clock=clock, spawn=workers, **GEOMETRY) as store:
+        for _ in range(4):
+            workers.run(WORKER)
+            clock.now_ms += HOUR_MS
+        found = bodies(store)
+    assert [found[body] for body in hours] == [1] * len(hours)
+    assert all(1 <= found[body] <= 2 for body in soon)
+
+
+def test_a_broker_of_4_9_leaves_what_waits(
+    make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    clock, workers = ManualClock(int(time.time() * 1000)), ManualWorkers()
+    with open_store(tmp_path, clock=clock, spawn=workers, **GEOMETRY) as store:
+        for number in range(3):
+            store.put(TOPIC, b"%d" % number, queue=QUEUE, delay_ms=HOUR_MS + 700 * number)
+        workers.run(WORKER)
+        clock.now_ms += 1500
+        workers.run(WORKER)
+    before = contents_of(tmp_path)
+    broker = make_broker("4.9.7")
+    broker.start(tmp_path)
+    broker.create(TOPIC, 2)
+    broker.send(sent(TOPIC, b"plain", QUEUE))
+    assert broker.bodies(TOPIC, QUEUE) == [b"plain"]
+    broker.stop()
+    assert contents_of(tmp_path) == before
+    with open_store(tmp_path, clock=clock, spawn=workers, **GEOMETRY) as store:
+        clock.now_ms += HOUR_MS + 5000
+        for _ in range(3):
+            workers.run(WORKER)
+        assert [message.body for message in store.scan(TOPIC, QUEUE)] == [
+            b"plain",
+            b"0",
+            b"1",
+            b"2",
+        ]
 
 
 def check_units(store: Store, root: Path) -> None:

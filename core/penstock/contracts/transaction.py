@@ -1,6 +1,7 @@
 """Transactions as programs see them; an extension that provides "transaction" implements them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self, TypedDict, Unpack
 
@@ -18,6 +19,8 @@ class PutOptions(TypedDict, total=False):
         properties: further text pairs.
         flag: 32 bits for the caller.
         delay_level: 1 to 18: deliver the message later.
+        delay_ms: deliver the message so many milliseconds after the call of `put`.
+        deliver_at: deliver the message at this time, Unix milliseconds or a `datetime` with a time zone.
         born_time_ms: when the message was created; default the time of the call.
         born_host: "address:port" of the producer; default the store's own.
         partition_key: text that picks the queue.
@@ -31,6 +34,8 @@ class PutOptions(TypedDict, total=False):
     properties: Mapping[str, str] | None
     flag: int
     delay_level: int
+    delay_ms: int
+    deliver_at: float | datetime | None
     born_time_ms: int | None
     born_host: str | None
     partition_key: str | None

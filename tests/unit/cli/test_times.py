@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.output import time_text
-from penstock.cli.times import BEGIN, TimeParam, check_order, parse_time
+from penstock.cli.times import (
+    BEGIN,
+    DurationParam,
+    TimeParam,
+    check_order,
+    parse_duration,
+    parse_time,
+)
 from penstock.testing import ManualClock
 
 NOW = 1_795_000_000_123
@@ -65,3 +72,21 @@ def test_a_range_that_ends_before_it_begins_is_a_mistake() -> None:
     check_order(2, None)
     with pytest.raises(click.UsageError, match="--begin is after --end"):
         check_order(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500ms", 500), ("90s", 90_000), ("1h30min", 5_400_000), (" 2d ", 172_800_000), ("0s", 0)],
+)
+def test_a_duration_has_these_forms(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+    assert DurationParam().convert(text, None, None) == ms
+    assert DurationParam().convert(ms, None, None) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "1.5h", "9" * 13 + "s", "now"])
+def test_what_is_no_duration_is_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(ValueError, match="written like 500ms"):
+        parse_duration(text)
+    with pytest.raises(click.BadParameter, match="is not a duration"):
+        DurationParam().convert(text, None, None)

@@ -458,3 +458,37 @@ def test_the_limit_and_the_refusal_are_settings(tmp_path: Path) -> None:
 def test_a_caller_cannot_put_to_the_timer_topic(shop: TimerShop) -> None:
     with pytest.raises(MessageError, match="delay_ms or deliver_at"):
         shop.store.put(TIMER_TOPIC, b"x", properties={"TIMER_OUT_MS": "0"})
+
+
+# --- what others see
+
+
+def test_a_store_says_how_many_wait_and_when_the_first_is_due(shop: TimerShop) -> None:
+    assert shop.store.summary() == []
+    shop.put(b"x", 5000)
+    shop.put(b"y", 9000)
+    (line,) = shop.store.summary()
+    assert (line.key, line.value["waiting"]) == ("timers", 2)
+    assert "4.x cannot deliver" in line.text
+    shop.run(after_ms=9000)
+    (line,) = shop.store.summary()
+    assert line.value == {"waiting": 0, "first_due_ms": None}
+
+
+def test_messages_with_a_level_and_with_a_time_do_not_wait_for_each_other(shop: TimerShop) -> None:
+    shop.store.put("orders", b"level", delay_level=1)
+    shop.put(b"time", 500)
+    shop.run(after_ms=500)
+    assert shop.bodies() == [b"time"]
+    shop.clock.now_ms += 500
+    shop.workers.run("penstock-deliver")
+    assert shop.bodies() == [b"time", b"level"]
+
+
+def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
+    with shop.store.transaction() as tx:
+        tx.put("orders", b"later", delay_ms=50)
+        tx.put("orders", b"now")
+    assert shop.bodies() == [b"now"]
+    shop.run(after_ms=50)
+    assert shop.bodies() == [b"now", b"later"]

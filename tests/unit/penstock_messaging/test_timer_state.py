@@ -1,5 +1,6 @@
 """The timer files: what is saved is loaded, by Penstock and by a broker; whatever does not fit is not believed."""
 
+import errno
 import struct
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.timer_topic import (
 )
 
 from penstock.testing import ManualClock
+from penstock.testing.faults import FaultyFiles
 from penstock_messaging.timers import timer_state
 from penstock_messaging.timers.timer_state import TimerFiles, TimerSizes, TimerState
 
@@ -313,3 +315,31 @@ def test_a_second_that_is_long_over_does_not_take_the_slot_of_one_to_come(tmp_pa
     files.add(topic.put(due - SLOTS * SECOND))
     files.save(state.read_ms, 25)
     assert of_broker(tmp_path, topic).waiting() == waiting(state)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync", "sync_folder", "rename", "create", "resize"])
+def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, call: str) -> None:
+    for after in range(8):
+        root = tmp_path / str(after)
+        root.mkdir()
+        topic = saved(root)
+        disk = FaultyFiles()
+        files = TimerFiles(context_of(root, disk))
+        assert files.load(topic, unit_of_message) is not None
+        failures = 0
+        for part in range(2):
+            for number in range(9):
+                files.add(topic.put(START + (2 + number % 4) * SECOND))
+            disk.plan.fail(call, errno.ENOSPC, after=after + part, times=1)
+            while True:
+                try:
+                    files.save(START + SECOND, len(topic.records))
+                    break
+                except OSError:
+                    failures += 1
+            disk.plan.heal()
+        assert failures <= 2
+        _, state = loaded(root, topic)
+        assert state.problem == ""
+        assert waiting(state) == expected(topic, START + SECOND)
+        assert of_broker(root, topic).waiting() == waiting(state)

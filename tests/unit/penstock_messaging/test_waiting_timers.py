@@ -57,6 +57,9 @@ def test_a_removed_entry_is_gone_and_its_second_stays() -> None:
     assert not waiting.remove(entry)
     waiting.add(entry)
     assert not waiting.remove(entry._replace(log_offset=2))
+    # A packed number is no log offset.
+    assert waiting.with_offset(entry.log_offset) == entry
+    assert waiting.with_offset(5 << 31) is None
     assert waiting.remove(entry)
     assert len(waiting) == 0
     assert waiting.take_first() == []

@@ -1,5 +1,6 @@
 """Messages that request more than to be stored, as the kernel passes them on."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,36 @@ def test_a_level_that_is_no_number_of_a_message_is_refused(level: Any) -> None:
     assert len(made) == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"delay_ms": "3"}, "delay_ms"),
+        ({"delay_ms": None}, "delay_ms"),
+        ({"delay_ms": 1 << 70}, "delay_ms"),
+        ({"deliver_at": "tomorrow"}, "deliver_at"),
+        ({"deliver_at": float("nan")}, "deliver_at"),
+        ({"deliver_at": datetime(2026, 1, 1)}, "with a time zone"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(given: dict[str, Any], reason: str) -> None:
+    made = batch(lambda m: m)
+    with pytest.raises(MessageError, match=reason):
+        made.add(Message("t", b"x", **given))
+    assert len(made) == 0
+
+
+def test_an_extension_gets_a_time_in_milliseconds() -> None:
+    seen: list[Message] = []
+
+    def keep(message: Message) -> Message:
+        seen.append(message)
+        return Message("t", b"")
+
+    for at in (datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600_000, 1_767_225_599_999.5):
+        batch(keep).add(Message("t", b"x", deliver_at=at))
+    assert [message.deliver_at for message in seen] == [1_767_225_600_000] * 3
+
+
 def test_what_takes_its_place_is_stored_as_a_message_or_as_a_copy() -> None:
     made = batch(lambda m: m.__replace__(queue=3))
     made.add(Message("t", b"x", queue=None))
@@ -65,4 +96,6 @@ def test_plain_means_a_queue_and_no_request() -> None:
     assert is_plain(Message("t", b""))
     assert not is_plain(Message("t", b"", queue=None))
     assert not is_plain(Message("t", b"", delay_level=1))
+    assert not is_plain(Message("t", b"", delay_ms=1))
+    assert not is_plain(Message("t", b"", deliver_at=0))
     assert not is_plain(Message("t", b"", partition_key=""))

@@ -36,7 +36,7 @@ from penstock_messaging.timers.timer_message import (
     copied,
     timer_of,
 )
-from penstock_messaging.timers.timer_queue import TimerQueue, entry_of
+from penstock_messaging.timers.timer_queue import TimerQueue, entry_of, may_roll
 from penstock_messaging.timers.timer_state import TimerFiles, TimerUnit
 from penstock_messaging.timers.waiting_timers import CANCELS, ROLLS, WaitingTimer, WaitingTimers
 
@@ -422,7 +422,7 @@ class TimerDelivery:
             timer = timer_of(message)
             self._take_in_all(store)
             found = self._find(store, message, timer)
-            if found is None or self._is_cancelled(store, timer):
+            if found is None or self._is_cancelled(store, message, timer):
                 return False
             if not timer.key:
                 raise MessageError(
@@ -461,24 +461,30 @@ class TimerDelivery:
         if timer.cancels or not timer.key:
             return None
         # It was rolled, or is looked at in another second than expected.
+        due = (each.entry for each in self._due if each.entry.log_offset == message.log_offset)
+        found = self._waiting.with_offset(message.log_offset) or next(due, None)
+        if found is not None or not may_roll(timer, message.store_time_ms):
+            return found
         others: list[WaitingTimer] = [*self._waiting, *(each.entry for each in self._due)]
         for entry in others:
-            if entry.log_offset == message.log_offset:
-                return entry
             if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):
                 return entry
         return None
 
-    def _is_cancelled(self, store: OpenStore, timer: Timer) -> bool:
+    def _is_cancelled(self, store: OpenStore, message: StoredMessage, timer: Timer) -> bool:
         """Return whether a message that waits will be cancelled, by an entry that an earlier opening has left."""
-        for entry in self._waiting:
-            if entry.kind & CANCELS and (entry.kind & ROLLS or entry.slot_ms == timer.out_ms):
-                try:
-                    found = timer_of(self._message(store, entry))
-                except (MessageError, OffsetError, CorruptionError):
-                    continue
-                if (found.cancels, found.out_ms) == (timer.key, timer.out_ms):
-                    return True
+        others = self._waiting.of_second(timer.out_ms)
+        if may_roll(timer, message.store_time_ms):
+            others += [entry for entry in self._waiting if entry.kind & ROLLS]
+        for entry in others:
+            if not entry.kind & CANCELS:
+                continue
+            try:
+                found = timer_of(self._message(store, entry))
+            except (MessageError, OffsetError, CorruptionError):
+                continue
+            if (found.cancels, found.out_ms) == (timer.key, timer.out_ms):
+                return True
         return False
 
     def _has_key(self, store: OpenStore, entry: WaitingTimer, timer: Timer) -> bool:

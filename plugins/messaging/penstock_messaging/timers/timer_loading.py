@@ -114,9 +114,10 @@ class Loading:
     ) -> None:
         numbers = np.flatnonzero(now)
         begin = int(positions[0]) if len(positions) else 0
-        chosen, is_linked = members(seconds[now], positions[now], units[now], begin)
+        previous = units["previous"][now].astype(np.int64)
+        chosen, is_linked = members(seconds[now], positions[now], previous, begin)
         chosen = numbers[chosen]
-        self._chains = seconds[chosen], positions[chosen], units[chosen]
+        self._chains = seconds[chosen], positions[chosen], units["kind"][chosen]
         if not is_linked:
             self.problems.append("chains of the timer log are broken")
         chosen = chosen[~self._matched.is_old[chosen]]
@@ -136,9 +137,9 @@ class Loading:
         A broker writes none for a message that is due when it is taken in.
         """
         missing = self._matched.missing
-        if len(self._far):
-            is_far = np.isin(self._entries.log_offsets, self._far) & (self._entries.sizes > 0)
-            missing = np.union1d(missing, np.flatnonzero(is_far))
+        if self.problems or len(self._far):
+            # Another unit may be false as well: one that says of a message that it is delivered.
+            missing = self._not_waiting()
         found = []
         for number in missing.tolist():
             try:
@@ -156,6 +157,12 @@ class Loading:
             self.problems.append("what waits was read from the timer topic instead")
         self.is_whole = self.is_whole and not found and len(missing) <= _READ_MAX
 
+    def _not_waiting(self) -> Int64s:
+        """Return the numbers of the entries that do not wait as far as is known."""
+        waiting = self.rows["log_offset"].astype(np.int64)
+        is_other = ~np.isin(self._entries.log_offsets, waiting)
+        return np.flatnonzero(is_other & (self._entries.sizes > 0))
+
     def slots(self) -> Structs:
         """Return the slots of the chains that a broker would find now; none if it may find no end."""
         if not self.is_linked:
@@ -164,13 +171,10 @@ class Loading:
 
     def all_rows(self) -> Structs:
         """Return a unit for each record below the saved offset, in their order: what does not wait is in a second that is over."""
-        entries, over_ms = self._entries, self._check.read_ms - SECOND_MS
-        is_done = (entries.sizes > 0) & ~np.isin(
-            entries.log_offsets, self.rows["log_offset"].astype(np.int64)
-        )
-        done = np.zeros((int(is_done.sum()), len(TimerUnit._fields)), np.int64)
+        numbers, over_ms = self._not_waiting(), self._check.read_ms - SECOND_MS
+        done = np.zeros((len(numbers), len(TimerUnit._fields)), np.int64)
         done[:] = (over_ms, 0, 0, 1, over_ms, 0)
-        done[:, 1], done[:, 2] = entries.log_offsets[is_done], entries.sizes[is_done]
+        done[:, 1], done[:, 2] = self._entries.log_offsets[numbers], self._entries.sizes[numbers]
         found = self.rows
         if over_ms >= 0:
             found = np.concatenate((found, rows_of(done)), dtype=found.dtype)

@@ -263,17 +263,18 @@ class TimerLog:
 
     def _write_file(self, base: int, data: bytes, position: int) -> None:
         path = self._path(base)
-        is_new = not self._files.exists(path)
-        if is_new:
-            self._make(path)
+        if base not in self._bases:
+            if not self._files.exists(path):
+                self._make(path)
+            # Also after a failure to make the name durable.
+            self._files.sync_folder(self._folder)
+            self._bases.append(base)
         file = self._files.open(path, writable=True)
         try:
             file.pwrite(data, position)
             file.sync()
         finally:
             file.close()
-        if base not in self._bases:
-            self._bases.append(base)
 
     def _make(self, path: Path) -> None:
         """Create a file of zeros without blocks; it appears with its whole length."""
@@ -288,7 +289,6 @@ class TimerLog:
         finally:
             file.close()
         self._files.rename(fresh, path)
-        self._files.sync_folder(self._folder)
 
 
 def _nothing(damage: str) -> LogUnits:

@@ -72,6 +72,11 @@ class TimerQueue:
         return inside < self.offset < high
 
 
+def may_roll(timer: Timer, since_ms: int) -> bool:
+    """Return whether a message that was put at a time is put again on the way."""
+    return timer.out_ms - since_ms >= _WINDOW_MS - SECOND_MS
+
+
 def entry_of(message: StoredMessage, timer: Timer, now_ms: int) -> WaitingTimer:
     """Return the entry of a message that is taken in now."""
     enqueue_ms = now_ms // SECOND_MS * SECOND_MS

@@ -38,6 +38,8 @@ from penstock_messaging.timers.wheel_file import SLOTS, WheelFile
 
 __all__ = ["SIZES", "TimerFiles", "TimerSizes", "TimerState", "TimerUnit"]
 
+# How many units are turned into objects at once.
+_ROWS_AT_ONCE = 1 << 14
 # A time that is further ahead than that was not read from a clock.
 _AHEAD_MS_MAX = 7 * 24 * 3600 * SECOND_MS
 
@@ -77,9 +79,11 @@ class TimerState:
 
     def units(self) -> Iterator[TimerUnit]:
         """Yield what waits."""
-        for slot_ms, row in zip(slots_ms(self.rows).tolist(), self.rows, strict=True):
-            _, _, kind, enqueue_ms, _, log_offset, size, topic_hash, _ = row.item()
-            yield TimerUnit(slot_ms, log_offset, size, kind, enqueue_ms, topic_hash)
+        for start in range(0, len(self.rows), _ROWS_AT_ONCE):
+            rows = self.rows[start : start + _ROWS_AT_ONCE]
+            names = ("log_offset", "size", "kind", "enqueue_ms", "topic_hash")
+            columns = [slots_ms(rows).tolist(), *(rows[name].tolist() for name in names)]
+            yield from map(TimerUnit._make, zip(*columns, strict=True))
 
 
 class TimerFiles:
@@ -174,7 +178,7 @@ class TimerFiles:
 
         The wheel comes first: a slot that named a unit that is gone would lead a broker through zeros.
         """
-        slots = slots_of(slots_ms(rows), positions, rows)
+        slots = slots_of(slots_ms(rows), positions, rows["kind"])
         changed = self._wheel.differing(slots, self._check.read_ms // SECOND_MS)
         if changed is None:
             if len(slots):
@@ -208,7 +212,7 @@ class TimerFiles:
             link(seconds, positions, units, slots)
             self._log.overwrite(positions, units)
         else:
-            slots = slots_of(seconds, positions, units)
+            slots = slots_of(seconds, positions, units["kind"])
         self._wheel.replace(slots[slots["second"] >= self._check.read_ms // SECOND_MS])
         self._log.remove(old)
         self._last = self._newest

@@ -36,13 +36,13 @@ class TimerUnit(NamedTuple):
     topic_hash: int
 
 
-class Matched(NamedTuple):
+class MatchedUnits(NamedTuple):
     """How units match the entries of the topic.
 
     Attributes:
         is_true: which units are of a record that is there.
         is_old: which units are of a record that retention has deleted.
-        kept: how many of the first units are left when those that a crash has left at the end are cut off.
+        kept: how many units there are up to the last true one; those after it are cut off.
         missing: the numbers of the entries that have no unit.
     """
 
@@ -52,7 +52,7 @@ class Matched(NamedTuple):
     missing: Int64s
 
 
-def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matched:
+def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> MatchedUnits:
     """Compare units with the entries of the topic's queue below the saved offset.
 
     Args:
@@ -73,11 +73,12 @@ def match(units: Structs, entries: QueueEntries, next_log_offset: int) -> Matche
     else:
         is_true, first = np.zeros(len(units), bool), next_log_offset
     is_old = (offsets >= 0) & (offsets < first)
-    believed = np.flatnonzero(is_true | is_old)
+    # A torn unit at the end may look like one of an old record; and a real one there tells nothing any more.
+    believed = np.flatnonzero(is_true)
     kept = int(believed[-1]) + 1 if len(believed) else 0
     has_unit = np.zeros(len(known), bool)
     has_unit[near[is_true & ((units["kind"] & CLOSES) == 0)]] = True
-    return Matched(is_true, is_old, kept, np.sort(known[~has_unit]))
+    return MatchedUnits(is_true, is_old, kept, np.sort(known[~has_unit]))
 
 
 def rows_of(fields: list[TimerUnit] | Int64s) -> Structs:

@@ -5,7 +5,7 @@ second, from its end. Penstock begins another one at a close, for what is left o
 no chain has a loop.
 """
 
-from penstock.format.arrays import Bools, Int64s, Structs, np
+from penstock.format.arrays import Bools, Int32s, Int64s, Structs, np
 from penstock_messaging.timers.wheel_file import NO_UNIT, SLOT
 
 SECOND_MS = 1000
@@ -21,13 +21,15 @@ def slots_ms(units: Structs) -> Int64s:
     return found // SECOND_MS * SECOND_MS
 
 
-def members(seconds: Int64s, positions: Int64s, units: Structs, begin: int) -> tuple[Int64s, bool]:
+def members(
+    seconds: Int64s, positions: Int64s, previous: Int64s, begin: int
+) -> tuple[Int64s, bool]:
     """Return which of some units are in the last chains of their seconds, by second and position.
 
     Args:
         seconds: of the units.
         positions: of the units.
-        units: all units of these seconds.
+        previous: what each unit names; all units of these seconds must be there.
         begin: the timer log's begin; a unit that names one before it is the first one that is left.
 
     Returns:
@@ -36,7 +38,7 @@ def members(seconds: Int64s, positions: Int64s, units: Structs, begin: int) -> t
     order = np.lexsort((positions, seconds))
     sorted_seconds, at = seconds[order], positions[order]
     is_first = firsts(sorted_seconds)
-    previous = units["previous"][order].astype(np.int64)
+    previous = previous[order]
     is_start = (previous == NO_UNIT) | ((previous >= 0) & (previous < begin))
     before = np.concatenate((np.array([NO_UNIT], np.int64), at[:-1]))
     is_linked = ~is_first & (previous == before)
@@ -57,34 +59,38 @@ def link(seconds: Int64s, positions: Int64s, units: Structs, slots: Structs) -> 
 
     Args:
         seconds: of the units.
-        positions: of the units; ascending.
+        positions: of the units.
         units: the units.
         slots: of the distinct seconds, ascending, as they are before.
     """
+    units["previous"] = _linked(seconds, positions, units["kind"], slots)
+
+
+def slots_of(seconds: Int64s, positions: Int64s, kinds: Int32s) -> Structs:
+    """Return the slots of chains that consist of units with these positions and kinds, by second."""
+    slots = empty_slots(seconds)
+    _linked(seconds, positions, kinds, slots)
+    return slots
+
+
+def _linked(seconds: Int64s, positions: Int64s, kinds: Int32s, slots: Structs) -> Int64s:
+    """Change slots to those after units were appended; return what each unit names."""
     order = np.lexsort((positions, seconds))
-    at, is_first = positions[order], firsts(seconds[order])
+    found = np.empty(len(order), np.int64)
     if len(order) == 0:
-        return
+        return found
+    at, is_first = positions[order], firsts(seconds[order])
     previous = np.empty(len(order), np.int64)
     previous[1:] = at[:-1]
     previous[is_first] = slots["last"]
-    units["previous"][order] = previous
-    is_last = np.append(is_first[1:], True)
+    found[order] = previous
     is_new = slots["first"] == NO_UNIT
     slots["first"][is_new] = at[is_first][is_new]
-    slots["last"] = at[is_last]
-    weight = np.where((units["kind"][order] & CANCELS) != 0, -1, 1)
-    group = np.cumsum(is_first) - 1
-    counts = np.bincount(group, weight).astype(np.int64)
+    slots["last"] = at[np.append(is_first[1:], True)]
+    weight = np.where((kinds[order] & CANCELS) != 0, -1, 1)
+    counts = np.bincount(np.cumsum(is_first) - 1, weight).astype(np.int64)
     slots["count"] = np.clip(slots["count"] + counts, -(1 << 31), (1 << 31) - 1)
-
-
-def slots_of(seconds: Int64s, positions: Int64s, units: Structs) -> Structs:
-    """Return the slots of chains that consist of these units, by second."""
-    slots = empty_slots(seconds)
-    # Linked in a copy: the units themselves stay as they are.
-    link(seconds, positions, units.copy(), slots)
-    return slots
+    return found
 
 
 def empty_slots(seconds: Int64s) -> Structs:

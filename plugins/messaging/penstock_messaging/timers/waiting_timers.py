@@ -81,6 +81,15 @@ class WaitingTimers:
         second = slot_ms // SECOND_MS
         return list(_entries(second, self._slots.get(second, array("q"))))
 
+    def with_offset(self, log_offset: int) -> WaitingTimer | None:
+        """Return the entry of the record at a log offset; looks at all of them."""
+        for second, slot in self._slots.items():
+            if log_offset in slot:
+                for entry in _entries(second, slot):
+                    if entry.log_offset == log_offset:
+                        return entry
+        return None
+
     def remove(self, entry: WaitingTimer) -> bool:
         """Remove an entry; return whether there was one with its second and its log offset."""
         slot = self._slots.get(entry.slot_ms // SECOND_MS, array("q"))

@@ -14,10 +14,11 @@ Not thread-safe; one process writes.
 """
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.files import File, Files
-from penstock.format.arrays import RowType, Structs, np
+from penstock.format.arrays import Bools, Int64s, RowType, Structs, np
 
 SLOTS = 1_209_600
 SLOT = RowType(
@@ -49,13 +50,21 @@ class WheelFile:
         file = self._opened(writable=False)
         if file is None:
             return
+        seconds = slots["second"].astype(np.int64)
         with contextlib.closing(file):
-            seconds = slots["second"].astype(np.int64)
-            for number, index in enumerate((seconds % self.slots).tolist()):
-                data = file.pread(SLOT_BYTES, index * SLOT_BYTES)
+            for chosen, at in self._runs(seconds):
+                data = file.pread(len(chosen) * SLOT_BYTES, at * SLOT_BYTES)
                 found = np.frombuffer(data, SLOT.dtype)
-                if found["second"][0] == seconds[number]:
-                    slots[number] = found[0]
+                is_used = found["second"] == seconds[chosen]
+                slots[chosen[is_used]] = found[is_used]
+
+    def _runs(self, seconds: Int64s) -> Iterator[tuple[Int64s, int]]:
+        """Yield the numbers of slots that are next to each other in the file, and where the first of them is."""
+        index = seconds % self.slots
+        order = np.argsort(index, kind="stable")
+        ends = np.flatnonzero(np.diff(index[order]) != 1) + 1
+        for run in np.split(order, ends) if len(order) else ():
+            yield run, int(index[run[0]])
 
     def differing(self, slots: Structs, from_second: int) -> Structs | None:
         """Return what must be written so that the file has these slots, and no other one from a second on.
@@ -65,22 +74,25 @@ class WheelFile:
         file = self._opened(writable=False)
         if file is None:
             return None
-        wanted = {second: number for number, second in enumerate(slots["second"].tolist())}
+        seconds = slots["second"].astype(np.int64)
+        index = seconds % self.slots
         is_right = np.zeros(len(slots), bool)
         others = []
         with contextlib.closing(file):
             for start in range(0, self.slots, _PART):
                 count = min(_PART, self.slots - start)
                 part = np.frombuffer(file.pread(count * SLOT_BYTES, start * SLOT_BYTES), SLOT.dtype)
-                for at in np.flatnonzero(part["second"] >= from_second).tolist():
-                    second = int(part["second"][at])
-                    number = wanted.get(second)
-                    if number is not None and second % self.slots == start + at:
-                        is_right[number] = part[at] == slots[number]
-                    elif second % self.slots == start + at:
-                        others.append(second)
-        blank = np.zeros(len(others), SLOT.dtype)
-        blank["second"] = others
+                here = np.flatnonzero((index >= start) & (index < start + count))
+                is_right[here] = _same(part[index[here] - start], slots[here])
+                found = part["second"].astype(np.int64)
+                # A slot of zeros is of no second.
+                is_used = (found >= max(from_second, 1)) & (
+                    found % self.slots == start + np.arange(count)
+                )
+                others.append(found[is_used])
+        unwanted = np.setdiff1d(np.concatenate(others), seconds)
+        blank = np.zeros(len(unwanted), SLOT.dtype)
+        blank["second"] = unwanted
         blank["first"] = blank["last"] = NO_UNIT
         return np.concatenate((slots[~is_right], blank), dtype=SLOT.dtype)
 
@@ -113,11 +125,10 @@ class WheelFile:
             self.replace(np.empty(0, SLOT.dtype))
 
     def _write(self, file: File, slots: Structs) -> None:
-        index = slots["second"].astype(np.int64) % self.slots
-        for number, at in enumerate(index.tolist()):
-            row = slots[number]
-            data = bytes(SLOT_BYTES) if row["last"] == NO_UNIT else row.tobytes()
-            file.pwrite(data, at * SLOT_BYTES)
+        rows = slots.copy()
+        rows[rows["last"] == NO_UNIT] = np.zeros(1, SLOT.dtype)
+        for chosen, at in self._runs(slots["second"].astype(np.int64)):
+            file.pwrite(rows[chosen].tobytes(), at * SLOT_BYTES)
 
     def _opened(self, *, writable: bool) -> File | None:
         """Return the file, open; None if there is none with the right length."""
@@ -128,3 +139,12 @@ class WheelFile:
             return file
         file.close()
         return None
+
+
+def _same(some: Structs, others: Structs) -> Bools:
+    """Return which of two columns of slots are equal in all bytes."""
+    bytes_of = [
+        np.ascontiguousarray(each).view(np.uint8).reshape(-1, SLOT_BYTES) for each in (some, others)
+    ]
+    equal: Bools = (bytes_of[0] == bytes_of[1]).all(axis=1)
+    return equal
