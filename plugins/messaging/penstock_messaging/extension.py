@@ -502,9 +502,9 @@ class MessagingExtension(Extension):
         """Implement `Store.prepare`."""
         from penstock_messaging.prepared.half_message import refuse_delays  # noqa: PLC0415 - see the module
 
-        refuse_delays(message)
         plain = self.configuration.routed(message)
         self.store.check(plain)
+        refuse_delays(plain)
         half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper(), wait=wait)
         self.checking.expect(half)
         return self._held(half)

@@ -182,6 +182,17 @@ def test_a_message_in_a_block_is_not_asked_about(shop: Shop) -> None:
     assert shop.bodies() == [b"1"]
 
 
+def test_an_answer_that_comes_after_a_block_has_begun_is_not_used(shop: Shop) -> None:
+    def begin(prepared: Prepared) -> str:
+        shop.store.prepared()[0].__enter__()
+        return "rollback"
+
+    shop.answers = {b"1": begin}
+    shop.prepare(b"1")
+    shop.run(IMMUNITY_MS)
+    assert shop.open_bodies() == [b"1"]
+
+
 def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(shop: Shop) -> None:
     copy, text = half_message(Message("orders", b"1"), "shop", "id")
     shop.store.put_copies([(copy, text.replace(b"orders", b"or/ers"))])

@@ -237,6 +237,24 @@ def test_after_an_interrupt_within_a_commit_nothing_is_stored_a_second_time(shop
     assert (shop.bodies(), shop.open_bodies()) == ([b"x"], [])
 
 
+def test_a_message_whose_prepare_was_interrupted_is_found_by_the_next_opening(shop: Shop) -> None:
+    """Progress went beyond it at the close, so that nobody was asked about it, also not by a broker."""
+    shop.prepare(b"1").commit()
+    put = shop.store.put_copies
+
+    def interrupted(*given: Any) -> Any:
+        put(*given)
+        raise KeyboardInterrupt
+
+    shop.store.put_copies = interrupted  # type: ignore[assignment,method-assign] # as Ctrl-C at the end of the call
+    with pytest.raises(KeyboardInterrupt):
+        shop.prepare(b"2")
+    shop.store.put_copies = put  # type: ignore[method-assign] # as above
+    shop.prepare(b"3").rollback()
+    shop.close()
+    assert shop.open_bodies() == [b"2"]
+
+
 def test_a_commit_waits_as_a_put_does(shop: Shop) -> None:
     assert shop.prepare().commit().durability is Durability.ACCEPTED
     shop.close()

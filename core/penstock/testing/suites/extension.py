@@ -116,7 +116,9 @@ class ExtensionContract(ContractSuite):
             assert callable(getattr(Store, name)), name
             assert callable(getattr(strategy, name)), name
 
-    @pytest.mark.parametrize("call", ["check_put", "rewrite", "attach", "detach", "stats"])
+    @pytest.mark.parametrize(
+        "call", ["check_put", "rewrite", "attach", "detach", "summary", "stats"]
+    )
     def test_it_has_the_methods_of_the_contract(self, strategy: type[Extension], call: str) -> None:
         """No method of the contract is replaced by something that cannot be called."""
         assert callable(getattr(strategy, call))

@@ -171,8 +171,9 @@ class Checking:
             self._halves.check_again(half)
             self._checks += 1
             outcome = self._answer(callback, half)
-            if outcome is not None:
-                self._halves.finish(half, outcome, wait=False)
+            with self._halves.guard:
+                if outcome is not None and not half.in_block:
+                    self._halves.finish(half, outcome, wait=False)
         except PreparedFinishedError:
             # The program was faster; or the check-back has finished it by itself.
             return

@@ -78,6 +78,8 @@ class OpenHalves:
         self.guard = threading.RLock()
         # By queue offset, which grows: the first one is the oldest copy.
         self._open: dict[int, OpenHalf] = {}
+        # The end of the queue before a half message that is being put.
+        self._floor: int | None = None
         self._saved = (0, 0)
         self.counts = {COMMITTED: 0, ROLLED_BACK: 0, DISCARDED: 0}
 
@@ -138,12 +140,13 @@ class OpenHalves:
 
     def _save(self, store: OpenStore) -> None:
         with self.guard:
-            half = next(iter(self._open), store.max_offset(HALF_TOPIC))
-            if self._open and half <= self._saved[0]:
+            end = store.max_offset(HALF_TOPIC)
+            half = min(next(iter(self._open), end), end if self._floor is None else self._floor)
+            if half < end and half <= self._saved[0]:
                 return
             done = (
                 removals_done(store, self._saved[1], half)
-                if self._open
+                if half < end
                 else store.max_offset(OP_TOPIC)
             )
         if (half, done) == self._saved:
@@ -185,11 +188,23 @@ class OpenHalves:
         self._ensure(HALF_TOPIC)
         self._ensure(OP_TOPIC)
         with self.guard:
-            (receipt,) = store.put_copies([(copy, text)])
-            half = half_of(store.at(receipt.log_offset))
-            self._open[half.offset] = half
+            half = self._put_half(store, copy, text)
         if wait:
             store.flush()
+        return half
+
+    def _put_half(self, store: OpenStore, copy: Message, text: bytes) -> OpenHalf:
+        """Append a half message; after an interrupt within, progress does not go beyond it, so the next opening finds it."""
+        floor = self._floor
+        self._floor = store.max_offset(HALF_TOPIC) if floor is None else floor
+        try:
+            (receipt,) = store.put_copies([(copy, text)])
+            half = half_of(store.at(receipt.log_offset))
+        except (PenstockError, OSError):
+            self._floor = floor
+            raise
+        self._open[half.offset] = half
+        self._floor = floor
         return half
 
     def finish(self, half: OpenHalf, outcome: str, *, wait: bool) -> Receipt | None:
