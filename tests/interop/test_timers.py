@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.interop.brokers import Broker, sent
 from tests.interop.javastore import SMALL_GEOMETRY
+from tests.interop.takeover import opened
 from tests.interop.timers import (
     HOUR_MS,
     QUEUE,
@@ -231,6 +232,26 @@ def test_a_broker_of_4_9_leaves_what_waits(
             b"1",
             b"2",
         ]
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_what_waits_in_a_brokers_directory_is_listed(
+    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    broker = make_broker(version)
+    broker.start(tmp_path, SETTINGS)
+    broker.create(TOPIC, 2)
+    now_ms = int(time.time() * 1000)
+    due_ms = [now_ms + HOUR_MS + 777 * number for number in range(25)]
+    broker.send(*(timer(str(due), due) for due in due_ms))
+    time.sleep(SAVED_S)
+    with opened(tmp_path, read_only=True) as store:
+        assert [each.due_ms for each in store.delayed()] == due_ms, "while the broker runs"
+    broker.stop()
+    with opened(tmp_path, read_only=True) as store:
+        check_units(store, tmp_path)
+        found = [(each.due_ms, store.get(each.message_id).body) for each in store.delayed()]
+        assert found == [(due, b"%d" % due) for due in due_ms]
 
 
 def check_units(store: Store, root: Path) -> None:

@@ -249,6 +249,19 @@ def test_after_a_kill_at_most_what_was_delivered_since_the_last_save_comes_again
     assert len(bodies) <= 10 + 2
 
 
+def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
+    """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
+    for number, delay_ms in enumerate((1050, 2020, 2040)):
+        shop.put(b"%d" % number, delay_ms)
+    for _ in range(500):
+        shop.run(after_ms=10)
+    shop.kill()
+    shop.open()
+    if WORKER in shop.workers.by_name:
+        shop.run(after_ms=5000)
+    assert shop.bodies() == [b"0", b"1", b"2"]
+
+
 def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerShop) -> None:
     shop.put(b"x", 5000)
     shop.kill()

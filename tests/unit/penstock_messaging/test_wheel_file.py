@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.files import Files
 from penstock.format.arrays import Structs
+from penstock.testing.faults import FaultyFiles
 from penstock_messaging.timers.unit_chains import empty_slots
 from penstock_messaging.timers.wheel_file import NO_UNIT, SLOT_BYTES, WheelFile
 
@@ -59,3 +61,15 @@ def test_a_file_of_another_length_is_replaced(tmp_path: Path) -> None:
     assert wheel.differing(slots(1), 0).tolist() == []  # type: ignore[union-attr]  # there is a file
     wheel.clear()
     assert (tmp_path / "timerwheel").read_bytes() == bytes(SLOTS * SLOT_BYTES)
+
+
+def test_a_name_that_was_not_made_durable_is_made_so_by_the_next_write(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    wheel = WheelFile(files, tmp_path, SLOTS)
+    files.plan.fail("sync_folder", times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        wheel.write(slots(1))
+    before = files.plan.counts["sync_folder"]
+    for _ in range(3):
+        wheel.write(slots(1))
+    assert files.plan.counts["sync_folder"] == before + 1

@@ -532,7 +532,10 @@ class TimerDelivery:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
         else:
             self._files.save(read_ms, self._queue.offset)
-        self.read_ms, self._changed_ms = read_ms, _NEVER
+        # Until a second is over, the files say of all that is delivered in it that it waits: they are written again then.
+        is_open = not is_last and read_ms <= self._opened_ms
+        self.read_ms = read_ms
+        self._changed_ms = self._clock.monotonic_ms() if is_open else _NEVER
         self._gone.clear()
 
     def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:

@@ -44,6 +44,8 @@ class WheelFile:
         self._files = files
         self._path = root / "timerwheel"
         self.slots = slots
+        # Whether the file's name is known to be durable; false after a failure to make it so.
+        self._is_named = True
 
     def read(self, slots: Structs) -> None:
         """Set the fields of slots, whose seconds are given, to those in the file; slots that are empty there have no unit."""
@@ -105,6 +107,7 @@ class WheelFile:
         with contextlib.closing(file):
             self._write(file, slots)
             file.sync()
+        self._name()
 
     def replace(self, slots: Structs) -> None:
         """Replace the file, durably, by one that has only these slots."""
@@ -116,8 +119,14 @@ class WheelFile:
             file.resize(self.slots * SLOT_BYTES)
             self._write(file, slots)
             file.sync_all()
+        self._is_named = False
         self._files.rename(fresh, self._path)
-        self._files.sync_folder(self._path.parent)
+        self._name()
+
+    def _name(self) -> None:
+        if not self._is_named:
+            self._files.sync_folder(self._path.parent)
+            self._is_named = True
 
     def clear(self) -> None:
         """Empty all slots, durably; does nothing if there is no file."""
