@@ -16,8 +16,7 @@ from penstock.format.names import QUEUE_MAX
     "put",
     epilog=examples(
         "penstock put data orders 'a new order' --tag created --key A-17",
-        "penstock put data reminders 'pay order 17' --delay 90s",
-        "echo 'a reminder' | penstock put data orders - --deliver-at '2026-12-01 09:00Z' --json",
+        "echo 'pay order 17' | penstock put data reminders - --delay 90s --json",
     ),
 )
 @click.argument("path", type=click.Path())
