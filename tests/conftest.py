@@ -54,8 +54,17 @@ def examples(count: int) -> int:
 
 
 # Explorations of many states that are alike: CI goes through all of them, `make test` through a third, the same each time.
-EXHAUSTIVE = os.environ.get("PENSTOCK_EXHAUSTIVE") == "1"
+EXHAUSTIVE = os.environ.get("PENSTOCK_EXHAUSTIVE") in ("1", "all")
+# What takes more than a gate has time for: PENSTOCK_EXHAUSTIVE=all goes through that as well.
+WHOLE = os.environ.get("PENSTOCK_EXHAUSTIVE") == "all"
 _OF_SO_MANY = 3
+_KILLS_IN_CI, _KILLS_IN_TESTS = 4, 12
+
+
+def kills(count: int) -> int:
+    """Return how often a process is killed: PENSTOCK_KILLS; else `count` with PENSTOCK_EXHAUSTIVE=all, a fourth in CI, or a twelfth."""
+    share = 1 if WHOLE else _KILLS_IN_CI if EXHAUSTIVE else _KILLS_IN_TESTS
+    return int(os.environ.get("PENSTOCK_KILLS") or count // share)
 
 
 def explored(count: int, *, least: int = 1) -> int:

@@ -296,9 +296,11 @@ def run(folder: Path, kills: int, seed: int) -> None:
     try:
         runner.start(["writer"])
         runner.wait_for("the writer begins to put", lambda: "put" in runner.seen)
-        for group in GROUPS:
+        for group, rules in GROUPS.items():
             for _ in range(READERS):
-                runner.start(["reader", group, runner.chance.choice(STYLES)])
+                # The only style that seeks.
+                style = "batches" if rules.moved else runner.chance.choice(STYLES)
+                runner.start(["reader", group, style])
         count = 1 + READERS * len(GROUPS)
         runner.wait_for("all members join", lambda: len(runner.joined) == count)
         while runner.done < kills:

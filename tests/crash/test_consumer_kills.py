@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import EXHAUSTIVE
+from tests.conftest import EXHAUSTIVE, WHOLE
 from tests.crash.consumer_checks import Stored, Story, figures, problems, stored_twice
 from tests.crash.consumer_processes import FLEETING, GROUPS, MOVED, TOPIC, number_of, topics_of
 from tests.crash.consumer_trace import TraceReader
@@ -25,7 +25,7 @@ from penstock import Store
 ROOT = Path(__file__).parents[2]
 # Kills, stops and forks of a run, and how many runs: `PENSTOCK_KILLS=1000` for a night, `PENSTOCK_SEED` to repeat a schedule.
 KILLS = int(os.environ.get("PENSTOCK_KILLS") or (100 if EXHAUSTIVE else 20))
-RUNS = 2 if EXHAUSTIVE else 1
+RUNS = 2 if WHOLE else 1
 _SHOWN_MAX = 20
 
 

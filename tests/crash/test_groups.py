@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from tests.conftest import EXHAUSTIVE, explored
+from tests.conftest import EXHAUSTIVE, WHOLE, explored
 from tests.crash.group_story import GroupStory, Moment, wrong_after
 
 from penstock.testing.disk import SimulatedDisk
@@ -19,13 +19,13 @@ def crashed(moment: Moment, survival: Survival, seed: str) -> SimulatedDisk:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
     chance = Random(seed)
-    # Each moment is crashed in one way; with PENSTOCK_EXHAUSTIVE=1 in all.
+    # Each moment is crashed in one way; with PENSTOCK_EXHAUSTIVE=all in all.
     moments = problems = 0
     found = []
     for moment in GroupStory(seed).play(STEPS):
         if chance.random() > 1 / explored(3) and not EXHAUSTIVE:
             continue
-        for survival in tuple(Survival) if EXHAUSTIVE else [chance.choice(tuple(Survival))]:
+        for survival in tuple(Survival) if WHOLE else [chance.choice(tuple(Survival))]:
             moments += 1
             disk = crashed(moment, survival, f"{seed} {moments}")
             killed = survival is Survival.PROCESS

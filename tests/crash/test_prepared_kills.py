@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import EXHAUSTIVE, SMALL
+from tests.conftest import SMALL, kills
 from tests.faults.children import environment
 
 import penstock
@@ -24,7 +24,7 @@ from penstock.contracts import Prepared
 from penstock.errors import PreparedFinishedError
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("PENSTOCK_KILLS") or (200 if EXHAUSTIVE else 20))
+KILLS = kills(200)
 THREADS = 3
 LIMIT_S = 60
 SETTINGS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.conftest import EXHAUSTIVE
+from tests.conftest import kills
 from tests.crash.transaction_mover import GROUP, SOURCE, TARGETS, TOGETHER
 from tests.faults.children import environment
 
@@ -19,7 +19,7 @@ from penstock import Store
 
 ROOT = Path(__file__).parents[2]
 # `PENSTOCK_SEED` repeats a schedule, as far as a machine's timing repeats.
-KILLS = int(os.environ.get("PENSTOCK_KILLS") or (200 if EXHAUSTIVE else 20))
+KILLS = kills(200)
 _WAIT_S = 0.15
 Input = tuple[int, int]
 

@@ -10,13 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import EXHAUSTIVE
+from tests.conftest import kills
 
 import penstock
 from penstock.contracts import Prepared
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "outbox" / "outbox.py"
-KILLS = 200 if EXHAUSTIVE else 12
+KILLS = kills(120)
 LIMIT_S = 60
 AT_ONCE: dict[str, Any] = {"extensions.messaging.check_immunity_ms": 0}
 

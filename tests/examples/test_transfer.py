@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.conftest import EXHAUSTIVE
+from tests.conftest import kills
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transfer" / "transfer.py"
-KILLS = 100 if EXHAUSTIVE else 8
+KILLS = kills(100)
 NAMES = ("anna", "ben", "carl")
 _WAIT_S = 0.1
 
