@@ -37,11 +37,8 @@ class BatchTransaction:
 
     def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
         """See `Transaction.put`."""
-        message = Message(topic, body, **options)
-        with self._lock:
-            if not self._is_open:
-                raise TransactionEndedError("put")
-            self._batch.add(message)
+        # Within the block, the batch's own function has taken the place of this one.
+        raise TransactionEndedError("put")
 
     def put_many(self, messages: Iterable[Message]) -> None:
         """See `Transaction.put_many`."""
@@ -69,6 +66,7 @@ class BatchTransaction:
             if self._is_open or self._has_ended:
                 raise TransactionEndedError("with")
             self._is_open = True
+            self.put = self._batch.put  # type: ignore[method-assign] # a call between would take as long as the put
         return self
 
     def __exit__(
@@ -79,6 +77,8 @@ class BatchTransaction:
     ) -> None:
         with self._lock:
             self._is_open, self._has_ended = False, True
+            self.__dict__.pop("put", None)
+            self._batch.end()
             held, self._held = self._held, None
             if kind is not None:
                 if held is not None:
