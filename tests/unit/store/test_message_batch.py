@@ -160,8 +160,9 @@ def test_a_closed_store_takes_no_batch(store: Store) -> None:
 
 
 def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
+    odd: Any = bytearray(b"3")
     made = [
-        Message("t", b"1"), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", bytearray(b"3")),
+        Message("t", b"1"), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd),
         Message("t", b"4", properties={"p": "v"}, born_time_ms=5), Message("t", b"5", born_host="10.0.0.1:9"),
         Message("t", b"6", delay_level=2), Message("t", b"7", delay_ms=60_000), Message("t", b"8", queue=None),
         Message("t", b"9", deliver_at=1_700_000_060_000), Message("t", b"10", partition_key="k"),

@@ -75,15 +75,22 @@ class BatchTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._lock:
-            self._is_open, self._has_ended = False, True
+        try:
+            with self._lock:
+                self._end(kind is None)
+        finally:
+            # An interrupt may have come before `_end`: what nothing holds any more is given back.
+            self._is_open, self._has_ended, self._held = False, True, None
             self.__dict__.pop("put", None)
-            self._batch.end()
-            held, self._held = self._held, None
-            if kind is not None:
-                if held is not None:
-                    held.give_back()
-            elif held is not None:
-                self._receipts = self._deciding().commit(self._batch, held)
-            elif len(self._batch):
-                self._receipts = self._batch.append()
+
+    def _end(self, is_done: bool) -> None:
+        self._is_open, self._has_ended = False, True
+        self._batch.end()
+        held, self._held = self._held, None
+        if not is_done:
+            if held is not None:
+                held.give_back()
+        elif held is not None:
+            self._receipts = self._deciding().commit(self._batch, held)
+        elif len(self._batch):
+            self._receipts = self._batch.append()
