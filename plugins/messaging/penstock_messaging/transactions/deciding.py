@@ -184,13 +184,15 @@ class Deciding:
             QueueAcks(group, each.topic, each.queue, *each.turn, _as_ranges(each.offsets))
             for group, each in held.acks()
         )
+        # Before anything is written: it is refused in a forked child, and if the store is closed.
+        log_end = batch.log_end
         try:
             with self._lock:
                 file = self._open_file()
                 if not file.is_open or file.is_full:
                     file.replace(self._kept())
                 self._last_id = (self._last_id or self._first_id()) + 1
-                made.decision = AckDecision(self._last_id, batch.log_end, acks)
+                made.decision = AckDecision(self._last_id, log_end, acks)
                 self._open[self._last_id] = made
             file.append(made.decision)
         except OSError as error:
