@@ -339,7 +339,6 @@ class Batch:
     def fit(self, start: int, room: int) -> tuple[int, int]: ...
     def sizes(self, start: int, stop: int) -> Sequence[int]: ...
     def set_born_time(self) -> None: ...
-    def add_plain(self, message: Message, room: int) -> bool: ...
     def shorten(self, count: int) -> None: ...
     def stamp(
         self,
@@ -539,6 +538,31 @@ class Producer:
         delay_ms: int = 0,
         deliver_at: float | datetime | None = None,
     ) -> Receipt: ...
+
+class BatchProducer:
+    _waits: bool
+    def _produce_into(self, batch: Batch, appender: Appender, room: int) -> None: ...
+    def _hold(self) -> None: ...
+    def _release(self) -> None: ...
+    def add(self, message: Message) -> None: ...
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue: int | None = 0,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait: bool = True,
+        born_time_ms: int | None = None,
+        born_host: str | None = None,
+        partition_key: str | None = None,
+        delay_ms: int = 0,
+        deliver_at: float | datetime | None = None,
+    ) -> None: ...
 
 def store_records(
     memory: memoryview, position: int, data: _Buffer, sizes: Sequence[int]

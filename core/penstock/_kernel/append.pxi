@@ -428,6 +428,73 @@ cdef class Producer:
         return receipt
 
 
+cdef class BatchProducer:
+    """A batch that is filled by `put`: see `penstock.store.message_batch`. Safe from any thread if the subclass uses `_hold`."""
+
+    cdef Batch batch
+    cdef Appender appender
+    cdef int64_t room
+    cdef Py_ssize_t holds
+    # Whether a message requests to wait until it is durable.
+    cdef public bint _waits
+
+    def _produce_into(self, Batch batch not None, Appender appender not None, int64_t room):
+        """Put into a batch, up to `room` bytes of records, while the appender takes messages."""
+        self.batch, self.appender, self.room = batch, appender, room
+
+    def _hold(self):
+        """Make `put` call `add`, until `_release` was called as often."""
+        self.holds += 1
+
+    def _release(self):
+        """See `_hold`."""
+        self.holds -= 1
+
+    def add(self, message):
+        """Add a message that `put` does not add by itself, or refuse it."""
+        raise NotImplementedError
+
+    def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
+            born_time_ms=None, born_host=None, partition_key=None, delay_ms=0, deliver_at=None):
+        """Add a message that is born now; see `Message` for the arguments. If this raises, nothing was added."""
+        cdef Batch batch = self.batch
+        cdef Appender appender = self.appender
+        cdef RecordEncoder encoder
+        cdef Parts m
+        cdef Span spans[KEYS_MAX]
+        cdef QueueCursor cursor
+        cdef int32_t number
+        if (
+            batch is not None and self.holds == 0 and appender.refusals == 0 and appender.open_page[0]
+            and (wait is True or wait is False) and delay_level is ZERO and queue is not None and partition_key is None and delay_ms is ZERO and deliver_at is None
+            and born_host is None and type(body) is bytes and PyBytes_GET_SIZE(body) < LONG_BYTES
+        ):
+            encoder = batch.encoder
+            m.body = span_of(encoder.body(body))
+            held = encoder.text(&m, spans, tag, keys, properties)
+            m.flag = 0 if flag is ZERO else <int32_t>whole(flag, INT32_MIN, INT32_MAX, "flag")
+            m.sys_flag = m.reconsume = 0
+            m.prepared, m.born_host.n = 0, 0
+            if born_time_ms is None:
+                m.born_ms = encoder.now_ms()
+            else:
+                m.born_ms = whole(born_time_ms, INT64_MIN, INT64_MAX, "born_time_ms")
+            cursor = encoder.cursor(topic, queue)
+            # What was called above may have let another thread run. From here on, none does.
+            if self.holds == 0:
+                number = batch.number_of(cursor)
+                batch.check_free()
+                batch.put(&m, number)
+                if batch.data.n <= self.room:
+                    self._waits = self._waits or wait is True
+                    return
+                batch.shorten(len(batch) - 1)
+        self.add(Message(
+            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level, wait=wait,
+            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at,
+        ))
+
+
 def store_records(memory, int64_t position, data, sizes):
     """Copy complete records into a file's memory; each record's size is written last, so that no partial record is valid.
 

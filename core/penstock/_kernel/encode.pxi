@@ -496,23 +496,6 @@ cdef class Batch:
         """Give messages that have no time of their own, and are added from now on, the present time."""
         self.born_ms = self.encoder.now_ms()
 
-    def add_plain(self, Message message, int64_t room):
-        """Add a message that is born now, unless an extension rewrites it or the batch then has more than `room` bytes.
-
-        Returns whether it was added; raises as `add`.
-        """
-        cdef Py_ssize_t count = len(self)
-        if message is None:
-            raise TypeError("message must be a Message, not None")
-        if message.delay_level is not ZERO or message.queue is None or message.partition_key is not None:
-            return False
-        self.born_ms = self.encoder.now_ms()
-        self.add(message)
-        if self.data.n <= room:
-            return True
-        self.shorten(count)
-        return False
-
     def shorten(self, Py_ssize_t count):
         """Remove the records after the first `count`."""
         cdef Appended *places = <Appended *>self.places.p

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from penstock.contracts.base import WorkWakes
 from penstock.contracts.dispatcher import QueueEntries
+from penstock.contracts.transaction import PutOptions
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
 
@@ -38,7 +39,7 @@ class Recovered(Protocol):
 
 
 class MessageBatch(Protocol):
-    """Messages that are stored together, all or none, also if the machine stops meanwhile. Not thread-safe."""
+    """Messages that are stored together, all or none, also if the machine stops meanwhile. Safe from any thread."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -51,17 +52,23 @@ class MessageBatch(Protocol):
     def log_end(self) -> int:
         """The log offset at which the log ends now: the batch will begin there or after it."""
 
-    def add(self, message: Message) -> None:
-        """Check a message as `put` does, and add it; if this raises, the batch is as before.
+    def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
+        """Check a message as `Store.put` does, and add it; if this raises, the batch is as before.
 
-        Raises `MessageTooLargeError` if the batch would not fit into one segment.
+        Raises `MessageTooLargeError` if the batch would not fit into one segment, `TransactionEndedError` after `end`.
         """
+
+    def add(self, message: Message) -> None:
+        """Like `put`, with the arguments in a message."""
 
     def add_many(self, messages: Iterable[Message]) -> None:
         """Check messages as `put_many` does, and add all of them; if this raises, the batch is as before."""
 
+    def end(self) -> None:
+        """Refuse all further messages."""
+
     def append(self, *, wait: bool | None = None, decision: int | None = None) -> Sequence[Receipt]:
-        """Append all messages as one atomic batch; returns their receipts. The batch cannot be used afterwards.
+        """Append all messages as one atomic batch; returns their receipts. The batch takes no more messages.
 
         Args:
             wait: whether to wait as a put does, under a flush policy that makes puts wait; None if a message requests it.

@@ -122,7 +122,11 @@ def doubtful_tail(
     That is where it begins, and the end. None, too, if the last writer was not Penstock; otherwise as `torn_end`.
     """
     try:
-        if not penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
+        state = Progress(files, root).read()
+        # A copy that did not keep the times of files looks like a store that another program has opened.
+        if not (
+            penstock_wrote_last(files, root, state.lock_mtime_ns) or is_copy(files, root, state)
+        ):
             return None
         found = _after_crash(files, root, log, ranges)
     except (FormatVersionError, OSError):

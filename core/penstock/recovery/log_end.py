@@ -146,7 +146,7 @@ def find_end(
         survivor = following if following < at else None
         return LogEnd(
             offset=first, last_time_ms=last_time_ms, reason=rejected[first].reason,
-            dirty_bytes=at - first, survivor=survivor,
+            dirty_bytes=at - first, survivor=survivor, last=_last_before(log, start, first),
         )  # fmt: skip
     survivor, dirty = _find_survivor(log, at)
     return LogEnd(
@@ -175,6 +175,18 @@ def without_part_of_batch(
         last_time_ms=_last_time_ms(log, start, begin, least_time_ms),
         reason=f"messages that are stored together or not at all begin there, and only {cut} bytes of them are valid",
     )  # fmt: skip
+
+
+def _last_before(log: SegmentedLog, start: int, stop: int) -> tuple[int, int] | None:
+    """Return the last valid record in [start, stop), as in `LogEnd`."""
+    last = None
+    for segment in log.segments:
+        low, high = max(start, segment.base_offset), min(stop, segment.end_offset)
+        if low < high:
+            for records, _, _ in scan_segment(log, segment, low, high, Checks(log.coverage)):
+                if len(records):
+                    last = int(records.log_offsets[-1]), int(records.prepared_offsets[-1])
+    return last
 
 
 def _last_time_ms(log: SegmentedLog, start: int, stop: int, least_ms: int) -> int:

@@ -1,29 +1,32 @@
 """A batch to which messages are added one by one, and that is stored whole or not at all; see `log.atomic_batches`."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from penstock._kernel import Batch
-from penstock.errors import MessageError, MessageTooLargeError
+from penstock._kernel import Batch, BatchProducer
+from penstock.errors import MessageError, MessageTooLargeError, TransactionEndedError
 from penstock.format.record import BLANK_SIZE
 from penstock.message import Message, Receipt
 from penstock.store.engine import Engine
-from penstock.store.put_batch import append_encoded
+from penstock.store.put_batch import append_encoded, prepared_refused
 from penstock.write.copies import add_copy
 from penstock.write.rewriting import is_plain, rewritten
 from penstock.write.validation import check_messages, check_wait, listed
 
 
-class StoreBatch:
-    """Implements `contracts.MessageBatch`. Not thread-safe."""
+class StoreBatch(BatchProducer):
+    """Implements `contracts.MessageBatch`; the kernel has `put`. Safe from any thread."""
 
     def __init__(self, writer: Callable[[], Engine]) -> None:
         """`writer` returns the store's writing half, or raises if messages may not be put."""
         log = writer().log
         self._writer = writer
-        self._appender = log.appender
-        self._batch = Batch(log.encoder, seals=False)
+        self._batch = batch = Batch(log.encoder, seals=False)
         self._room = log.log.segment_bytes - BLANK_SIZE
-        self._waits = False
+        self._produce_into(batch, log.appender, self._room)
+        # A signal handler may put while its thread does.
+        self._lock = threading.RLock()
+        self._is_over = False
         # The queues of copies, to which callers must not put.
         self._copied = set[tuple[str, int]]()
 
@@ -42,16 +45,15 @@ class StoreBatch:
 
     def add(self, message: Message) -> None:
         """See `MessageBatch.add`."""
-        if self._appender.refusals:
-            self._writer()
-        # A call for each message would take as long as encoding it.
-        waits = message.wait
-        if waits is not True:
-            waits = check_wait(waits)
-        if not self._batch.add_plain(message, self._room):
-            self._add(message)
-        if waits:
-            self._waits = True
+        waits = check_wait(message.wait)
+        self._hold()
+        try:
+            with self._lock:
+                self._check_open("put")
+                self._add(message)
+                self._waits |= waits
+        finally:
+            self._release()
 
     def add_many(self, messages: Iterable[Message]) -> None:
         """See `MessageBatch.add_many`."""
@@ -59,6 +61,22 @@ class StoreBatch:
         given = listed(messages)
         check_messages(given)
         waits = True in [check_wait(each.wait) for each in given]
+        # Until all are added, another thread must not add one: it would be removed after an error.
+        self._hold()
+        try:
+            with self._lock:
+                self._check_open("put_many")
+                self._add_all(given)
+                self._waits |= waits
+        finally:
+            self._release()
+
+    def _check_open(self, call: str) -> None:
+        if self._is_over:
+            raise TransactionEndedError(call)
+        self._writer()
+
+    def _add_all(self, given: Iterable[Message]) -> None:
         count = len(self._batch)
         try:
             for message in given:
@@ -69,11 +87,12 @@ class StoreBatch:
             if isinstance(error, MessageError):
                 error.add_note(f"it is message {number} of the call; none of them was added")
             raise
-        self._waits = self._waits or waits
 
     def _add(self, message: Message) -> None:
         batch = self._batch
         count = len(batch)
+        if message.prepared_offset:
+            raise prepared_refused()
         batch.set_born_time()
         if is_plain(message):
             batch.add(message)
@@ -93,8 +112,15 @@ class StoreBatch:
                 "store with a larger geometry.segment_bytes; this message was not added",
             )  # fmt: skip
 
+    def end(self) -> None:
+        """See `MessageBatch.end`."""
+        self._hold()
+        with self._lock:
+            self._is_over = True
+
     def append(self, *, wait: bool | None = None, decision: int | None = None) -> Sequence[Receipt]:
         """See `MessageBatch.append`."""
+        self.end()
         engine, batch = self._writer(), self._batch
         for cursor in batch.cursors:
             if (cursor.topic, cursor.queue) not in self._copied:

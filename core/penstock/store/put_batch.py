@@ -23,10 +23,7 @@ def append_encoded(
             "an atomic batch must fit into one segment: use a smaller batch, or do not set atomic",
         )  # fmt: skip
     if atomic and batch.has_prepared:
-        raise MessageError(
-            "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it by "
-            "itself; nothing was stored"
-        )
+        raise prepared_refused()
     try:
         time_ms = engine.log.append_batch(
             batch, atomic=atomic, decision=decision, first_mark=first_mark
@@ -35,3 +32,11 @@ def append_encoded(
         raise engine.failed_append(error) from error
     known = PutStatus.PUT_OK, Durability.ACCEPTED
     return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known
+
+
+def prepared_refused() -> MessageError:
+    """Return the error for a message in an atomic batch that has a PREPAREDTRANSACTIONOFFSET of its own."""
+    return MessageError(
+        "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it by "
+        "itself; nothing was stored"
+    )

@@ -60,6 +60,8 @@ def test_a_refused_message_is_an_error_at_the_call_and_the_others_are_stored(sto
             tx.put("t", b"1")
             with pytest.raises(MessageError):
                 tx.put("a/b", b"")
+            with pytest.raises(MessageError, match="prepared_offset"):
+                tx.put_many([Message("t", b"", prepared_offset=5)])
             with pytest.raises(MessageError) as caught:
                 tx.put_many([Message("t", b"kept out"), Message("t", b"", queue=-1)])
             assert "message 1 of the call" in caught.value.__notes__[0]
@@ -72,14 +74,16 @@ def test_delays_keys_and_queues_in_turn_work_as_in_a_put(store: Store) -> None:
     with store:
         with store.transaction() as tx:
             tx.put("t", b"late", delay_level=18)
+            tx.put("t", b"late", delay_ms=60_000)
+            tx.put("t", b"late", deliver_at=1_700_000_060_000)
             for _ in range(2):
                 tx.put("t", b"keyed", partition_key="k")
                 tx.put("t", b"in turn", queue=None)
         topics = store.topics()
-        assert "SCHEDULE_TOPIC_XXXX" in topics
+        assert {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"} <= set(topics)
         queues = [each.queue for each in tx.receipts]
-        assert queues[1] == queues[3]
-        assert queues[2] != queues[4]
+        assert queues[3] == queues[5]
+        assert queues[4] != queues[6]
         assert bodies(store).count(b"late") == 0
 
 
@@ -90,9 +94,15 @@ def test_a_transaction_is_used_only_inside_of_its_block(store: Store) -> None:
             tx.put("t", b"")
         with tx:
             tx.put("t", b"1")
+            kept = tx.put
             with pytest.raises(TransactionEndedError), tx:
                 pass
-        for call in (lambda: tx.put("t", b""), lambda: tx.put_many([]), tx.__enter__):
+        for call in (
+            lambda: tx.put("t", b""),
+            lambda: kept("t", b""),
+            lambda: tx.put_many([]),
+            tx.__enter__,
+        ):
             with pytest.raises(TransactionEndedError, match="nothing was stored"):
                 call()
         assert bodies(store) == [b"1"]

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError
 from penstock.contracts import Consumer
-from penstock.errors import BusyError
+from penstock.errors import BusyError, StoreClosedError
 from penstock.files.lock_file import Lock
 from penstock.store.message_batch import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, ManualClock, open_store
@@ -251,6 +251,26 @@ def test_an_interrupt_is_decided_by_the_log(
     assert len(opened.consumer.pending()) == (0 if is_stored else 2)
     opened.die()
     assert left(opened.path) == list(range(2 if is_stored else 0, 10))
+
+
+def test_a_store_that_another_thread_closes_meanwhile_leaves_the_outcome_open(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error said that nothing was stored: a program that repeated the transaction stored its messages twice."""
+    flush = Store.flush
+
+    def closed(store: Store) -> int:
+        monkeypatch.undo()
+        store.close()
+        return flush(store)
+
+    given = opened.consumer.poll(2, 0)
+    monkeypatch.setattr(Store, "flush", closed)
+    with pytest.raises(StoreClosedError) as raised, opened.store.transaction() as tx:
+        tx.ack(given)
+        tx.put_many([Message("out", message.body) for message in given])
+    assert "is known when the store is opened again" in raised.value.__notes__[0]
+    assert left(opened.path) == list(range(2, 10))
 
 
 def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: Opened) -> None:

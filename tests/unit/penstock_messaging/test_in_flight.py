@@ -73,39 +73,44 @@ def test_what_is_added_to_an_ordered_queue_waits_for_the_message_before() -> Non
     assert [each.offset for each in in_flight.take(5, 0)] == [1]
 
 
+def held() -> object:
+    """Return a transaction that has not ended."""
+    return held
+
+
 def test_a_bound_message_is_neither_handed_out_nor_over() -> None:
     in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
     in_flight.add(flight, stored(0, 1, 2), 3)
     first, second = in_flight.take(2, 0)
-    assert in_flight.bind(first)
-    assert not in_flight.bind(first)
+    assert in_flight.bind(first, held)
+    assert not in_flight.bind(first, held)
     assert in_flight.is_bound(first)
     assert in_flight.has_out(flight)
     # Only the other one comes again, and there is no room for a third.
     assert in_flight.expire(100)
     assert [each.offset for each in in_flight.take(3, 100)] == [1]
     assert flight.base == 0
-    in_flight.give_back(first, 100)
-    in_flight.give_back(first, 100)
+    in_flight.give_back(first, 100, held)
+    in_flight.give_back(first, 100, held)
     assert (first.state, in_flight.out[first], in_flight.is_full) == (OUT, 110, True)
-    assert in_flight.bind(first)
+    assert in_flight.bind(first, held)
     in_flight.finish_bound(first)
     in_flight.finish_bound(first)
     assert (first.state, flight.base, in_flight.bound) == (DONE, 1, {})
-    assert not in_flight.bind(second), "it was handed out again"
+    assert not in_flight.bind(second, held), "it was handed out again"
 
 
 def test_a_queue_that_goes_ends_what_is_bound() -> None:
     in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
     in_flight.add(flight, stored(0), 1)
     (message,) = in_flight.take(1, 0)
-    in_flight.bind(message)
+    in_flight.bind(message, held)
     in_flight.leave(flight)
     assert in_flight.has_out(flight)
     in_flight.drop(flight, lost=True)
     assert (message.state, in_flight.bound) == (OVER, {})
     in_flight.finish_bound(message)
-    in_flight.give_back(message, 0)
+    in_flight.give_back(message, 0, held)
     assert not in_flight.out
 
 
@@ -115,12 +120,27 @@ def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
     first, second = in_flight.take(2, 0)
     # As if `bind` was interrupted after the state, and `give_back` before it.
     first.state = BOUND
-    in_flight.bind(second)
+    in_flight.bind(second, held)
     del in_flight.bound[second]
     second.state = OUT
     in_flight.mend([flight], 5)
-    assert (list(in_flight.bound), list(in_flight.out)) == ([first], [second])
-    assert not in_flight.take(1, 5)
-    in_flight.finish_bound(first)
+    # Nothing holds the first one: its transaction never got it.
+    assert (list(in_flight.bound), list(in_flight.out)) == ([], [second, first])
+    in_flight.finish(first)
     in_flight.finish(second)
     assert (flight.base, in_flight.out, in_flight.bound) == (2, {}, {})
+
+
+def test_what_a_transaction_that_is_gone_has_bound_is_given_back() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0, 1), 2)
+    first, second = in_flight.take(2, 0)
+    transactions: list[object] = [held]
+    in_flight.bind(first, lambda: transactions[0])
+    in_flight.bind(second, held)
+    in_flight.give_back(first, 1, held)
+    in_flight.mend([flight], 5)
+    assert list(in_flight.bound) == [first, second]
+    transactions[0] = None
+    in_flight.mend([flight], 5)
+    assert (list(in_flight.bound), in_flight.out, first.state) == ([second], {first: 15}, OUT)

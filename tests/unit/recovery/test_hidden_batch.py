@@ -1,5 +1,7 @@
 """Readers of a store whose writer was killed within an atomic batch, until a writer opens it again."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -66,3 +68,23 @@ def test_nothing_of_a_batch_in_part_is_shown(missing: str) -> None:
             # Another writer has opened it: nothing is hidden any more.
             assert reader.max_offset("a") == 2 + kept
             assert [m.body for m in reader.scan("a", 0)][-1] == b"after"
+
+
+@pytest.mark.parametrize("copy_file", [shutil.copyfile, shutil.copy2])
+def test_a_copy_of_a_store_in_use_shows_nothing_of_a_batch_in_part(
+    copy_file: Callable[[str, str], object], tmp_path: Path
+) -> None:
+    """The log is copied before the queues. A copy without the times of files looked like a broker's, and showed a part."""
+    with open_store(tmp_path / "store", flush="none") as store:
+        store.put("a", b"before")
+        receipts = store.put_many([Message("a", b"1"), Message("a", b"2")], atomic=True)
+        store.max_offset("a")
+        copy = shutil.copytree(tmp_path / "store", tmp_path / "copy", copy_function=copy_file)
+    last = receipts[-1]
+    with (copy / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(last.log_offset)
+        file.write(bytes(last.size))
+    with open_store(copy, read_only=True) as reader:
+        assert [m.body for m in reader.scan("a")] == [b"before"]
+    with open_store(copy) as again:
+        assert [m.body for m in again.scan("a")] == [b"before"]

@@ -500,3 +500,20 @@ def test_the_end_is_after_the_last_valid_record_and_a_survivor_is_named(tmp_path
     assert (damaged.offset, damaged.survivor) == (second, third)
     torn = find_end(log_of(tmp_path, data[:-5] + b"?????"), first, 0)
     assert (torn.offset, torn.dirty_bytes, torn.survivor) == (third, len(data) - third, None)
+
+
+def test_a_batch_whose_last_record_its_queue_rejects_is_cut_from_its_begin(tmp_path: Path) -> None:
+    """Without a CRC over the record, only its queue tells that a record is not the one: the records before it were kept."""
+    given: dict[str, Any] = {"log.checksum": "crc32"}
+    with open_store(tmp_path / "store", flush="none", **given) as store:
+        store.put("t", b"before")
+        store.flush()
+        receipts = store.put_many([Message("t", b"%d" % n) for n in range(3)], atomic=True)
+        copy = crash(store, tmp_path, "crashed")
+    with (copy / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(receipts[-1].log_offset + 20)
+        file.write((77).to_bytes(8, "big"))
+    with open_store(copy, **given) as again:
+        assert stored(again) == [b"before"]
+        assert again.recovery is not None
+        assert again.recovery.log_end == receipts[0].log_offset

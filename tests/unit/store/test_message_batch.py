@@ -1,12 +1,19 @@
 """A batch to which messages are added one by one."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Message
-from penstock.errors import MessageError, MessageTooLargeError, StoreClosedError, TopicError
+from penstock import Message, StoredMessage
+from penstock.errors import (
+    MessageError,
+    MessageTooLargeError,
+    StoreClosedError,
+    TopicError,
+    TransactionEndedError,
+)
 from penstock.store.message_batch import StoreBatch
 from penstock.store.store import Store
 from penstock.testing import ManualClock, open_store
@@ -36,8 +43,27 @@ def test_messages_are_stored_when_the_batch_is_appended(store: Store) -> None:
         assert [each.queue_offset for each in receipts] == [0, 1, 0]
         assert bodies(store) == [b"1", b"2"]
         assert receipts[-1].log_offset + receipts[-1].size == batch_end(store)
-        with pytest.raises(BufferError):
+        with pytest.raises(TransactionEndedError, match="put is refused"):
             batch.add(Message("t", b"4"))
+        with pytest.raises(TransactionEndedError, match="put is refused"):
+            batch.put("t", b"4")
+        with pytest.raises(TransactionEndedError, match="put_many is refused"):
+            batch.add_many([Message("t", b"4")])
+
+
+def options(message: Message) -> dict[str, Any]:
+    names = (
+        "queue",
+        "tag",
+        "keys",
+        "properties",
+        "flag",
+        "delay_level",
+        "wait",
+        "born_time_ms",
+        "born_host",
+    )
+    return {name: getattr(message, name) for name in names}
 
 
 def batch_end(store: Store) -> int:
@@ -54,12 +80,16 @@ def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
         refused = [
             Message("a/b", b""), Message("t", b"", queue=-1), Message("t", wrong), Message("t", b"", wait=wrong),
             Message("t", b"x" * SEGMENT), Message("t", b"", delay_level=-1), Message("t", b"", prepared_offset=-5),
+            Message("t", b"", prepared_offset=5), Message("t", b"", flag=1 << 40), Message("t", b"", born_host="nowhere"),
         ]  # fmt: skip
         for message in refused:
             with pytest.raises(MessageError):
                 batch.add(message)
             with pytest.raises(MessageError):
                 batch.add_many([Message("t", b"kept out"), message])
+            if not message.prepared_offset:
+                with pytest.raises(MessageError):
+                    batch.put(message.topic, message.body, **options(message))
         with pytest.raises(ValueError, match="a list of"):
             batch.add_many(b"text")  # type: ignore[arg-type]
         assert (len(batch), batch.size) == (1, size)
@@ -127,3 +157,62 @@ def test_a_closed_store_takes_no_batch(store: Store) -> None:
         batch.add(Message("t", b"2"))
     with pytest.raises(StoreClosedError):
         batch.append()
+
+
+def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
+    odd: Any = bytearray(b"3")
+    made = [
+        Message("t", b"1"), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd),
+        Message("t", b"4", properties={"p": "v"}, born_time_ms=5), Message("t", b"5", born_host="10.0.0.1:9"),
+        Message("t", b"6", delay_level=2), Message("t", b"7", delay_ms=60_000), Message("t", b"8", queue=None),
+        Message("t", b"9", deliver_at=1_700_000_060_000), Message("t", b"10", partition_key="k"),
+    ]  # fmt: skip
+    with store:
+        one, other = store.message_batch(), store.message_batch()
+        for message in made:
+            one.add(message)
+            other.put(
+                message.topic, message.body, **options(message), delay_ms=message.delay_ms,
+                deliver_at=message.deliver_at, partition_key=message.partition_key,
+            )  # fmt: skip
+        assert [each.size for each in one.append()] == [each.size for each in other.append()]
+        for topic, queues in store.topics().items():
+            found = [plain(each) for queue in queues for each in store.scan(topic, queue)]
+            assert {found.count(each) for each in found} == {2}
+
+
+def plain(message: StoredMessage) -> tuple[object, ...]:
+    # What differs: which queue is next in turn, and when the time of a delay begins.
+    given = {k: v for k, v in message.all_properties.items() if not k.startswith(("TIMER", "UNIQ"))}
+    return message.body, message.tag, message.keys, given, message.flag, message.born_host
+
+
+def test_a_put_waits_if_one_message_requests_it(store: Store) -> None:
+    with store:
+        batch = store.message_batch()
+        batch.put("t", b"1", wait=False)
+        assert not batch._waits
+        batch.put("t", b"2")
+        assert batch._waits
+
+
+def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
+    """A call that is refused removes what it has added: meanwhile, no other thread may add."""
+    with store:
+        batch, others = store.message_batch(), list[threading.Thread]()
+
+        class Putting(str):
+            """A topic whose check lets another thread put."""
+
+            def encode(self, *given: Any) -> bytes:
+                others.append(threading.Thread(target=batch.put, args=("t", b"kept")))
+                others[-1].start()
+                others[-1].join(0.05)
+                return super().encode(*given)
+
+        with pytest.raises(MessageError):
+            batch.add_many([Message("t", b"removed"), Message(Putting("t/"), b"")])
+        for each in others:
+            each.join()
+        batch.append()
+        assert bodies(store) == [b"kept"] * len(others)

@@ -13,9 +13,9 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.format import arguments
-from penstock_messaging.consuming.consumed_message import DONE, HandedMessage
+from penstock_messaging.consuming.consumed_message import BOUND, DONE, HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
-from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
+from penstock_messaging.consuming.in_flight import Holder, InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Answers:
 
     # --- part of a transaction
 
-    def bind(self, given: Sequence[HandedMessage]) -> None:
+    def bind(self, given: Sequence[HandedMessage], holder: Holder) -> None:
         """Bind messages to a transaction, all or none.
 
         Raises:
@@ -239,20 +239,23 @@ class Answers:
             LostQueueError: the queue of one is lost.
         """
         with self._lock:
-            now_ns, done = self._now_ns(), []
+            now_ns, bound = (
+                self._now_ns(),
+                {each for each in given if each in self._in_flight.bound},
+            )
             try:
                 for message in given:
-                    self._bind_one(message)
-                    done.append(message)
+                    self._bind_one(message, holder)
             except BaseException:
-                for message in done:
-                    self._in_flight.give_back(message, now_ns)
+                for message in given:
+                    if message not in bound:
+                        self._in_flight.give_back(message, now_ns, holder)
                 raise
 
-    def _bind_one(self, message: HandedMessage) -> None:
+    def _bind_one(self, message: HandedMessage, holder: Holder) -> None:
         if message.flight.is_over and message.state != DONE:
             self._check_lost([message.flight])
-        if not self._in_flight.bind(message):
+        if not self._in_flight.bind(message, holder):
             raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
 
     def bound_acks(self, given: Sequence[HandedMessage]) -> list[BoundAcks]:
@@ -275,11 +278,14 @@ class Answers:
     def record_bound(self, given: Sequence[HandedMessage]) -> tuple[Tickets, list[Exception]]:
         """Record the acknowledgements of bound messages; return what is to be synced, and what has failed.
 
-        A queue whose journal fails is lost: its next owner finds the acknowledgements in the decision.
+        A queue whose journal fails is lost: its next owner finds the acknowledgements in the decision. What an earlier call has
+        done, which an interrupt cut short, is not done again.
         """
         by_flight: dict[QueueFlight, list[HandedMessage]] = {}
         for message in given:
-            by_flight.setdefault(message.flight, []).append(message)
+            some = by_flight.setdefault(message.flight, [])
+            if message.state == BOUND:
+                some.append(message)
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
@@ -290,7 +296,8 @@ class Answers:
                         failures.append(LostQueueError(flight.topic, flight.queue))
                     continue
                 try:
-                    flight.ticket = self._recorded(flight, sorted(each.offset for each in some))
+                    if some:
+                        flight.ticket = self._recorded(flight, sorted(each.offset for each in some))
                 except (OSError, StorageError) as error:
                     failures.append(error)
                     self._held.lose(flight)
@@ -301,12 +308,12 @@ class Answers:
                     self._in_flight.finish_bound(message)
         return tickets, failures
 
-    def give_back(self, given: Iterable[HandedMessage]) -> None:
-        """Make bound messages handed out as before: their transaction has failed."""
+    def give_back(self, given: Iterable[HandedMessage], holder: Holder) -> None:
+        """Make messages handed out as before that are bound to a transaction, which has failed."""
         with self._lock:
             now_ns = self._now_ns()
             for message in given:
-                self._in_flight.give_back(message, now_ns)
+                self._in_flight.give_back(message, now_ns, holder)
 
     def _over(self, given: Iterable[HandedMessage]) -> list[QueueFlight]:
         """Return the queues that are gone and in which a message had no answer before; in a forked child, all that are gone."""

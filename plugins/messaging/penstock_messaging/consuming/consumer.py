@@ -36,7 +36,7 @@ from penstock_messaging.consuming.consumed_message import OUT, OVER, HandedMessa
 from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.held_queues import HeldQueues
-from penstock_messaging.consuming.in_flight import InFlight
+from penstock_messaging.consuming.in_flight import Holder, InFlight
 from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
 from penstock_messaging.consuming.workers import HandlerRun
 
@@ -406,10 +406,10 @@ class GroupConsumer:
         """Return whether this is a consumer of an open store: of this object, not of another one of the same folder."""
         return self._store is store
 
-    def bind(self, messages: list[HandedMessage]) -> None:
+    def bind(self, messages: list[HandedMessage], holder: Holder) -> None:
         """Bind messages to a transaction, all or none; see `Answers.bind`."""
         self._check()
-        self._answers.bind(messages)
+        self._answers.bind(messages, holder)
 
     def bound_acks(self, messages: list[HandedMessage]) -> list[BoundAcks]:
         """Return what the acknowledgements of bound messages are, by queue; see `Answers.bound_acks`."""
@@ -421,9 +421,9 @@ class GroupConsumer:
         self._answered()
         return recorded
 
-    def give_back(self, messages: list[HandedMessage]) -> None:
-        """Make bound messages handed out as before."""
-        self._answers.give_back(messages)
+    def give_back(self, messages: list[HandedMessage], holder: Holder) -> None:
+        """Make messages handed out as before that are bound to a transaction."""
+        self._answers.give_back(messages, holder)
         self._answered()
 
     def _answered(self) -> None:

@@ -1,5 +1,6 @@
 """The messages that one transaction acknowledges at its end: held from its `ack` on, recorded or given back."""
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ class HeldAcks:
     def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._messages: dict[GroupConsumer, list[HandedMessage]] = {}
+        # Once this object is gone, consumers give back what it has not: an interrupt came between.
+        self._holder = weakref.ref(self)
 
     def __len__(self) -> int:
         return sum(map(len, self._messages.values()))
@@ -43,17 +46,19 @@ class HeldAcks:
         checked: dict[GroupConsumer, list[HandedMessage]] = {}
         for message in self._checked(given):
             checked.setdefault(message.flight.consumer, []).append(message)
-        done: list[GroupConsumer] = []
+        counts = {consumer: len(self._messages.get(consumer, ())) for consumer in checked}
         try:
             for consumer, some in checked.items():
-                consumer.bind(some)
-                done.append(consumer)
+                consumer.bind(some, self._holder)
+            for consumer, some in checked.items():
+                self._messages.setdefault(consumer, []).extend(some)
         except BaseException:
-            for consumer in done:
-                consumer.give_back(checked[consumer])
+            for consumer, some in checked.items():
+                held = self._messages.get(consumer, [])
+                del held[counts[consumer] :]
+                kept = set(held)
+                consumer.give_back([each for each in some if each not in kept], self._holder)
             raise
-        for consumer, some in checked.items():
-            self._messages.setdefault(consumer, []).extend(some)
 
     def _checked(self, given: object) -> list[HandedMessage]:
         if isinstance(given, HandedMessage):
@@ -100,7 +105,7 @@ class HeldAcks:
     def give_back(self) -> None:
         """Make all messages handed out as before."""
         for consumer, some in self._messages.items():
-            consumer.give_back(some)
+            consumer.give_back(some, self._holder)
 
 
 def _sync(sync: Callable[[int], None], ticket: int) -> Callable[[], None]:

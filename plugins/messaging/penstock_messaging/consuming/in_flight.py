@@ -16,7 +16,7 @@ Not thread-safe: `Consumer` calls it under its lock.
 import bisect
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +41,13 @@ SPAN_MAX = 2000
 
 
 NEVER_NS = 1 << 63
+
+# Returns the transaction that has bound a message; None once it is gone.
+Holder = Callable[[], object]
+
+
+def _nobody() -> None:
+    """Return no transaction."""
 
 
 class StartPosition(NamedTuple):
@@ -137,7 +144,8 @@ class InFlight:
 
     Attributes:
         out: what is handed out, to when its time is over in nanoseconds; the earliest first.
-        bound: what was handed out, and is acknowledged by a transaction that has not ended.
+        bound: what was handed out, and is acknowledged by a transaction that has not ended: to what returns that, or None
+            if it is gone.
     """
 
     def __init__(
@@ -151,7 +159,7 @@ class InFlight:
         self._answers = answers
         self._ready: deque[HandedMessage] = deque()
         self.out: dict[HandedMessage, int] = {}
-        self.bound: dict[HandedMessage, None] = {}
+        self.bound: dict[HandedMessage, Holder] = {}
         # Messages of an ordered queue that wait for their retry: (when, number, message).
         self._later: list[tuple[int, int, HandedMessage]] = []
         # `expire` has nothing to do before.
@@ -349,8 +357,11 @@ class InFlight:
 
     # --- bound to a transaction
 
-    def bind(self, message: HandedMessage) -> bool:
-        """Bind a message to a transaction; return False if it cannot be: it is done, bound, or was handed out anew."""
+    def bind(self, message: HandedMessage, holder: Holder) -> bool:
+        """Bind a message to a transaction; return False if it cannot be: it is done, bound, or was handed out anew.
+
+        Once `holder` returns None, `mend` gives the message back: an interrupt came before the transaction could.
+        """
         flight = message.flight
         current = flight.open.get(message.offset)
         if current is None or current.state not in (READY, OUT):
@@ -365,7 +376,7 @@ class InFlight:
                 flight.current = message
         self.out.pop(message, None)
         message.state = BOUND
-        self.bound[message] = None
+        self.bound[message] = holder
         self._room = self._out_max - len(self.bound)
         return True
 
@@ -376,12 +387,13 @@ class InFlight:
     def finish_bound(self, message: HandedMessage) -> None:
         """Mark a message that is bound as done; does nothing if its queue is gone."""
         if message.state == BOUND:
-            self._unbind(message)
+            # In this order: an interrupt between must not hand out again what is recorded.
             self.finish(message)
+            self._unbind(message)
 
-    def give_back(self, message: HandedMessage, now_ns: int) -> None:
-        """Make a message that is bound one that is handed out, with its whole time."""
-        if message.state == BOUND:
+    def give_back(self, message: HandedMessage, now_ns: int, holder: Holder) -> None:
+        """Make a message that is bound to a transaction one that is handed out, with its whole time."""
+        if message.state == BOUND and self.bound.get(message) is holder:
             self._unbind(message)
             message.state = OUT
             self.out[message] = until_ns = now_ns + self._ack_wait_ns
@@ -405,11 +417,18 @@ class InFlight:
             if message.state != OUT or message.flight.open.get(message.offset) is not message:
                 # It was released, or is done or bound.
                 del self.out[message]
-        self.bound = {message: None for message in self.bound if message.state == BOUND}
+        self.bound = {
+            each: holder
+            for each, holder in self.bound.items()
+            if each.state == BOUND and each.flight.open.get(each.offset) is each
+        }
         known = {*self._ready, *self._held, *(message for _, _, message in self._later)}
         for flight in flights:
             if not (flight.is_leaving or flight.is_over):
                 self._mend_queue(flight, known, now_ns)
+        for message, holder in list(self.bound.items()):
+            if holder() is None and not message.flight.is_over:
+                self.give_back(message, now_ns, holder)
         self._room = self._out_max - len(self.bound)
         due_ns = self.due_ns()
         self._due_ns = NEVER_NS if due_ns is None else due_ns
@@ -427,7 +446,7 @@ class InFlight:
             if message.state == OUT and message not in self.out:
                 self.out[message] = now_ns + self._ack_wait_ns
             elif message.state == BOUND:
-                self.bound[message] = None
+                self.bound.setdefault(message, _nobody)
             elif message.state == READY and message not in known:
                 waiting.append(message)
         if not self._ordered:

@@ -37,11 +37,8 @@ class BatchTransaction:
 
     def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
         """See `Transaction.put`."""
-        message = Message(topic, body, **options)
-        with self._lock:
-            if not self._is_open:
-                raise TransactionEndedError("put")
-            self._batch.add(message)
+        # Within the block, the batch's own function has taken the place of this one.
+        raise TransactionEndedError("put")
 
     def put_many(self, messages: Iterable[Message]) -> None:
         """See `Transaction.put_many`."""
@@ -69,6 +66,7 @@ class BatchTransaction:
             if self._is_open or self._has_ended:
                 raise TransactionEndedError("with")
             self._is_open = True
+            self.put = self._batch.put  # type: ignore[method-assign] # a call between would take as long as the put
         return self
 
     def __exit__(
@@ -77,13 +75,22 @@ class BatchTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._lock:
-            self._is_open, self._has_ended = False, True
-            held, self._held = self._held, None
-            if kind is not None:
-                if held is not None:
-                    held.give_back()
-            elif held is not None:
-                self._receipts = self._deciding().commit(self._batch, held)
-            elif len(self._batch):
-                self._receipts = self._batch.append()
+        try:
+            with self._lock:
+                self._end(kind is None)
+        finally:
+            # An interrupt may have come before `_end`: what nothing holds any more is given back.
+            self._is_open, self._has_ended, self._held = False, True, None
+            self.__dict__.pop("put", None)
+
+    def _end(self, is_done: bool) -> None:
+        self._is_open, self._has_ended = False, True
+        self._batch.end()
+        held, self._held = self._held, None
+        if not is_done:
+            if held is not None:
+                held.give_back()
+        elif held is not None:
+            self._receipts = self._deciding().commit(self._batch, held)
+        elif len(self._batch):
+            self._receipts = self._batch.append()

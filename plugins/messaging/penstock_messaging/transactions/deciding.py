@@ -134,17 +134,21 @@ class Deciding:
         if not len(batch):
             self._ack(held)
             return ()
-        made = self._decided(batch, held)
+        made = OpenDecision(_NONE, held, is_busy=True)
         receipts: Sequence[Receipt] = ()
+        is_decided = is_appended = False
         try:
+            self._decide(made, batch)
+            is_decided = True
             receipts = batch.append(decision=made.decision.id)
+            is_appended = True
             self._store.flush()
             made.outcome = Outcome.STORED
-        except _REFUSED:
-            made.outcome = Outcome.DROPPED
-            raise
         except BaseException as error:
-            self._find_outcomes([made])
+            if not is_decided or (not is_appended and isinstance(error, _REFUSED)):
+                made.outcome = Outcome.DROPPED
+            else:
+                self._find_outcomes([made])
             if made.outcome is Outcome.UNKNOWN:
                 error.add_note(
                     "whether the transaction is stored is known when the store is opened again: then its messages are there and "
@@ -152,7 +156,12 @@ class Deciding:
                 )
             raise
         finally:
-            self._carry_out(made)
+            try:
+                self._carry_out(made)
+            finally:
+                made.is_busy = False
+                if not made.is_recorded:
+                    self._wake()
         return receipts
 
     def _ack(self, held: HeldAcks) -> None:
@@ -167,68 +176,60 @@ class Deciding:
             held.give_back()
             raise failures[0]
 
-    def _decided(self, batch: MessageBatch, held: HeldAcks) -> OpenDecision:
-        """Write a decision durably; if that raises, everything is as before, and the messages are given back."""
-        made = OpenDecision(_NONE, held, is_busy=True)
+    def _decide(self, made: OpenDecision, batch: MessageBatch) -> None:
+        """Write a decision durably; after this, who takes a queue waits for its outcome."""
+        held = made.held
+        assert held is not None
+        acks = tuple(
+            QueueAcks(group, each.topic, each.queue, *each.turn, _as_ranges(each.offsets))
+            for group, each in held.acks()
+        )
+        # Before anything is written: it is refused in a forked child, and if the store is closed.
+        log_end = batch.log_end
         try:
-            acks = tuple(
-                QueueAcks(group, each.topic, each.queue, *each.turn, _as_ranges(each.offsets))
-                for group, each in held.acks()
-            )
             with self._lock:
                 file = self._open_file()
                 if not file.is_open or file.is_full:
                     file.replace(self._kept())
                 self._last_id = (self._last_id or self._first_id()) + 1
-                made.decision = AckDecision(self._last_id, batch.log_end, acks)
+                made.decision = AckDecision(self._last_id, log_end, acks)
                 self._open[self._last_id] = made
             file.append(made.decision)
-            # Who takes a queue from now on sees the decision. One that was lost before is another's.
-            held.acks()
-        except BaseException as error:
-            self._forget(made)
-            held.give_back()
-            if isinstance(error, OSError):
-                raise StorageError(
-                    f"what a transaction acknowledges could not be written to {self._context.root}/penstock/decisions ({error}); "
-                    f"nothing was stored and nothing acknowledged: free space or check the disk, and begin the transaction again"
-                ) from error
-            raise
-        return made
-
-    def _forget(self, made: OpenDecision) -> None:
-        """Take back a decision of which no batch was appended; the file may say it until it is replaced."""
-        with self._lock:
-            self._is_stale |= self._open.pop(made.decision.id, None) is not None
-        self._wake()
+        except OSError as error:
+            raise StorageError(
+                f"what a transaction acknowledges could not be written to {self._context.root}/penstock/decisions ({error}); "
+                f"nothing was stored and nothing acknowledged: free space or check the disk, and begin the transaction again"
+            ) from error
+        # Who takes a queue from now on sees the decision. One that was lost before is another's.
+        held.acks()
 
     def _carry_out(self, made: OpenDecision) -> None:
-        """Record the acknowledgements of a decision, or give the messages back; neither if its outcome is open."""
-        try:
-            if made.outcome is Outcome.DROPPED:
-                self._drop(made)
-            elif made.outcome is Outcome.STORED and made.held is not None:
-                made.waits, failures = made.held.record()
-                made.held, made.is_recorded = None, not failures
-                if failures:
-                    logger.info(
-                        "the next owner of a queue gets what a transaction has acknowledged: %s", failures[0]
-                    )  # fmt: skip
-        finally:
-            made.is_busy = False
-        if made.outcome is Outcome.UNKNOWN or not made.is_recorded:
-            self._wake()
+        """Record the acknowledgements of a decision, or give the messages back; neither if its outcome is open.
+
+        If an interrupt cuts it short, `step` calls it again.
+        """
+        if made.outcome is Outcome.DROPPED:
+            self._drop(made)
+        elif made.outcome is Outcome.STORED and made.held is not None:
+            waits, failures = made.held.record()
+            made.waits, made.held, made.is_recorded = waits, None, not failures
+            if failures:
+                logger.info(
+                    "the next owner of a queue gets what a transaction has acknowledged: %s", failures[0]
+                )  # fmt: skip
 
     def _drop(self, made: OpenDecision) -> None:
-        try:
-            self._open_file().drop(made.decision.id)
-        except OSError:
-            self._is_stale = True
-        with self._lock:
-            self._open.pop(made.decision.id, None)
-        held, made.held = made.held, None
-        if held is not None:
-            held.give_back()
+        """Take back a decision of which nothing was stored."""
+        if made.decision.id in self._open:
+            try:
+                self._open_file().drop(made.decision.id)
+            except OSError:
+                self._is_stale = True
+            with self._lock:
+                self._open.pop(made.decision.id, None)
+        if made.held is not None:
+            made.held.give_back()
+            made.held = None
 
     def _find_outcomes(self, some: Sequence[OpenDecision]) -> None:
         """Look in the log whether the batches of decisions are there, after a crash, a failure or an interrupt."""
@@ -311,6 +312,7 @@ class Deciding:
             # First of all of them: the queue of one may be that of another one as well.
             self._find_open_outcomes(some)
             for each in some:
+                self._carry_out(each)
                 self._hand_on(each)
             if self._is_stale:
                 self._remove_stale()
@@ -335,8 +337,6 @@ class Deciding:
                     unknown.append(each)
         if unknown:
             self._find_outcomes(unknown)
-        for each in unknown:
-            self._carry_out(each)
 
     def _hand_on(self, each: OpenDecision) -> None:
         """Let the next owners of its queues take over what a decision says, if its owners have not recorded it."""

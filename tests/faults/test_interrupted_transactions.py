@@ -1,0 +1,65 @@
+"""Ctrl-C in a transaction that consumes and produces, by a program that goes on: each message is moved once, or comes again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.children import TIMES
+from tests.faults.interrupts import Interrupt
+from tests.faults.test_interrupted_consumers import ACK_WAIT_S, rest_of
+
+from penstock.contracts import Consumer
+from penstock.store.store import Store
+from penstock.testing import ManualClock, open_store
+from penstock_messaging.extension import MessagingExtension
+
+COUNT = 4
+# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+STEP = max(3 // TIMES, 1)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with open_store(tmp_path / "store", clock=clock) as opened:
+        for number in range(COUNT):
+            opened.put("orders", b"%d" % number)
+        opened.create_topic("moved", queues=1)
+        yield opened
+
+
+def move(store: Store, consumer: Consumer) -> None:
+    """Move two messages in one transaction."""
+    with store.transaction() as tx:
+        given = consumer.poll(2, 0)
+        tx.ack(given[0])
+        for message in given:
+            tx.put("moved", message.body)
+        tx.ack(given[1:])
+
+
+@pytest.mark.slow
+def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
+    store: Store, clock: ManualClock
+) -> None:
+    number, was_interrupted = 1, True
+    messaging = store.extension("messaging")
+    assert isinstance(messaging, MessagingExtension)
+    while was_interrupted:
+        begun = store.max_offset("moved")
+        with store.consumer(f"g{number}", ["orders"], ack_wait=ACK_WAIT_S) as consumer:
+            interrupt = Interrupt(number)
+            was_interrupted = interrupt.during(lambda: move(store, consumer))
+            # As the worker of the store does.
+            messaging.deciding.step()
+            moved = [int(message.body) for message in store.scan("moved", start=begun)]
+            seen = rest_of(consumer, clock)
+            assert moved in ([], [0, 1]), interrupt.place
+            assert sorted(moved + seen) == [0, 1, 2, 3], interrupt.place
+            assert not consumer.pending(), interrupt.place
+        assert messaging.deciding.undecided == 0, interrupt.place
+        number += STEP
