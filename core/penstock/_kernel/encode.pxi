@@ -504,7 +504,10 @@ cdef class Batch:
         cdef Py_ssize_t count = len(self)
         if message is None:
             raise TypeError("message must be a Message, not None")
-        if message.delay_level is not ZERO or message.queue is None or message.partition_key is not None:
+        if (
+            message.delay_level is not ZERO or message.queue is None or message.partition_key is not None
+            or message.delay_ms is not ZERO or message.deliver_at is not None
+        ):
             return False
         self.born_ms = self.encoder.now_ms()
         self.add(message)

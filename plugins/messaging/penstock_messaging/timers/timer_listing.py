@@ -28,10 +28,10 @@ def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMes
                 found.append((timer_of(message), message))
         except (MessageError, OffsetError, CorruptionError):
             continue
-    cancelled = {(timer.out_ms, timer.cancels) for timer, _ in found if timer.cancels}
+    cancelled = {(timer.second_ms, timer.cancels) for timer, _ in found if timer.cancels}
     made = []
     for timer, message in found:
-        if timer.cancels or (timer.out_ms, timer.key) in cancelled:
+        if timer.cancels or (timer.second_ms, timer.key) in cancelled:
             continue
         try:
             topic, queue = destination(pairs_of(stored_text(message)))
