@@ -1,11 +1,12 @@
 """Ctrl-C in calls that look at messages which wait for a time, by a program that goes on: each comes once, at its time."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.faults.children import TIMES
 from tests.faults import interrupts
+from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 
 from penstock import Message, Receipt, Store
@@ -48,7 +49,7 @@ def test_an_interrupted_call_loses_and_doubles_no_message(
             run(workers, clock, 2000)
         receipts = [*receipts, store.put("orders", b"last", delay_ms=5400)]
         interrupt = Interrupt(number)
-        was_interrupted = interrupt.during(lambda: JOBS[job](store, receipts))
+        was_interrupted = interrupt.during(partial(JOBS[job], store, receipts))
         run(workers, clock, 8000)
         bodies = [message.body for message in store.scan("orders")]
         expected = [b"0", b"1", b"2", b"3", b"last"]
