@@ -9,9 +9,12 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.format.arrays import Int64s, np
+from penstock.format.arrays import Bools, Int64s, np
 from penstock_messaging.timers.timer_message import Timer
 from penstock_messaging.timers.waiting_timers import WaitingTimer, packed, unpacked
+
+# So many rows are made objects at once.
+_PART = 256
 
 
 class DueTimer(NamedTuple):
@@ -54,22 +57,37 @@ class _Run:
 
     def __init__(self, slot_ms: int, rows: Int64s, numbers: Int64s) -> None:
         self.slot_ms, self.rows, self.numbers, self.at = slot_ms, rows, numbers, 0
+        self._begin, self._part = 0, list[DueTimer]()
 
     def __len__(self) -> int:
         return len(self.numbers) - self.at
 
-    def timer(self, at: int) -> DueTimer:
-        due_ms, key, log_offset, fields = self.rows[:, at].tolist()
-        entry = unpacked(self.slot_ms, log_offset, fields)
-        return DueTimer(due_ms, int(self.numbers[at]), entry, key)
+    def timers(self, start: int, stop: int) -> Iterator[DueTimer]:
+        columns = *self.rows[:, start:stop].tolist(), self.numbers[start:stop].tolist()
+        for due_ms, key, log_offset, fields, number in zip(*columns, strict=True):
+            yield DueTimer(due_ms, number, unpacked(self.slot_ms, log_offset, fields), key)
+
+    def first(self) -> DueTimer:
+        at = self.at - self._begin
+        if not 0 <= at < len(self._part):
+            self._begin, at = self.at, 0
+            self._part = [*self.timers(self.at, self.at + _PART)]
+        return self._part[at]
 
     def left(self) -> Iterator[DueTimer]:
-        return map(self.timer, range(self.at, len(self.numbers)))
+        for start in range(self.at, len(self.numbers), _PART):
+            yield from self.timers(start, start + _PART)
 
-    def keep(self, is_kept: "Int64s") -> None:
+    def chosen(self, is_chosen: Bools) -> Iterator[DueTimer]:
+        """Yield some of those that are left."""
+        for at in (np.flatnonzero(is_chosen) + self.at).tolist():
+            yield from self.timers(at, at + 1)
+
+    def keep(self, is_kept: Bools) -> None:
         """Keep some of those that are left."""
         chosen = np.flatnonzero(is_kept) + self.at
         self.rows, self.numbers, self.at = self.rows[:, chosen], self.numbers[chosen], 0
+        self._part = []
 
 
 class DueTimers:
@@ -114,7 +132,7 @@ class DueTimers:
     def _start(self, run: _Run) -> None:
         self._runs.append(run)
         self._in_runs += len(run)
-        heapq.heappush(self._heads, (int(run.rows[0, run.at]), int(run.numbers[run.at]), run))
+        heapq.heappush(self._heads, (*run.first()[:2], run))
 
     def first_ms(self) -> int | None:
         """Return when the one is due that is due first."""
@@ -144,8 +162,7 @@ class DueTimers:
     def _next(self) -> DueTimer | None:
         """Return the first one."""
         if self._heads and not (self._late and self._late[0][:2] < self._heads[0][:2]):
-            run = self._heads[0][2]
-            return run.timer(run.at)
+            return self._heads[0][2].first()
         return self._late[0] if self._late else None
 
     def _drop_first(self) -> None:
@@ -154,9 +171,7 @@ class DueTimers:
             run.at += 1
             self._in_runs -= 1
             if len(run):
-                heapq.heapreplace(
-                    self._heads, (int(run.rows[0, run.at]), int(run.numbers[run.at]), run)
-                )
+                heapq.heapreplace(self._heads, (*run.first()[:2], run))
             else:
                 heapq.heappop(self._heads)
                 self._runs.remove(run)
@@ -179,17 +194,15 @@ class DueTimers:
     def with_offset(self, log_offset: int) -> DueTimer | None:
         """Return the message of the record at a log offset."""
         for run in self._runs:
-            found = np.flatnonzero(run.rows[2, run.at :] == log_offset)
-            if len(found):
-                return run.timer(run.at + int(found[0]))
+            for each in run.chosen(run.rows[2, run.at :] == log_offset):
+                return each
         return next((each for each in self._late if each.entry.log_offset == log_offset), None)
 
     def with_keys(self, keys: Sequence[int]) -> list[DueTimer]:
         """Return those with the hash of one of some keys."""
         found = [each for each in self._late if each.key in keys]
         for run in self._runs:
-            chosen = np.flatnonzero(np.isin(run.rows[1, run.at :], np.array(keys, np.int64)))
-            found += [run.timer(run.at + at) for at in chosen.tolist()]
+            found += run.chosen(np.isin(run.rows[1, run.at :], np.array(keys, np.int64)))
         return found
 
     def remove(self, log_offsets: Sequence[int]) -> int:

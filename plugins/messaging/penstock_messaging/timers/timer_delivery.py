@@ -63,6 +63,9 @@ SAVE_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # With so many messages that are due, no further second is read.
 _DUE_MAX = 20_000
+# Messages that are read when their second comes are kept until they are delivered, up to about so much memory; it is what a
+# message takes beside its bytes, too.
+_HELD_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
 _NEVER = 1 << 62
 
 Copy = tuple[Message, bytes]
@@ -107,6 +110,9 @@ class TimerDelivery:
         self._unsaved = array("q")
         self._unsaved_last = -1
         self._gone: set[int] = set()
+        # Messages of those that are due, by log offset, and the memory that they take.
+        self._held: dict[int, StoredMessage] = {}
+        self._held_bytes = 0
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
         # Whether all was taken in once: after the opening, what cancels a message comes before the message is delivered.
@@ -327,11 +333,13 @@ class TimerDelivery:
         second = SecondColumns(first_ms)
         for entry in self._waiting.first():
             try:
-                timer = timer_of(self._message(store, entry))
+                message = self._message(store, entry)
+                timer = timer_of(message)
             except (MessageError, OffsetError, CorruptionError) as error:
                 refused.append(_refusal(entry, error))
                 gone.append(entry.log_offset)
                 continue
+            self._hold(message)
             kind = entry.kind | CANCELS if timer.cancels else entry.kind & ~CANCELS
             second.add(entry._replace(kind=kind), due_in(entry, timer, now), key_hash(timer))
         self._waiting.drop_first()
@@ -347,6 +355,22 @@ class TimerDelivery:
         message = store.at(entry.log_offset)
         if message.topic != TIMER_TOPIC or message.queue != 0:
             raise MessageError(f"it is in {message.topic}/{message.queue}, not in {TIMER_TOPIC}")
+        return message
+
+    def _hold(self, message: StoredMessage) -> None:
+        """Keep a message until it is delivered, if there is room."""
+        size = message.size + _OBJECT_BYTES
+        is_new = message.log_offset not in self._held
+        if is_new and self._held_bytes + size <= _HELD_BYTES_MAX:
+            self._held[message.log_offset] = message
+            self._held_bytes += size
+
+    def _held_message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
+        """Do as `_message`, of a message that may be kept, and keep it no longer."""
+        message = self._held.pop(entry.log_offset, None)
+        if message is None:
+            return self._message(store, entry)
+        self._held_bytes -= message.size + _OBJECT_BYTES
         return message
 
     # --- delivering
@@ -370,7 +394,8 @@ class TimerDelivery:
                 if each.entry.log_offset in self._gone:
                     continue
                 try:
-                    message, enqueue_ms = self._message(store, each.entry), each.entry.enqueue_ms
+                    message = self._held_message(store, each.entry)
+                    enqueue_ms = each.entry.enqueue_ms
                     copy = copied(
                         message, due_ms=each.due_ms, enqueue_ms=enqueue_ms, now_ms=now, destination_of=place,
                     )  # fmt: skip
@@ -385,6 +410,10 @@ class TimerDelivery:
         finally:
             self._note_change()
         self._gone.update(each.entry.log_offset for each in taken)
+        if not self._due:
+            # Those that were cancelled.
+            self._held.clear()
+            self._held_bytes = 0
         self._skip(refused)
 
     def _places(self) -> Callable[[Mapping[bytes, bytes]], tuple[str, int]]:
