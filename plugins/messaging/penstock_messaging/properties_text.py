@@ -40,6 +40,11 @@ def pairs_of(text: bytes) -> dict[bytes, bytes]:
     return pairs
 
 
+def stored_pairs(message: StoredMessage) -> dict[bytes, bytes]:
+    """Return the pairs of a message's properties as they are stored, without the CRC of its record."""
+    return pairs_of(properties_in(message.record))
+
+
 def text_of(pairs: Mapping[bytes, bytes]) -> bytes:
     """Return the text of pairs."""
     return b"".join(name + _NAME_END + value + _PAIR_END for name, value in pairs.items())

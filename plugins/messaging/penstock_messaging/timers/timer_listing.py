@@ -7,7 +7,7 @@ from penstock import StoredMessage
 from penstock.contracts import DelayedMessage, OpenStore, SummaryLine
 from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_messaging.delays.schedule import destination
-from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of, stored_text
+from penstock_messaging.properties_text import TIMER_TOPIC, stored_pairs
 from penstock_messaging.timers.timer_message import Timer, timer_of
 from penstock_messaging.timers.waiting_timers import WaitingTimer
 
@@ -34,7 +34,7 @@ def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMes
         if timer.cancels or (timer.second_ms, timer.key) in cancelled:
             continue
         try:
-            topic, queue = destination(pairs_of(stored_text(message)))
+            topic, queue = destination(stored_pairs(message))
         except MessageError:
             continue
         made.append(DelayedMessage(

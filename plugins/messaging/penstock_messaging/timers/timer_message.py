@@ -30,7 +30,7 @@ from penstock_messaging.properties_text import (
     TIMER_TOPIC,
     flags_for_copy,
     pairs_of,
-    stored_text,
+    stored_pairs,
     text_of,
 )
 
@@ -107,7 +107,7 @@ def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tu
 
 def timer_of(message: StoredMessage) -> Timer:
     """Return what a message of the timer topic requests; raises `MessageError` if it has no time."""
-    return timer_in(pairs_of(stored_text(message)))
+    return timer_in(stored_pairs(message))
 
 
 def timer_in(pairs: Mapping[bytes, bytes]) -> Timer:
@@ -156,7 +156,7 @@ def copied(
     Raises:
         MessageError: the message has no time, or no topic to go to.
     """
-    pairs = pairs_of(stored_text(message))
+    pairs = stored_pairs(message)
     out_ms = _number(pairs, OUT_MS, _TIME)
     if out_ms is None or out_ms // SECOND_MS * SECOND_MS > due_ms:
         topic, queue = TIMER_TOPIC, 0
