@@ -1,6 +1,7 @@
 """kill -9 of a process that delivers messages at their times, at random moments, on one store.
 
-None is lost, none is early, none that was cancelled comes; and one comes again only if a kill was between.
+None is lost, none is early, none that was cancelled comes; and one comes again only if a kill was between, and what was saved then
+did not say that its second was delivered.
 """
 
 import itertools
@@ -20,6 +21,9 @@ from tests.crash.writer import SMALL
 from tests.faults.children import environment
 
 import penstock
+from penstock.files import Files
+from penstock_messaging.timers.timer_check import read_check
+from penstock_messaging.timers.timer_message import out_ms_of
 
 WRITER = Path(__file__).parent / "timer_writer.py"
 ROOT = Path(__file__).parents[2]
@@ -34,7 +38,8 @@ class Told:
     due_ms: dict[int, int] = attrs.Factory(dict)
     cancelling: set[int] = attrs.Factory(set)
     cancelled: set[int] = attrs.Factory(set)
-    killed_ms: list[int] = attrs.Factory(list)
+    # When each kill was, and what was due before which second was saved as delivered then.
+    kills: list[tuple[int, int]] = attrs.Factory(list)
 
     def hear(self, line: bytes) -> None:
         kind, number, *rest = line.split()
@@ -64,24 +69,26 @@ def run_writer(path: Path, told: Told, seed: int, seconds: float, puts: int) -> 
     assert status == (0 if puts else -signal.SIGKILL)
     if not puts:
         timer.join()
-        told.killed_ms.append(time.time_ns() // 1_000_000)
+        check = read_check(Files(), path)
+        told.kills.append((time.time_ns() // 1_000_000, check.read_ms if check else 0))
     process.stdout.close()
     # A kill within a print may leave half a line.
     for line in (first + rest).split(b"\n")[:-1]:
         told.hear(line)
 
 
-def delivered(path: Path, told: Told) -> dict[int, list[int]]:
-    """Open the store, wait until nothing waits, and return when each message was delivered."""
+def delivered(path: Path) -> dict[int, list[tuple[int, int]]]:
+    """Open the store, wait until nothing waits, and return when each message was delivered, and when it was due."""
     with penstock.open(path, environ={}, **SMALL) as store:
         limit = time.monotonic() + WAIT_S
         while store.delayed():
             assert time.monotonic() < limit, "messages whose time has come are not delivered"
             time.sleep(0.05)
         assert list(store.verify()) == []
-        found: dict[int, list[int]] = {}
+        found: dict[int, list[tuple[int, int]]] = {}
         for message in store.scan(TOPIC):
-            found.setdefault(int(message.body), []).append(message.store_time_ms)
+            due_ms = int(message.all_properties["TIMER_DELIVER_MS"])
+            found.setdefault(int(message.body), []).append((message.store_time_ms, due_ms))
     return found
 
 
@@ -93,15 +100,22 @@ def test_a_killed_process_delivers_each_message_at_its_time(tmp_path: Path) -> N
     for number in range(explored(KILLS, least=20) if explored(3) == 3 else 20):
         puts = chance.randrange(1, 40) if number % CLEAN_EVERY == CLEAN_EVERY - 1 else 0
         run_writer(path, told, chance.randrange(1 << 30), chance.uniform(0, 1.5), puts)
-    found = delivered(path, told)
+    found = delivered(path)
     assert not set(told.due_ms) - set(found) - told.cancelling, "lost"
     assert not told.cancelled & set(found), "delivered though cancelled"
     for number, times in found.items():
-        assert min(times) >= told.due_ms.get(number, 0), f"{number} is early"
-        for before, after in itertools.pairwise(times):
-            between = [ms for ms in told.killed_ms if before <= ms <= after]
+        (due_ms,) = {due_ms for _, due_ms in times}
+        assert due_ms == told.due_ms.get(number, due_ms)
+        assert min(times)[0] >= due_ms, f"{number} is early"
+        for (before, _), (after, _) in itertools.pairwise(times):
+            between = [read_ms for ms, read_ms in told.kills if before <= ms <= after]
             assert between, f"{number} was delivered at {before} and {after}, without a kill"
+            saved = [read_ms for read_ms in between if out_ms_of(due_ms) < read_ms]
+            assert not saved, (
+                f"{number}, due {due_ms}, was delivered at {before} and {after}; {saved} was saved"
+            )
+    assert any(read_ms for _, read_ms in told.kills)
     again = sum(len(times) - 1 for times in found.values())
     print(
-        f"{len(found)} delivered, {again} again, {len(told.cancelled)} cancelled, {len(told.killed_ms)} kills"
+        f"{len(found)} delivered, {again} again, {len(told.cancelled)} cancelled, {len(told.kills)} kills"
     )

@@ -13,7 +13,7 @@ from penstock.aio.consumer import AsyncConsumer, completed
 from penstock.aio.prepared import AsyncPrepared
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waking import Bell
-from penstock.contracts import ConsumerOptions
+from penstock.contracts import ConsumerOptions, DelayedMessage
 from penstock.message import Message, ReadResult, Receipt
 from penstock.store.open import open_store
 from penstock.store.store import Store
@@ -131,6 +131,14 @@ class AsyncStore:
     async def prepared(self) -> list[AsyncPrepared]:
         """Return the messages that are prepared and not finished; see `Store.prepared`."""
         return [AsyncPrepared(each, self._jobs) for each in await self.call(self.store.prepared)]
+
+    async def cancel_delayed(self, message_id: str | Receipt) -> bool:
+        """Cancel a message that waits for its time, durably; see `Store.cancel_delayed`."""
+        return await self.call(self.store.cancel_delayed, message_id)
+
+    async def delayed(self) -> list[DelayedMessage]:
+        """Return the messages that wait for their time; see `Store.delayed`."""
+        return await self.call(self.store.delayed)
 
     async def close(self) -> None:
         """Close the store; see `Store.close`."""

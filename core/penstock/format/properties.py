@@ -194,6 +194,8 @@ def decode_properties(text: bytes | memoryview) -> dict[str, str]:
 
 def without_crc(text: bytes) -> bytes:
     """Return a properties text without CRC properties, which belong to the record that they are in."""
+    if _CRC_START not in text:
+        return text
     ending = _PAIR_END_BYTES if text.endswith(_PAIR_END_BYTES) else b""
     parts = text.removesuffix(_PAIR_END_BYTES).split(_PAIR_END_BYTES)
     kept = [part for part in parts if not part.startswith(_CRC_START)]

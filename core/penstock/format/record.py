@@ -131,6 +131,7 @@ def record_size(fields: RecordFields) -> int:
     return FIXED_SIZE + hosts + texts + fields.is_v2
 
 
+@lru_cache(1024)
 def layout(
     born: int, store: int, body: int, topic: int, properties: int, *, is_v2: bool
 ) -> struct.Struct:
@@ -151,7 +152,8 @@ def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
             "the properties text", len(fields.properties), PROPERTIES_BYTES_MAX, "shorten it"
         )
     is_v2 = fields.is_v2 or len(fields.topic) > V1_TOPIC_BYTES_MAX
-    fields = attrs.evolve(fields, is_v2=is_v2)
+    if is_v2 is not fields.is_v2:
+        fields = attrs.evolve(fields, is_v2=is_v2)
     pack = layout(
         len(fields.born_host),
         len(fields.store_host),
@@ -207,7 +209,9 @@ def seal_crc_property(record: bytes) -> bytes:
 
 
 _HEAD = struct.Struct(">iiiiiqqiq")
-_I64 = struct.Struct(">q")
+_I32, _I64 = struct.Struct(">i"), struct.Struct(">q")
+_SYS_FLAG_AT = 36
+_MAGIC_V2_BYTES = _I32.pack(MAGIC_V2)
 _TAIL = struct.Struct(">iqi")
 assert _HEAD.size == 48  # noqa: PLR2004 - BORNHOST's position in the layout above
 
@@ -248,6 +252,18 @@ def decode_record(record: bytes | memoryview) -> RecordFields:
         prepared_offset=prepared_offset, properties=properties, crc=crc, size=size,
         is_v2=magic == MAGIC_V2,
     )  # fmt: skip
+
+
+def properties_in(record: bytes) -> bytes:
+    """Return the properties text of a record that is known to be one: what `decode_record` returns, in a fifth of its time."""
+    (sys_flag,) = _I32.unpack_from(record, _SYS_FLAG_AT)
+    at = _HEAD.size + 8 + (20 if sys_flag & BORN_IPV6 else 8) + (20 if sys_flag & STORE_IPV6 else 8)
+    at += _TAIL.size + _TAIL.unpack_from(record, at)[2]
+    if record[4:8] == _MAGIC_V2_BYTES:
+        at += 2 + int.from_bytes(record[at : at + 2], "big")
+    else:
+        at += 1 + record[at]
+    return record[at + 2 :]
 
 
 def _take(record: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from penstock import StoredMessage
 from penstock.format.properties import CRC32, without_crc
-from penstock.format.record import BORN_IPV6, STORE_IPV6, decode_record
+from penstock.format.record import BORN_IPV6, STORE_IPV6, properties_in
 
 # Where a message goes once its delay is over.
 REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
@@ -27,7 +27,7 @@ _ADDRESS_BITS = BORN_IPV6 | STORE_IPV6
 
 def stored_text(message: StoredMessage) -> bytes:
     """Return the properties text of a message as it is stored, without the CRC of its record."""
-    return without_crc(decode_record(message.record).properties)
+    return without_crc(properties_in(message.record))
 
 
 def pairs_of(text: bytes) -> dict[bytes, bytes]:
@@ -38,6 +38,11 @@ def pairs_of(text: bytes) -> dict[bytes, bytes]:
         if name and value and name != _CRC:
             pairs[name] = value
     return pairs
+
+
+def stored_pairs(message: StoredMessage) -> dict[bytes, bytes]:
+    """Return the pairs of a message's properties as they are stored, without the CRC of its record."""
+    return pairs_of(properties_in(message.record))
 
 
 def text_of(pairs: Mapping[bytes, bytes]) -> bytes:

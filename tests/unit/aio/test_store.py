@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,28 @@ def test_many_calls_share_few_threads(tmp_path: Path) -> None:
 
     run(work())
     assert not [each for each in threading.enumerate() if each.name.startswith("penstock")]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_messages_that_wait_for_a_time_are_put_listed_and_cancelled(
+    tmp_path: Path, flush: str
+) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path / "s", flush=flush) as store:
+            receipts = [
+                await store.put("orders", b"delay", delay_ms=3_600_000),
+                await store.put("orders", b"at", deliver_at=datetime.now(UTC) + timedelta(hours=2)),
+            ]
+            waiting = await store.delayed()
+            assert [each.message_id for each in waiting] == [each.message_id for each in receipts]
+            assert await store.cancel_delayed(receipts[0])
+            assert not await store.cancel_delayed(receipts[0].message_id)
+            assert [each.body_bytes for each in await store.delayed()] == [2]
+            assert (await store.read("orders")).messages == []
+            await store.put("orders", b"soon", delay_ms=1)
+            async with await store.consumer("group", "orders") as consumer:
+                (message,) = await consumer.poll(1, timeout=30)
+                assert message.body == b"soon"
+                await consumer.ack(message)
+
+    run(work())

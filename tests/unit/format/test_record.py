@@ -21,6 +21,7 @@ from penstock.format.record import (
     encode_batch,
     encode_host,
     encode_record,
+    properties_in,
 )
 from penstock.format.validity import check, ends_in_own_crc
 
@@ -74,6 +75,7 @@ def test_a_record_is_encoded_and_decoded(name: str) -> None:
     decoded = decode_record(data)
     assert data[body] == decoded.body
     assert decoded.size == len(data)
+    assert properties_in(data) == fields.properties
     for field in ("topic", "body", "queue", "flag", "queue_offset", "born_time_ms", "born_host",
                   "store_time_ms", "store_host", "reconsume_times", "prepared_offset", "properties"):  # fmt: skip
         assert getattr(decoded, field) == getattr(fields, field), field

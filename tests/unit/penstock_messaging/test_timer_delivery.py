@@ -505,3 +505,53 @@ def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
     assert shop.bodies() == [b"now"]
     shop.run(after_ms=50)
     assert shop.bodies() == [b"now", b"later"]
+
+
+def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_together(
+    shop: TimerShop,
+) -> None:
+    """It was put to the timer topic again after what cancels it had been handled, and delivered."""
+    receipt = shop.put(b"x", 3 * DAY)
+    shop.put(b"y", 3 * DAY)
+    shop.run()
+    shop.run(after_ms=1500)
+    shop.close()
+    shop.clock.now_ms += 3 * DAY // 2
+    assert shop.open().cancel_delayed(receipt)
+    shop.close()
+    shop.clock.now_ms += 3 * DAY
+    shop.open()
+    assert len(shop.store.delayed()) == 1
+    for _ in range(3):
+        shop.run(after_ms=1000)
+    assert shop.bodies() == [b"y"]
+
+
+def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerShop) -> None:
+    """It was put to the timer topic again every 10 ms; a broker with another `timerPrecisionMs` writes such times."""
+    shop.put(b"", 1)
+    text = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02" % (NOW + 3500)
+    shop.put_raw(b"theirs", text)
+    for _ in range(40):
+        shop.run(after_ms=100)
+    assert shop.bodies() == [b""]
+    shop.run(after_ms=500)
+    assert shop.bodies() == [b"", b"theirs"]
+    assert shop.store.max_offset(TIMER_TOPIC) == 2
+
+
+def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened_yet(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_delivery, "_DUE_MAX", 3)
+    monkeypatch.setattr(timer_delivery, "_COUNT_MAX", 2)
+    receipts = [shop.put(b"%d" % number, 500 * number + 1) for number in range(12)]
+    shop.run(after_ms=1)
+    shop.run(after_ms=1000)
+    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[4:])
+    shop.kill()
+    shop.clock.now_ms += 60_000
+    shop.open()
+    for _ in range(9):
+        shop.run(after_ms=1000)
+    assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}

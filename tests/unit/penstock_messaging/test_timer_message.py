@@ -93,7 +93,7 @@ def test_a_message_without_a_time_is_refused(text: bytes) -> None:
 def test_a_delivered_copy_keeps_everything_and_adds_two_times(tmp_path: Path) -> None:
     message, text = timed(Message("orders", b"b", queue=2, tag="t", born_time_ms=5), NOW, accept)
     waiting = stored(tmp_path, message, text)
-    copy, copy_text = copied(waiting, slot_ms=NOW - 1000, enqueue_ms=NOW - 9000, now_ms=NOW + 3)
+    copy, copy_text = copied(waiting, due_ms=NOW, enqueue_ms=NOW - 9000, now_ms=NOW + 3)
     assert (copy.topic, copy.queue, copy.body, copy.born_time_ms) == ("orders", 2, b"b", 5)
     times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (NOW - 9000, NOW + 3)
     assert copy_text == text + times
@@ -103,7 +103,7 @@ def test_before_its_second_it_is_put_to_the_timer_topic_again(tmp_path: Path) ->
     message, text = timed(Message("orders", b"b"), NOW, accept)
     for times, given in ((b"1", text), (b"8", text + b"TIMER_ROLL_TIMES\x017\x02"), (b"1", text + b"TIMER_ROLL_TIMES\x01x\x02")):  # fmt: skip
         waiting = stored(tmp_path, message, given)
-        copy, copy_text = copied(waiting, slot_ms=NOW - 2000, enqueue_ms=1, now_ms=2)
+        copy, copy_text = copied(waiting, due_ms=NOW - 1999, enqueue_ms=1, now_ms=2)
         assert (copy.topic, copy.queue) == (TIMER_TOPIC, 0)
         assert pairs_of(copy_text)[b"TIMER_ROLL_TIMES"] == times
 
@@ -113,7 +113,7 @@ def test_nothing_is_delivered_to_where_messages_wait(tmp_path: Path, topic: str)
     message, _ = timed(Message("orders", b""), NOW, accept)
     text = b"REAL_TOPIC\x01%s\x02REAL_QID\x010\x02TIMER_OUT_MS\x015000\x02" % topic.encode()
     with pytest.raises(MessageError, match="nothing is delivered"):
-        copied(stored(tmp_path, message, text), slot_ms=5000, enqueue_ms=0, now_ms=0)
+        copied(stored(tmp_path, message, text), due_ms=5500, enqueue_ms=0, now_ms=0)
 
 
 def test_a_cancelling_message_names_the_other_one_as_a_broker_does(tmp_path: Path) -> None:

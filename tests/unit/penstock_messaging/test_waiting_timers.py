@@ -24,7 +24,7 @@ ENTRIES = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(ENTRIES, max_size=60))
+@given(st.lists(ENTRIES, max_size=60, unique_by=lambda entry: entry.log_offset))
 def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[WaitingTimer]) -> None:
     waiting = WaitingTimers()
     for entry in entries:
@@ -35,8 +35,9 @@ def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[Wait
     while not waiting.is_empty:
         first_ms = waiting.first_ms()
         assert first_ms is not None
-        assert waiting.of_second(first_ms) == [e for e in in_order if e.slot_ms == first_ms]
-        taken += waiting.take_first()
+        assert list(waiting.of_second(first_ms)) == [e for e in in_order if e.slot_ms == first_ms]
+        taken += waiting.first()
+        waiting.drop_first()
     assert taken == in_order
     assert (len(waiting), waiting.first_ms()) == (0, None)
 
@@ -60,16 +61,30 @@ def test_a_removed_entry_is_gone_and_its_second_stays() -> None:
     # A packed number is no log offset.
     assert waiting.with_offset(entry.log_offset) == entry
     assert waiting.with_offset(5 << 31) is None
+    assert waiting.with_offset(entry.log_offset, 5000) == entry
+    assert waiting.with_offset(entry.log_offset, 6000) is None
     assert waiting.remove(entry)
     assert len(waiting) == 0
-    assert waiting.take_first() == []
+    assert list(waiting.first()) == []
+    waiting.drop_first()
+    assert waiting.first_ms() is None
+
+
+def test_the_last_entry_may_be_added_a_second_time_after_an_interrupt() -> None:
+    waiting = WaitingTimers()
+    for log_offset in (1, 2, 2):
+        waiting.add(WaitingTimer(5000, log_offset, 10, WAITS, 0))
+    assert [entry.log_offset for entry in waiting] == [1, 2]
+    assert len(waiting) == 2
 
 
 def test_an_age_that_no_entry_can_have_does_not_spoil_the_others_fields() -> None:
     waiting = WaitingTimers()
-    for enqueue_ms in (-(1 << 62), 1 << 60):
-        waiting.add(WaitingTimer(5000, 1, (1 << 31) - 1, WAITS | ROLLS, enqueue_ms))
-    assert [(e.log_offset, e.size, e.kind) for e in waiting] == [(1, (1 << 31) - 1, 3)] * 2
+    for number, enqueue_ms in enumerate((-(1 << 62), 1 << 60)):
+        waiting.add(WaitingTimer(5000, number, (1 << 31) - 1, WAITS | ROLLS, enqueue_ms))
+    assert [(e.log_offset, e.size, e.kind) for e in waiting] == [
+        (n, (1 << 31) - 1, 3) for n in (0, 1)
+    ]
 
 
 @pytest.mark.skipif(hasattr(sys, "gettotalrefcount"), reason="a debug build needs more memory")

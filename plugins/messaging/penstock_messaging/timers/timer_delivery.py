@@ -12,7 +12,8 @@ Invariants:
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock import Message, StoredMessage
@@ -27,8 +28,15 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock.format.java_hash import java_hash
-from penstock_messaging.properties_text import TIMER_TOPIC
-from penstock_messaging.timers.due_timers import DueTimers, due_in
+from penstock_messaging.delays.schedule import destination
+from penstock_messaging.properties_text import REAL_QUEUE, REAL_TOPIC, TIMER_TOPIC
+from penstock_messaging.timers.due_timers import (
+    DueTimer,
+    DueTimers,
+    SecondColumns,
+    due_in,
+    key_hash,
+)
 from penstock_messaging.timers.timer_message import (
     SECOND_MS,
     Timer,
@@ -55,6 +63,9 @@ SAVE_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # With so many messages that are due, no further second is read.
 _DUE_MAX = 20_000
+# Messages that are read when their second comes are kept until they are delivered, up to about so much memory; it is what a
+# message takes beside its bytes, too.
+_HELD_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
 _NEVER = 1 << 62
 
 Copy = tuple[Message, bytes]
@@ -94,9 +105,14 @@ class TimerDelivery:
         self._queue = TimerQueue()
         self._waiting = WaitingTimers()
         self._due = DueTimers()
-        # What the files do not have yet, and what of all that waited was handled since they were written.
-        self._unsaved: list[TimerUnit] = []
+        # The units that the files do not have yet, six numbers each; the log offset of the last one, also if it was passed to the
+        # files; and what of all that waited was handled since they were written.
+        self._unsaved = array("q")
+        self._unsaved_last = -1
         self._gone: set[int] = set()
+        # Messages of those that are due, by log offset, and the memory that they take.
+        self._held: dict[int, StoredMessage] = {}
+        self._held_bytes = 0
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
         # Whether all was taken in once: after the opening, what cancels a message comes before the message is delivered.
@@ -195,8 +211,8 @@ class TimerDelivery:
     def first_due_ms(self) -> int | None:
         """Return the second in which the first message that waits is due, about; None if none waits."""
         with self._running:
-            first = self._due.first()
-            return self._waiting.first_ms() if first is None else first.due_ms
+            first_ms = self._due.first_ms()
+            return self._waiting.first_ms() if first_ms is None else first_ms
 
     def entries(self) -> list[WaitingTimer]:
         """Return everything that waits, after taking in what was put."""
@@ -253,21 +269,25 @@ class TimerDelivery:
         if has_more and not self._is_caught_up:
             return now
         self._is_caught_up = True
-        while self._waiting.first_ms() is not None and len(self._due) < _DUE_MAX:
-            if not self._open_second(store, now):
-                break
+        while self._may_open() and self._open_second(store, now):
+            pass
         self._deliver(store, now)
         if self._changed_ms <= self._clock.monotonic_ms() - SAVE_MS:
             self._save(store)
-        first, second_ms = self._due.first(), self._waiting.first_ms()
-        if has_more or (first is not None and first.due_ms <= now):
+        times = (self._due.first_ms(), self._waiting.first_ms())
+        next_ms = min((each for each in times if each is not None), default=_NEVER)
+        if has_more or next_ms <= now:
             return now
-        next_ms = min(
-            _NEVER if first is None else first.due_ms, _NEVER if second_ms is None else second_ms
-        )
         if self._changed_ms != _NEVER:
             next_ms = min(next_ms, now + SAVE_MS)
         return max(next_ms, now + _TOGETHER_MS)
+
+    def _may_open(self) -> bool:
+        """Return whether another second is to be opened if it has come: not with too much that is due before it."""
+        first_ms, due_ms = self._waiting.first_ms(), self._due.first_ms()
+        if first_ms is None or due_ms is None:
+            return first_ms is not None
+        return len(self._due) < _DUE_MAX or due_ms > first_ms
 
     def _note_change(self) -> None:
         if self._changed_ms == _NEVER:
@@ -284,16 +304,17 @@ class TimerDelivery:
         before = self._queue.offset
 
         def take(entry: WaitingTimer, timer: Timer) -> None:
-            self._unsaved.append(_unit(entry, timer))
+            if self._unsaved_last != entry.log_offset:
+                # In this order: after an interrupt in between, the unit is written twice, which is read as one.
+                self._unsaved.extend(_unit(entry, timer))
+                self._unsaved_last = entry.log_offset
             if entry.log_offset in self._spent:
                 self._spent.discard(entry.log_offset)
             elif entry.slot_ms > self._opened_ms or self._context.read_only:
                 # Also if its second has come: what waits in that second may be what it cancels.
                 self._waiting.add(entry)
-            elif timer.cancels:
-                self._cancel_in_second(store, entry.slot_ms, {timer.cancels})
             else:
-                self._due.add(entry, due_in(entry, timer))
+                self._due.add(entry, due_in(entry, timer, now), key_hash(timer))
 
         refused: list[str] = []
         has_more = self._queue.take_in(store, now, take, refused.append)
@@ -308,44 +329,26 @@ class TimerDelivery:
         if first_ms is None or first_ms > now:
             return False
         refused: list[str] = []
-        entries = self._waiting.take_first()
-        timers: list[tuple[WaitingTimer, Timer]] = []
-        try:
-            for entry in entries:
-                try:
-                    timers.append((entry, timer_of(self._message(store, entry))))
-                except (MessageError, OffsetError, CorruptionError) as error:
-                    refused.append(_refusal(entry, error))
-        except BaseException:
-            for entry in entries:
-                self._waiting.add(entry)
-            raise
-        cancels = {each.cancels for entry, each in timers if _is_cancel(entry, each)}
-        for entry, timer in timers:
-            if not _is_cancel(entry, timer) and (timer.cancels or timer.key not in cancels):
-                self._due.add(entry, due_in(entry, timer))
-        self._cancelled += sum(timer.key in cancels for _, timer in timers if not timer.cancels)
-        if cancels:
-            self._cancel_in_second(store, first_ms, cancels)
-        waits = {each.entry.log_offset for each in self._due}
-        self._gone.update(entry.log_offset for entry in entries if entry.log_offset not in waits)
+        gone: list[int] = []
+        second = SecondColumns(first_ms)
+        for entry in self._waiting.first():
+            try:
+                message = self._message(store, entry)
+                timer = timer_of(message)
+            except (MessageError, OffsetError, CorruptionError) as error:
+                refused.append(_refusal(entry, error))
+                gone.append(entry.log_offset)
+                continue
+            self._hold(message)
+            kind = entry.kind | CANCELS if timer.cancels else entry.kind & ~CANCELS
+            second.add(entry._replace(kind=kind), due_in(entry, timer, now), key_hash(timer))
+        self._waiting.drop_first()
+        self._due.add_second(second)
+        self._gone.update(gone)
         self._opened_ms = max(self._opened_ms, first_ms)
         self._note_change()
         self._skip(refused)
         return True
-
-    def _cancel_in_second(self, store: OpenStore, slot_ms: int, keys: set[bytes]) -> None:
-        """Remove the messages with these keys from those of a second that has come."""
-        gone = []
-        for each in self._due.of_second(slot_ms):
-            try:
-                timer = timer_of(self._message(store, each.entry))
-            except (MessageError, OffsetError, CorruptionError):
-                continue
-            if timer.key in keys and not timer.cancels:
-                gone.append(each.entry.log_offset)
-        self._gone.update(gone)
-        self._cancelled += self._due.remove(gone)
 
     def _message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
         """Return the message of an entry, which may come from a file; raises `MessageError` if it is not one that waits."""
@@ -354,19 +357,49 @@ class TimerDelivery:
             raise MessageError(f"it is in {message.topic}/{message.queue}, not in {TIMER_TOPIC}")
         return message
 
+    def _hold(self, message: StoredMessage) -> None:
+        """Keep a message until it is delivered, if there is room."""
+        size = message.size + _OBJECT_BYTES
+        is_new = message.log_offset not in self._held
+        if is_new and self._held_bytes + size <= _HELD_BYTES_MAX:
+            self._held[message.log_offset] = message
+            self._held_bytes += size
+
+    def _held_message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
+        """Do as `_message`, of a message that may be kept, and keep it no longer."""
+        message = self._held.pop(entry.log_offset, None)
+        if message is None:
+            return self._message(store, entry)
+        self._held_bytes -= message.size + _OBJECT_BYTES
+        return message
+
     # --- delivering
 
     def _deliver(self, store: OpenStore, now: int) -> None:
         """Put the copies of messages that are due, at most a batch."""
-        taken = self._due.take(now, _COUNT_MAX, _BYTES_MAX)
+        second_ms = self._waiting.first_ms()
+        # What cancels a message may wait in a second that has come and is not opened yet.
+        taken = self._due.take(
+            now if second_ms is None else min(now, second_ms), _COUNT_MAX, _BYTES_MAX
+        )
         if not taken:
             return
         refused: list[str] = []
         copies: list[tuple[WaitingTimer, Copy]] = []
+        place = self._places()
         try:
+            if any(each.entry.kind & CANCELS for each in taken):
+                self._cancel_due(store, taken)
             for each in taken:
+                if each.entry.log_offset in self._gone:
+                    continue
                 try:
-                    copies.append((each.entry, self._copy(store, each.entry, now)))
+                    message = self._held_message(store, each.entry)
+                    enqueue_ms = each.entry.enqueue_ms
+                    copy = copied(
+                        message, due_ms=each.due_ms, enqueue_ms=enqueue_ms, now_ms=now, destination_of=place,
+                    )  # fmt: skip
+                    copies.append((each.entry, copy))
                 except (MessageError, OffsetError, CorruptionError) as error:
                     refused.append(_refusal(each.entry, error))
             refused += self._put(store, copies)
@@ -377,7 +410,58 @@ class TimerDelivery:
         finally:
             self._note_change()
         self._gone.update(each.entry.log_offset for each in taken)
+        if not self._due:
+            # Those that were cancelled.
+            self._held.clear()
+            self._held_bytes = 0
         self._skip(refused)
+
+    def _places(self) -> Callable[[Mapping[bytes, bytes]], tuple[str, int]]:
+        """Return a function that returns where messages go, and raises if nothing may be delivered there; asks once for each."""
+        known: dict[tuple[bytes | None, bytes | None], tuple[str, int]] = {}
+
+        def place(pairs: Mapping[bytes, bytes]) -> tuple[str, int]:
+            named = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE)
+            if named not in known:
+                found = destination(pairs)
+                self._check(*found)
+                known[named] = found
+            return known[named]
+
+        return place
+
+    def _cancel_due(self, store: OpenStore, taken: Sequence[DueTimer]) -> None:
+        """Cancel what messages that are due cancel, of these and of those that are due later."""
+        timers = [(each, self._timer(store, each.entry)) for each in taken]
+        cancels = {
+            (timer.second_ms, timer.cancels): each.entry.log_offset
+            for each, timer in timers
+            if timer is not None and timer.cancels and timer.second_ms <= each.due_ms
+        }
+        later = self._due.with_keys([hash(key) for key in cancels])
+        gone = [
+            each.entry.log_offset
+            for each, timer in [
+                *timers,
+                *((each, self._timer(store, each.entry)) for each in later),
+            ]
+            if timer is not None and not timer.cancels and (timer.second_ms, timer.key) in cancels
+        ]
+        self._due.remove(gone)
+        self._cancelled += len(gone)
+        self._gone.update(gone)
+        self._gone.update(
+            each.entry.log_offset
+            for each, timer in timers
+            if timer is not None and (timer.second_ms, timer.cancels) in cancels
+        )
+
+    def _timer(self, store: OpenStore, entry: WaitingTimer) -> Timer | None:
+        """Return what the message of an entry requests; None if it is gone or corrupt."""
+        try:
+            return timer_of(self._message(store, entry))
+        except (MessageError, OffsetError, CorruptionError):
+            return None
 
     def _put(self, store: OpenStore, copies: Sequence[tuple[WaitingTimer, Copy]]) -> list[str]:
         """Put copies, together if possible; returns a sentence for each that cannot be stored."""
@@ -392,14 +476,6 @@ class TimerDelivery:
         self._gone.update(entry.log_offset for entry, _ in copies)
         self._delivered += sum(copy[0].topic != TIMER_TOPIC for _, copy in copies)
         return []
-
-    def _copy(self, store: OpenStore, entry: WaitingTimer, now: int) -> Copy:
-        """Return what is put in place of a message whose time has come."""
-        message = self._message(store, entry)
-        copy = copied(message, slot_ms=entry.slot_ms, enqueue_ms=entry.enqueue_ms, now_ms=now)
-        if copy[0].topic != TIMER_TOPIC:
-            self._check(copy[0].topic, copy[0].queue)
-        return copy
 
     def _skip(self, reasons: Sequence[str]) -> None:
         """Log what is not delivered, and count it."""
@@ -431,7 +507,7 @@ class TimerDelivery:
             receipt = store.put_copies([cancelling(timer)])[0]
             # In this order: after a failure to put, the message still waits.
             self._spent.add(receipt.log_offset)
-            if any(unit.log_offset == found.log_offset for unit in self._unsaved):
+            if found.log_offset in self._unsaved[1 :: len(TimerUnit._fields)]:
                 # The files will not have the message, so they need nothing that cancels it.
                 self._gone.add(receipt.log_offset)
             if not self._waiting.remove(found):
@@ -450,20 +526,18 @@ class TimerDelivery:
 
     def _find(self, store: OpenStore, message: StoredMessage, timer: Timer) -> WaitingTimer | None:
         """Return the entry of a message, or of the copy of it that waits in its place."""
-        own = entry_of(message, timer, message.store_time_ms)
-        near = {own.slot_ms, timer.out_ms}
+        log_offset = message.log_offset
+        near = {entry_of(message, timer, message.store_time_ms).slot_ms, timer.second_ms}
+        late = self._due.with_offset(log_offset)
+        found = None if late is None else late.entry
         for slot_ms in near:
-            entries = self._waiting.of_second(slot_ms)
-            entries += [each.entry for each in self._due.of_second(slot_ms)]
-            for entry in entries:
-                if entry.log_offset == message.log_offset and not entry.kind & CANCELS:
-                    return entry
-        if timer.cancels or not timer.key:
+            found = found or self._waiting.with_offset(log_offset, slot_ms)
+        if found is None:
+            # It was rolled, or is looked at in another second than expected.
+            found = self._waiting.with_offset(log_offset)
+        if timer.cancels:
             return None
-        # It was rolled, or is looked at in another second than expected.
-        due = (each.entry for each in self._due if each.entry.log_offset == message.log_offset)
-        found = self._waiting.with_offset(message.log_offset) or next(due, None)
-        if found is not None or not may_roll(timer, message.store_time_ms):
+        if found is not None or not timer.key or not may_roll(timer, message.store_time_ms):
             return found
         others: list[WaitingTimer] = [*self._waiting, *(each.entry for each in self._due)]
         for entry in others:
@@ -473,26 +547,24 @@ class TimerDelivery:
 
     def _is_cancelled(self, store: OpenStore, message: StoredMessage, timer: Timer) -> bool:
         """Return whether a message that waits will be cancelled, by an entry that an earlier opening has left."""
-        others = self._waiting.of_second(timer.out_ms)
+        others = [each for each in self._waiting.of_second(timer.second_ms) if each.kind & CANCELS]
         if may_roll(timer, message.store_time_ms):
-            others += [entry for entry in self._waiting if entry.kind & ROLLS]
+            both = ROLLS | CANCELS
+            others += [entry for entry in self._waiting if entry.kind & both == both]
         for entry in others:
-            if not entry.kind & CANCELS:
-                continue
-            try:
-                found = timer_of(self._message(store, entry))
-            except (MessageError, OffsetError, CorruptionError):
-                continue
-            if (found.cancels, found.out_ms) == (timer.key, timer.out_ms):
+            found = self._timer(store, entry)
+            if found is not None and (found.cancels, found.second_ms) == (
+                timer.key,
+                timer.second_ms,
+            ):
                 return True
         return False
 
     def _has_key(self, store: OpenStore, entry: WaitingTimer, timer: Timer) -> bool:
-        try:
-            found = timer_of(self._message(store, entry))
-        except (MessageError, OffsetError, CorruptionError):
-            return False
-        return (found.key, found.out_ms, found.cancels) == (timer.key, timer.out_ms, b"")
+        found = self._timer(store, entry)
+        return found is not None and (found.key, found.second_ms, found.cancels) == (
+            timer.key, timer.second_ms, b"",
+        )  # fmt: skip
 
     # --- saving
 
@@ -508,7 +580,7 @@ class TimerDelivery:
         """Save what waits, after the copies of all else are durable."""
         now_ms = self._clock.time_ms() // SECOND_MS * SECOND_MS
         first = self._waiting.first_ms()
-        seconds = [each.entry.slot_ms for each in self._due]
+        seconds = self._due.slots_ms()
         read_ms = max(min([now_ms, *seconds, *([] if first is None else [first])]), self.read_ms)
         is_partial = is_last and read_ms <= self._opened_ms
         if (
@@ -520,14 +592,16 @@ class TimerDelivery:
         if self._queue.offset == 0 and not self._unsaved:
             return
         store.flush()
-        for unit in self._unsaved:
+        width = len(TimerUnit._fields)
+        for at in range(0, len(self._unsaved), width):
+            unit = TimerUnit(*self._unsaved[at : at + width])
             # What is delivered is not looked at again; what waits is, also if the clock has gone back to before it.
             is_gone = unit.log_offset in self._gone
             slot_ms = (
                 min(unit.slot_ms, read_ms - SECOND_MS) if is_gone else max(unit.slot_ms, read_ms)
             )
             self._files.add(unit._replace(slot_ms=slot_ms))
-        self._unsaved = []
+        self._unsaved = array("q")
         if is_partial:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
         else:
@@ -543,20 +617,14 @@ class TimerDelivery:
         left = []
         entries = [each.entry for each in sorted(self._due.of_second(slot_ms))]
         for entry in [*entries, *self._waiting.of_second(slot_ms)]:
-            try:
-                left.append(_unit(entry, timer_of(self._message(store, entry))))
-            except (MessageError, OffsetError, CorruptionError):
-                continue
+            timer = self._timer(store, entry)
+            if timer is not None:
+                left.append(_unit(entry, timer))
         return left
 
 
 def _unit(entry: WaitingTimer, timer: Timer) -> TimerUnit:
     return TimerUnit(*entry, java_hash(timer.topic.decode("utf-8", "replace")))
-
-
-def _is_cancel(entry: WaitingTimer, timer: Timer) -> bool:
-    """Return whether an entry cancels others now; one of a later second is rolled first."""
-    return bool(timer.cancels) and timer.out_ms <= entry.slot_ms
 
 
 def _refusal(entry: WaitingTimer, error: Exception) -> str:

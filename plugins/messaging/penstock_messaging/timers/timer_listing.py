@@ -7,7 +7,7 @@ from penstock import StoredMessage
 from penstock.contracts import DelayedMessage, OpenStore, SummaryLine
 from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_messaging.delays.schedule import destination
-from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of, stored_text
+from penstock_messaging.properties_text import TIMER_TOPIC, stored_pairs
 from penstock_messaging.timers.timer_message import Timer, timer_of
 from penstock_messaging.timers.waiting_timers import WaitingTimer
 
@@ -28,13 +28,13 @@ def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMes
                 found.append((timer_of(message), message))
         except (MessageError, OffsetError, CorruptionError):
             continue
-    cancelled = {(timer.out_ms, timer.cancels) for timer, _ in found if timer.cancels}
+    cancelled = {(timer.second_ms, timer.cancels) for timer, _ in found if timer.cancels}
     made = []
     for timer, message in found:
-        if timer.cancels or (timer.out_ms, timer.key) in cancelled:
+        if timer.cancels or (timer.second_ms, timer.key) in cancelled:
             continue
         try:
-            topic, queue = destination(pairs_of(stored_text(message)))
+            topic, queue = destination(stored_pairs(message))
         except MessageError:
             continue
         made.append(DelayedMessage(

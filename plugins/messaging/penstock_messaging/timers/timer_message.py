@@ -30,7 +30,7 @@ from penstock_messaging.properties_text import (
     TIMER_TOPIC,
     flags_for_copy,
     pairs_of,
-    stored_text,
+    stored_pairs,
     text_of,
 )
 
@@ -67,6 +67,11 @@ class Timer(NamedTuple):
     key: bytes
     cancels: bytes
 
+    @property
+    def second_ms(self) -> int:
+        """The second of `out_ms`; a broker may be configured to write parts of seconds."""
+        return self.out_ms // SECOND_MS * SECOND_MS
+
 
 def out_ms_of(due_ms: int) -> int:
     """Return the second that is over before a time, as a broker has it: strictly earlier than the time."""
@@ -102,7 +107,7 @@ def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tu
 
 def timer_of(message: StoredMessage) -> Timer:
     """Return what a message of the timer topic requests; raises `MessageError` if it has no time."""
-    return timer_in(pairs_of(stored_text(message)))
+    return timer_in(stored_pairs(message))
 
 
 def timer_in(pairs: Mapping[bytes, bytes]) -> Timer:
@@ -129,19 +134,37 @@ def cancel_key(topic: bytes, unique_key: bytes) -> bytes:
 
 
 def copied(
-    message: StoredMessage, *, slot_ms: int, enqueue_ms: int, now_ms: int
+    message: StoredMessage,
+    *,
+    due_ms: int,
+    enqueue_ms: int,
+    now_ms: int,
+    destination_of: Callable[[Mapping[bytes, bytes]], tuple[str, int]] = destination,
 ) -> tuple[Message, bytes]:
-    """Return what is put in place of a waiting message when a second of it has come, and its properties text.
+    """Return what is put in place of a waiting message at the time at which it is handled, and its properties text.
 
-    If that is the second of its time, the copy goes to its own topic; if it is an earlier one, to the timer topic again, so that
-    retention does not delete the message while it waits. Raises `MessageError` for a message that has no topic to go to.
+    If its second has come then, the copy goes to its own topic; if not, to the timer topic again, so that retention does not
+    delete the message while it waits.
+
+    Args:
+        message: waits.
+        due_ms: when it is to be handled: its own time, or an earlier one.
+        enqueue_ms: when it was taken in.
+        now_ms: the time now.
+        destination_of: returns topic and queue to which a message with some properties goes.
+
+    Raises:
+        MessageError: the message has no time, or no topic to go to.
     """
-    pairs = pairs_of(stored_text(message))
-    if timer_in(pairs).out_ms > slot_ms:
+    pairs = stored_pairs(message)
+    out_ms = _number(pairs, OUT_MS, _TIME)
+    if out_ms is None or out_ms // SECOND_MS * SECOND_MS > due_ms:
         topic, queue = TIMER_TOPIC, 0
+        # Raises for a message without a time.
+        timer_in(pairs)
         pairs[ROLL_TIMES] = b"%d" % ((_number(pairs, ROLL_TIMES, _ROLLS) or 0) + 1)
     else:
-        topic, queue = destination(pairs)
+        topic, queue = destination_of(pairs)
     pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
     copy = Message(
         topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),

@@ -42,7 +42,7 @@ class TimerQueue:
         Args:
             store: the store.
             now_ms: the time now.
-            take: called with each message.
+            take: called with each message; after an interrupt within with the same one again.
             refuse: called with a sentence about messages that cannot be taken in.
         """
         low, high = store.min_offset(TIMER_TOPIC), store.max_offset(TIMER_TOPIC)
@@ -68,6 +68,8 @@ class TimerQueue:
                 refuse(f"the message at log offset {message.log_offset}: {error}")
             else:
                 take(entry_of(message, timer, now_ms), timer)
+            # One by one: an interrupt may come at any time.
+            self.offset = message.queue_offset + 1
         self.offset = max(found.next_offset, inside)
         return inside < self.offset < high
 
@@ -81,7 +83,7 @@ def entry_of(message: StoredMessage, timer: Timer, now_ms: int) -> WaitingTimer:
     """Return the entry of a message that is taken in now."""
     enqueue_ms = now_ms // SECOND_MS * SECOND_MS
     kind = WAITS | (CANCELS if timer.cancels else 0)
-    slot_ms = timer.out_ms // SECOND_MS * SECOND_MS
+    slot_ms = timer.second_ms
     ahead_ms = slot_ms - enqueue_ms
     if ahead_ms >= _WINDOW_MS:
         kind |= ROLLS

@@ -54,36 +54,46 @@ class WaitingTimers:
         return not self._slots
 
     def add(self, entry: WaitingTimer) -> None:
-        """Add an entry."""
+        """Add an entry; the last one may be added a second time, after an interrupt, which does nothing."""
         second = entry.slot_ms // SECOND_MS
         slot = self._slots.get(second)
         if slot is None:
-            slot = self._slots[second] = array("q")
+            # In this order: a second without entries does no harm.
             heapq.heappush(self._order, second)
-        age = min(max(second - entry.enqueue_ms // SECOND_MS, 0), _AGE_MAX)
-        packed = (age << _SIZE_BITS | entry.size) << _KIND_BITS | entry.kind
-        slot.extend((entry.log_offset, packed))
+            slot = self._slots[second] = array("q")
+        if slot and slot[-2] == entry.log_offset:
+            return
         self._balance += _weight(entry.kind)
+        slot.extend((entry.log_offset, packed(entry)))
 
     def first_ms(self) -> int | None:
         """Return the first second that has entries."""
         return self._order[0] * SECOND_MS if self._order else None
 
-    def take_first(self) -> list[WaitingTimer]:
-        """Remove the entries of the first second, and return them in the order in which they were added."""
+    def first(self) -> Iterator[WaitingTimer]:
+        """Yield the entries of the first second in the order in which they were added."""
+        second = self._order[0]
+        return _entries(second, self._slots.get(second, array("q")))
+
+    def drop_first(self) -> None:
+        """Remove the entries of the first second."""
         second = heapq.heappop(self._order)
-        found = list(_entries(second, self._slots.pop(second)))
-        self._balance -= sum(_weight(entry.kind) for entry in found)
-        return found
+        slot = self._slots.pop(second, array("q"))
+        self._balance -= sum(map(_weight, slot[1::2]))
+        if not self._slots:
+            # An interrupt may have ended the counting of one.
+            self._balance = 0
 
-    def of_second(self, slot_ms: int) -> list[WaitingTimer]:
-        """Return the entries of a second."""
+    def of_second(self, slot_ms: int) -> Iterator[WaitingTimer]:
+        """Yield the entries of a second."""
         second = slot_ms // SECOND_MS
-        return list(_entries(second, self._slots.get(second, array("q"))))
+        return _entries(second, self._slots.get(second, array("q")))
 
-    def with_offset(self, log_offset: int) -> WaitingTimer | None:
-        """Return the entry of the record at a log offset; looks at all of them."""
-        for second, slot in self._slots.items():
+    def with_offset(self, log_offset: int, slot_ms: int | None = None) -> WaitingTimer | None:
+        """Return the entry of the record at a log offset; looks at one second, or at all of them."""
+        seconds = self._slots if slot_ms is None else [slot_ms // SECOND_MS]
+        for second in seconds:
+            slot = self._slots.get(second, array("q"))
             if log_offset in slot:
                 for entry in _entries(second, slot):
                     if entry.log_offset == log_offset:
@@ -113,8 +123,18 @@ def _weight(kind: int) -> int:
 
 def _entries(second: int, slot: "array[int]") -> Iterator[WaitingTimer]:
     for at in range(0, len(slot), 2):
-        packed = slot[at + 1]
-        kind = packed & ((1 << _KIND_BITS) - 1)
-        size = packed >> _KIND_BITS & ((1 << _SIZE_BITS) - 1)
-        age = packed >> (_KIND_BITS + _SIZE_BITS)
-        yield WaitingTimer(second * SECOND_MS, slot[at], size, kind, (second - age) * SECOND_MS)
+        yield unpacked(second * SECOND_MS, slot[at], slot[at + 1])
+
+
+def packed(entry: WaitingTimer) -> int:
+    """Return all fields of an entry but its second and its log offset as one number."""
+    age = min(max((entry.slot_ms - entry.enqueue_ms) // SECOND_MS, 0), _AGE_MAX)
+    return (age << _SIZE_BITS | entry.size) << _KIND_BITS | entry.kind
+
+
+def unpacked(slot_ms: int, log_offset: int, fields: int) -> WaitingTimer:
+    """Return the entry with a second, a log offset and the other fields as `packed` returned them."""
+    kind = fields & ((1 << _KIND_BITS) - 1)
+    size = fields >> _KIND_BITS & ((1 << _SIZE_BITS) - 1)
+    age = fields >> (_KIND_BITS + _SIZE_BITS)
+    return WaitingTimer(slot_ms, log_offset, size, kind, slot_ms - age * SECOND_MS)

@@ -1,0 +1,61 @@
+"""Ctrl-C in calls that look at messages which wait for a time, by a program that goes on: each comes once, at its time."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.faults import interrupts
+from tests.faults.children import TIMES
+from tests.faults.interrupts import Interrupt
+
+from penstock import Message, Receipt, Store
+from penstock.testing import ManualClock, ManualWorkers, open_store
+
+COUNT = 4
+# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+STEP = max(3 // TIMES, 1)
+WORKER = "penstock-timers"
+Job = Callable[[Store, list[Receipt]], object]
+
+JOBS: dict[str, Job] = {
+    "delayed": lambda store, _: store.delayed(),
+    "cancel": lambda store, receipts: store.cancel_delayed(receipts[1]),
+    "summary": lambda store, _: store.summary(),
+}
+
+
+def run(workers: ManualWorkers, clock: ManualClock, ms: int) -> None:
+    for _ in range(ms // 500):
+        clock.now_ms += 500
+        while WORKER in workers.by_name and workers.run(WORKER) == 0:
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_an_interrupted_call_loses_and_doubles_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, is_saved: bool
+) -> None:
+    """A message that was taken in when Ctrl-C came was taken in again, and delivered twice."""
+    monkeypatch.setattr(interrupts, "OURS", ("/penstock_messaging/timers/",))
+    number, was_interrupted = 1, True
+    while was_interrupted:
+        clock, workers, root = ManualClock(), ManualWorkers(), tmp_path / f"store-{number}"
+        store = open_store(root, clock=clock, spawn=workers)
+        receipts = store.put_many([Message("orders", b"%d" % n, delay_ms=5400) for n in range(COUNT)])  # fmt: skip
+        if is_saved:
+            run(workers, clock, 2000)
+        receipts = [*receipts, store.put("orders", b"last", delay_ms=5400)]
+        interrupt = Interrupt(number)
+        was_interrupted = interrupt.during(partial(JOBS[job], store, receipts))
+        run(workers, clock, 8000)
+        bodies = [message.body for message in store.scan("orders")]
+        expected = [b"0", b"1", b"2", b"3", b"last"]
+        if job == "cancel" and b"1" not in bodies:
+            expected.remove(b"1")
+        assert sorted(bodies) == expected, f"after an interrupt at {interrupt.place}"
+        assert store.delayed() == []
+        store.close()
+        number += STEP
