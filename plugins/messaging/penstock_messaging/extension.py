@@ -505,8 +505,13 @@ class MessagingExtension(Extension):
         plain = self.configuration.routed(message)
         self.store.check(plain)
         refuse_delays(plain)
-        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper(), wait=wait)
-        self.checking.expect(half)
+        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper())
+        try:
+            if wait:
+                self.store.flush()
+        finally:
+            # Also one whose caller gets an error: it may be on disk.
+            self.checking.expect(half)
         return self._held(half)
 
     def _held(self, half: "OpenHalf") -> Prepared:

@@ -91,6 +91,7 @@ class HeldPrepared(ShownPrepared):
     def __enter__(self) -> Self:
         with self._halves.guard:
             self._half.in_block += 1
+            self._half.blocks += 1
         return self
 
     def __exit__(
@@ -101,7 +102,9 @@ class HeldPrepared(ShownPrepared):
     ) -> None:
         with self._halves.guard:
             self._half.in_block -= 1
-        if self._half.outcome:
+            # Within the lock: otherwise, a check that writes it again just now would pass for an end.
+            is_finished = bool(self._half.outcome)
+        if is_finished:
             return
         if error is None:
             self.commit()

@@ -9,6 +9,7 @@ Invariants:
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock import Durability, Message, Receipt, StoredMessage
@@ -114,12 +115,16 @@ class OpenHalves:
         except (MessageError, OffsetError):
             return False
         key = pairs_of(text).get(UNIQUE, b"").decode("utf-8", "replace")
-        try:
-            found: Sequence[StoredMessage] = self.store.find(copy.topic, key, limit=_FOUND_MAX)
-        except ConfigError:
-            start = self.store.offset_at(copy.topic, copy.queue, time_ms=message.store_time_ms)
-            found = list(messages_from(self.store, copy.topic, start, copy.queue))
-        return any(is_commit_of(each, half.log_offset) for each in found)
+        with suppress(ConfigError):
+            found = self.store.find(copy.topic, key, limit=_FOUND_MAX)
+            if any(is_commit_of(each, half.log_offset) for each in found):
+                return True
+            # Keys are single words, and anybody may store any number of messages with this one.
+            if key and " " not in key and len(found) < _FOUND_MAX:
+                return False
+        start = self.store.offset_at(copy.topic, copy.queue, time_ms=message.store_time_ms)
+        later = messages_from(self.store, copy.topic, start, copy.queue)
+        return any(is_commit_of(each, half.log_offset) for each in later)
 
     def end(self) -> None:
         """Save the progress; nothing can be finished from now on."""
@@ -177,8 +182,8 @@ class OpenHalves:
 
     # --- prepare and finish
 
-    def prepare(self, message: Message, group: str, transaction_id: str, *, wait: bool) -> OpenHalf:
-        """Store a half message; the message must be one that could be put, and have a queue number."""
+    def prepare(self, message: Message, group: str, transaction_id: str) -> OpenHalf:
+        """Store a half message, which the caller flushes; the message must be one that could be put, and have a queue number."""
         copy, text = half_message(message, group, transaction_id)
         store = self.store
         # So that neither a check nor the commit fails for want of room.
@@ -188,10 +193,7 @@ class OpenHalves:
         self._ensure(HALF_TOPIC)
         self._ensure(OP_TOPIC)
         with self.guard:
-            half = self._put_half(store, copy, text)
-        if wait:
-            store.flush()
-        return half
+            return self._put_half(store, copy, text)
 
     def _put_half(self, store: OpenStore, copy: Message, text: bytes) -> OpenHalf:
         """Append a half message; after an interrupt within, progress does not go beyond it, so the next opening finds it."""
