@@ -248,7 +248,7 @@ def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop
 
     prepared = shop.prepare(b"1").__enter__()
     (half,) = halves.all()
-    shop.store.put_copies = slow  # type: ignore[assignment,method-assign] # until the check
+    shop.store.put_copies = slow  # type: ignore[method-assign] # until the check
     halves.guard = CheckAtRelease()  # type: ignore[assignment] # until the check
     prepared.__exit__(None, None, None)
     thread.join()
