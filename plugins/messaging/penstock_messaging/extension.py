@@ -76,6 +76,11 @@ def _one_of(*words: str) -> Callable[[object, "attrs.Attribute[Any]", Any], None
     return check
 
 
+def _oldest_first(halves: "Iterable[OpenHalf]") -> "list[OpenHalf]":
+    """Return half messages by age: a check moves one to the end of its queue."""
+    return sorted(halves, key=lambda half: half.born_time_ms)
+
+
 @attrs.frozen(kw_only=True)
 class MessagingOptions:
     """Options of the extension `messaging`.
@@ -529,11 +534,11 @@ class MessagingExtension(Extension):
     def prepared(self) -> list[Prepared]:
         """Implement `Store.prepared`."""
         if not self.context.read_only:
-            return [self._held(half) for half in self.halves.all()]
+            return [self._held(half) for half in _oldest_first(self.halves.all())]
         from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
         from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
 
-        return [ShownPrepared(half, self.store, self.context) for half in read_open(self.store)]
+        return [ShownPrepared(half, self.store, self.context) for half in _oldest_first(read_open(self.store))]  # fmt: skip
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

@@ -112,6 +112,19 @@ def test_old_messages_are_asked_about_and_finished_by_the_answer(shop: Shop) -> 
     assert shop.store.max_offset(HALF_TOPIC) == 7
 
 
+def test_what_is_open_is_listed_by_age_also_after_checks(shop: Shop) -> None:
+    """It was listed by its newest copy, and a check writes one at the end of the queue."""
+    shop.given = {"shop": shop.ask}
+    shop.prepare(b"1")
+    shop.clock.now_ms += 1
+    shop.prepare(b"2", group="other")
+    shop.run(IMMUNITY_MS)
+    assert shop.open_bodies() == [b"1", b"2"]
+    shop.close()
+    with penstock.open(shop.root, environ={}, read_only=True) as reader:
+        assert [each.message.body for each in reader.prepared()] == [b"1", b"2"]
+
+
 def test_messages_of_an_earlier_process_are_asked_about_after_opening(shop: Shop) -> None:
     shop.prepare(b"old")
     shop.close()
