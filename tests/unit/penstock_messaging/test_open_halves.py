@@ -275,6 +275,23 @@ def test_a_message_whose_prepare_was_interrupted_is_found_by_the_next_opening(sh
     assert shop.open_bodies() == [b"2"]
 
 
+def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: Shop) -> None:
+    """Progress went beyond them at the close, so that nobody was asked about them, and they were listed nowhere."""
+    shop.prepare(b"1").commit()
+    half = shop.prepare(b"2")
+    shop.store.put_copies([half_message(Message("orders", b"imported"), "shop", "ID")])
+    shop.prepare(b"3")
+    shop.halves.check_again(shop.halves.all()[0])
+    half.commit()
+    shop.halves.save()
+    shop.close()
+    assert shop.open_bodies() == [b"imported", b"3"]
+    for each in shop.store.prepared():
+        each.rollback()
+    shop.close()
+    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC) == 5
+
+
 def test_a_commit_waits_as_a_put_does(shop: Shop) -> None:
     assert shop.prepare().commit().durability is Durability.ACCEPTED
     shop.close()

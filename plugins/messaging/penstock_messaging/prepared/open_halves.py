@@ -3,7 +3,8 @@
 Invariants:
     * The copy of a commit and its removal are one batch. If a crash cuts it between the two, the next opening finds the copy and
       writes the removal: a message is committed once.
-    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away.
+    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away; and only if
+      every half message is known here.
     * A half message is finished once. While that is being written, a second attempt is refused.
 """
 
@@ -79,8 +80,8 @@ class OpenHalves:
         self.guard = threading.RLock()
         # By queue offset, which grows: the first one is the oldest copy.
         self._open: dict[int, OpenHalf] = {}
-        # The end of the queue before a half message that is being put.
-        self._floor: int | None = None
+        # The end of the queue if all in it is known here: what was read at the beginning, and what this object has put.
+        self._known_end = 0
         self._saved = (0, 0)
         self.counts = {COMMITTED: 0, ROLLED_BACK: 0, DISCARDED: 0}
 
@@ -97,6 +98,7 @@ class OpenHalves:
         """Read what is open, and complete commits that a crash cut."""
         store = self.store
         self._saved = progress(store, HALF_TOPIC), progress(store, OP_TOPIC)
+        self._known_end = store.max_offset(HALF_TOPIC)
         for half in read_open(store):
             if self._was_committed(half):
                 logger.warning(
@@ -146,7 +148,10 @@ class OpenHalves:
     def _save(self, store: OpenStore) -> None:
         with self.guard:
             end = store.max_offset(HALF_TOPIC)
-            half = min(next(iter(self._open), end), end if self._floor is None else self._floor)
+            if end != self._known_end:
+                # A prepare was interrupted, or half messages were imported: the next opening finds them from where it is now.
+                return
+            half = next(iter(self._open), end)
             if half < end and half <= self._saved[0]:
                 return
             done = (
@@ -196,17 +201,11 @@ class OpenHalves:
             return self._put_half(store, copy, text)
 
     def _put_half(self, store: OpenStore, copy: Message, text: bytes) -> OpenHalf:
-        """Append a half message; after an interrupt within, progress does not go beyond it, so the next opening finds it."""
-        floor = self._floor
-        self._floor = store.max_offset(HALF_TOPIC) if floor is None else floor
-        try:
-            (receipt,) = store.put_copies([(copy, text)])
-            half = half_of(store.at(receipt.log_offset))
-        except (PenstockError, OSError):
-            self._floor = floor
-            raise
+        """Append a half message; after an interrupt within, no progress is saved, so the next opening finds it."""
+        (receipt,) = store.put_copies([(copy, text)])
+        half = half_of(store.at(receipt.log_offset))
         self._open[half.offset] = half
-        self._floor = floor
+        self._known_end += 1
         return half
 
     def finish(self, half: OpenHalf, outcome: str, *, wait: bool) -> Receipt | None:
@@ -249,6 +248,7 @@ class OpenHalves:
             again = checked_again(self._read(half), checks)
             receipt = self._put(half, [again, removal(half.offset)])[0]
             self._open[receipt.queue_offset] = half
+            self._known_end += 1
             self._open.pop(half.offset)
             half.facts = half.facts._replace(checks=checks)
             half.offset, half.log_offset = receipt.queue_offset, receipt.log_offset
