@@ -234,7 +234,7 @@ def test_an_answer_from_before_a_block_is_not_used_after_it_either(shop: Shop) -
 def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop) -> None:
     """The end of the block saw a message in work, took it for finished, and did not commit it: without an error."""
     halves = shop.halves
-    lock, put = halves.guard, shop.store.put_copies
+    lock, put = halves._guard, shop.store.put_copies
     is_writing, thread = (
         threading.Event(),
         threading.Thread(target=lambda: halves.check_again(half)),
@@ -248,7 +248,7 @@ def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop
 
         def __exit__(self, *_error: object) -> None:
             lock.release()
-            halves.guard = lock
+            halves._guard = lock
             thread.start()
             is_writing.wait(60)
 
@@ -262,7 +262,7 @@ def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop
     prepared = shop.prepare(b"1").__enter__()
     (half,) = halves.all()
     shop.store.put_copies = slow  # type: ignore[method-assign] # until the check
-    halves.guard = CheckAtRelease()  # type: ignore[assignment] # until the check
+    halves._guard = CheckAtRelease()  # type: ignore[assignment] # until the check
     prepared.__exit__(None, None, None)
     thread.join()
     assert (shop.bodies(), shop.open_bodies()) == ([b"1"], [])

@@ -17,6 +17,7 @@ from penstock import Durability, Message, Receipt, StoredMessage
 from penstock.contracts import Context, OpenStore
 from penstock.errors import (
     ConfigError,
+    ForkedStoreError,
     MessageError,
     OffsetError,
     PenstockError,
@@ -77,13 +78,21 @@ class OpenHalves:
         self._check = check
         self._ensure = ensure
         # A signal handler may prepare or commit while its thread does.
-        self.guard = threading.RLock()
+        self._guard = threading.RLock()
+        self._process = context.files.process_id()
         # By queue offset, which grows: the first one is the oldest copy.
         self._open: dict[int, OpenHalf] = {}
         # The end of the queue if all in it is known here: what was read at the beginning, and what this object has put.
         self._known_end = 0
         self._saved = (0, 0)
         self.counts = {COMMITTED: 0, ROLLED_BACK: 0, DISCARDED: 0}
+
+    @property
+    def guard(self) -> threading.RLock:
+        """The lock; raises `ForkedStoreError` in a forked child, since a thread of the parent may have held it at the fork."""
+        if self._context.files.process_id() != self._process:
+            raise ForkedStoreError(self._context.root, self._process)
+        return self._guard
 
     @property
     def store(self) -> OpenStore:
