@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock.cli.root import run
+from penstock_messaging.prepared.half_message import half_message
 
 
 @pytest.fixture
@@ -62,3 +63,15 @@ def test_of_a_message_that_was_sent_twice_one_is_committed(data: Path, capsys: p
     assert len(listed(data, capsys)) == 1
     with penstock.open(data, read_only=True) as store:
         assert [m.body for m in store.scan("orders")] == [b"2"]
+
+
+def test_of_different_messages_with_one_id_none_is_finished(data: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """The id is what a producer wrote: a commit of one message rolled back another one, of another group and topic."""
+    with penstock.open(data) as store:
+        for topic in ("pears", "apples"):
+            copy, text = half_message(penstock.Message(topic, b"x"), "g", "SAME")
+            store.put_copies([(copy, text)])
+    for verb in ("commit", "rollback"):
+        assert run(["transactions", verb, str(data), "SAME"]) == 1
+        assert "group g, apples/0; group g, pears/0" in capsys.readouterr().err
+    assert listed(data, capsys)[2:] == ["SAME", "SAME"]

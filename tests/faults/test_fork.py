@@ -222,3 +222,40 @@ assert os.waitpid(child, 0)[1] == 0
 print("fine")
 """, tmp_path)  # fmt: skip
     assert done == ["fine"]
+
+
+def test_a_child_of_a_fork_finishes_no_prepared_message_and_does_not_wait_for_ever(tmp_path: Path) -> None:  # fmt: skip
+    """A thread of the parent may hold the lock of prepared messages at the fork: the child waited for it without an end."""
+    run(STORY + """
+import threading
+store = penstock.open(path, environ={}, **settings)
+first, second = (store.prepare("t", b"%d" % number, group="g") for number in range(2))
+is_held, is_over = threading.Event(), threading.Event()
+
+def hold():
+    with store.extension("messaging").halves.guard:
+        is_held.set()
+        is_over.wait()
+
+threading.Thread(target=hold).start()
+is_held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    refused = 0
+    jobs = first.commit, first.rollback, first.__enter__, store.prepared, lambda: first.message
+    for job in jobs:
+        try:
+            job()
+        except ForkedStoreError:
+            refused += 1
+    try:
+        second.__exit__(ValueError, ValueError(), None)
+    finally:
+        os._exit(0 if refused == len(jobs) else 1)
+is_over.set()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+first.commit()
+second.rollback()
+store.close()
+""", tmp_path / "s")  # fmt: skip

@@ -35,8 +35,8 @@ class Extension(Strategy):
     Attributes:
         provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls the
             method of the same name on the first configured extension that lists it.
-        callbacks: names of arguments of `penstock.open` that take functions of the program, such as "check_back", and that
-            this extension gets in `context.callbacks`.
+        callbacks: names of those arguments of `penstock.open` that take functions of the program, and that this extension gets in
+            `context.callbacks`; `open` has one such argument, "check_back".
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()

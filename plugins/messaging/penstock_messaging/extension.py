@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from penstock_messaging.groups.fold import Range
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.position import Settled
-    from penstock_messaging.groups.taking import DecidedRanges, Groups
+    from penstock_messaging.groups.taking import Groups
     from penstock_messaging.prepared.check_back import Checking
     from penstock_messaging.prepared.half_queue import OpenHalf
     from penstock_messaging.prepared.open_halves import OpenHalves
     from penstock_messaging.timers.timer_delivery import TimerDelivery
     from penstock_messaging.transactions.batch import BatchTransaction
+    from penstock_messaging.transactions.decided_acks import DecidedElsewhere
     from penstock_messaging.transactions.deciding import Deciding
 
 logger = get_logger(__name__)
@@ -73,6 +74,11 @@ def _one_of(*words: str) -> Callable[[object, "attrs.Attribute[Any]", Any], None
             raise ValueError(f"{field.name} is {value!r}; it must be {listed}")
 
     return check
+
+
+def _oldest_first(halves: "Iterable[OpenHalf]") -> "list[OpenHalf]":
+    """Return half messages by age: a check moves one to the end of its queue."""
+    return sorted(halves, key=lambda half: half.born_time_ms)
 
 
 @attrs.frozen(kw_only=True)
@@ -174,7 +180,7 @@ class MessagingExtension(Extension):
 
             made = Groups(self.context, self.store, life=self.store.topic_life)
             if self.context.read_only:
-                made.decided = self._decided_elsewhere()
+                made.decided = self._decided_elsewhere.ranges
             else:
                 made.on_refused = self._wake_intake
                 made.decided = self._decided
@@ -183,10 +189,11 @@ class MessagingExtension(Extension):
         found: Groups = self._part("groups", make)
         return found
 
-    def _decided_elsewhere(self) -> "DecidedRanges":
+    @property
+    def _decided_elsewhere(self) -> "DecidedElsewhere":
         from penstock_messaging.transactions.decided_acks import DecidedElsewhere  # noqa: PLC0415 - see the module
 
-        return DecidedElsewhere(self.context.files, self.context.root).ranges
+        return DecidedElsewhere(self.context.files, self.context.root)
 
     def _decided(
         self, group: str, topic: str, queue: int, settled: "Settled"
@@ -341,12 +348,15 @@ class MessagingExtension(Extension):
     def _recover_decisions(self) -> None:
         """Take up what transactions of an earlier process have acknowledged, before any consumer gets a message."""
         try:
-            if self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions"):
+            if self._has_decisions():
                 self.deciding.recover()
         except (PenstockError, OSError) as error:
             logger.warning(
                 "what transactions have acknowledged is not taken up, and all but consumers works: %s", error
             )  # fmt: skip
+
+    def _has_decisions(self) -> bool:
+        return self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions")
 
     def _has_groups(self) -> bool:
         return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
@@ -505,8 +515,13 @@ class MessagingExtension(Extension):
         plain = self.configuration.routed(message)
         self.store.check(plain)
         refuse_delays(plain)
-        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper(), wait=wait)
-        self.checking.expect(half)
+        half = self.halves.prepare(plain, group, uuid.uuid4().hex.upper())
+        try:
+            if wait:
+                self.store.flush()
+        finally:
+            # Also one whose caller gets an error: it may be on disk.
+            self.checking.expect(half)
         return self._held(half)
 
     def _held(self, half: "OpenHalf") -> Prepared:
@@ -519,11 +534,11 @@ class MessagingExtension(Extension):
     def prepared(self) -> list[Prepared]:
         """Implement `Store.prepared`."""
         if not self.context.read_only:
-            return [self._held(half) for half in self.halves.all()]
+            return [self._held(half) for half in _oldest_first(self.halves.all())]
         from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
         from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
 
-        return [ShownPrepared(half, self.store, self.context) for half in read_open(self.store)]
+        return [ShownPrepared(half, self.store, self.context) for half in _oldest_first(read_open(self.store))]  # fmt: skip
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""
@@ -543,7 +558,7 @@ class MessagingExtension(Extension):
 
     def findings(self) -> Iterable[Finding]:
         """Return what is wrong with the file of decisions."""
-        if self.context.files.exists(self.context.root / SIDE_FOLDER / "decisions"):
+        if self._has_decisions():
             from penstock_messaging.transactions.decided_acks import decision_findings  # noqa: PLC0415 - see the module
 
             yield from decision_findings(self.context.files, self.context.root)
@@ -563,7 +578,7 @@ class MessagingExtension(Extension):
         return figures
 
     def summary(self) -> Sequence[SummaryLine]:
-        """See `Extension`: what waits for its time, and what is prepared and not committed."""
+        """See `Extension`: what waits for its time, what is prepared and not committed, and what transactions are not decided."""
         lines: list[SummaryLine] = []
         if self._has_timers():
             from penstock_messaging.timers.timer_listing import summary_line  # noqa: PLC0415 - see the module
@@ -573,7 +588,16 @@ class MessagingExtension(Extension):
             from penstock_messaging.prepared.shown import summary_of  # noqa: PLC0415 - see the module
 
             lines += summary_of(self.prepared())
+        if self._has_decisions():
+            from penstock_messaging.transactions import decided_acks  # noqa: PLC0415 - see the module
+
+            lines += decided_acks.summary_of(self._undecided)
         return lines
+
+    def _undecided(self) -> int:
+        if self.context.read_only:
+            return self._decided_elsewhere.undecided(self.groups.settled)
+        return self.deciding.undecided
 
     def _has_prepared(self) -> bool:
         if not self.context.read_only:

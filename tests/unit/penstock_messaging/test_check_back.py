@@ -1,6 +1,8 @@
 """The check-back: when a program is asked, what its answers do, and the broker's limits; on a clock that the test sets."""
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from penstock.testing import ManualClock, ManualWorkers
 from penstock_messaging.extension import MessagingExtension
 from penstock_messaging.prepared.check_back import Checking
 from penstock_messaging.prepared.half_message import DISCARD_TOPIC, HALF_TOPIC, half_message
+from penstock_messaging.prepared.open_halves import OpenHalves
 
 WORKER = "penstock-check-back"
 IMMUNITY_MS, INTERVAL_MS = 6000, 30_000
@@ -71,10 +74,18 @@ class Shop:
         return [each.message.body for each in self.store.prepared()]
 
     @property
-    def checking(self) -> Checking:
+    def extension(self) -> MessagingExtension:
         extension = self.store.extension("messaging")
         assert isinstance(extension, MessagingExtension)
-        return extension.checking
+        return extension
+
+    @property
+    def checking(self) -> Checking:
+        return self.extension.checking
+
+    @property
+    def halves(self) -> OpenHalves:
+        return self.extension.halves
 
 
 @pytest.fixture
@@ -99,6 +110,19 @@ def test_old_messages_are_asked_about_and_finished_by_the_answer(shop: Shop) -> 
     assert shop.asked[3:] == [b"3"]
     assert shop.store.prepared()[0].checks == 2
     assert shop.store.max_offset(HALF_TOPIC) == 7
+
+
+def test_what_is_open_is_listed_by_age_also_after_checks(shop: Shop) -> None:
+    """It was listed by its newest copy, and a check writes one at the end of the queue."""
+    shop.given = {"shop": shop.ask}
+    shop.prepare(b"1")
+    shop.clock.now_ms += 1
+    shop.prepare(b"2", group="other")
+    shop.run(IMMUNITY_MS)
+    assert shop.open_bodies() == [b"1", b"2"]
+    shop.close()
+    with penstock.open(shop.root, environ={}, read_only=True) as reader:
+        assert [each.message.body for each in reader.prepared()] == [b"1", b"2"]
 
 
 def test_messages_of_an_earlier_process_are_asked_about_after_opening(shop: Shop) -> None:
@@ -193,6 +217,98 @@ def test_an_answer_that_comes_after_a_block_has_begun_is_not_used(shop: Shop) ->
     assert shop.open_bodies() == [b"1"]
 
 
+def test_an_answer_from_before_a_block_is_not_used_after_it_either(shop: Shop) -> None:
+    """The check-back found no row; then a block committed one, and ended with Ctrl-C: the message was rolled back."""
+
+    def begin_and_end(prepared: Prepared) -> str:
+        with pytest.raises(KeyboardInterrupt), shop.store.prepared()[0]:
+            raise KeyboardInterrupt
+        return "rollback"
+
+    shop.answers = {b"1": begin_and_end}
+    shop.prepare(b"1")
+    shop.run(IMMUNITY_MS)
+    assert shop.open_bodies() == [b"1"]
+
+
+def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop) -> None:
+    """The end of the block saw a message in work, took it for finished, and did not commit it: without an error."""
+    halves = shop.halves
+    lock, put = halves._guard, shop.store.put_copies
+    is_writing, thread = (
+        threading.Event(),
+        threading.Thread(target=lambda: halves.check_again(half)),
+    )
+
+    class CheckAtRelease:
+        """Lets a check begin when the end of the block has released the lock for the first time."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            lock.release()
+            halves._guard = lock
+            thread.start()
+            is_writing.wait(60)
+
+    def slow(copies: Any) -> Any:
+        shop.store.put_copies = put  # type: ignore[method-assign] # only this time
+        is_writing.set()
+        # Longer than the end of the block takes, unless it waits for the lock.
+        threading.Event().wait(0.2)
+        return put(copies)
+
+    prepared = shop.prepare(b"1").__enter__()
+    (half,) = halves.all()
+    shop.store.put_copies = slow  # type: ignore[method-assign] # until the check
+    halves._guard = CheckAtRelease()  # type: ignore[assignment] # until the check
+    prepared.__exit__(None, None, None)
+    thread.join()
+    assert (shop.bodies(), shop.open_bodies()) == ([b"1"], [])
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_no_exception_of_a_check_back_ends_the_checks(shop: Shop, caplog: pytest.LogCaptureFixture, error: type[BaseException]) -> None:  # fmt: skip
+    """`sys.exit` in a check-back ended the thread without a word, and nobody was asked any more."""
+
+    def fail(_prepared: Prepared) -> None:
+        raise error
+
+    shop.answers = {b"1": fail, b"2": "commit"}
+    shop.prepare(b"1")
+    shop.prepare(b"2")
+    shop.run(IMMUNITY_MS)
+    assert (shop.bodies(), shop.open_bodies()) == ([b"2"], [b"1"])
+    assert "is asked again later" in caplog.text
+
+
+def test_a_message_whose_prepare_failed_at_the_flush_is_asked_about(shop: Shop) -> None:
+    """Its caller has no object, so only the check-back can finish it: it was not asked before the next opening."""
+    flush = shop.store.flush
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    shop.store.flush = interrupted  # type: ignore[method-assign] # as Ctrl-C while it waits for the disk
+    with pytest.raises(KeyboardInterrupt):
+        shop.prepare(b"1")
+    shop.store.flush = flush  # type: ignore[method-assign] # as above
+    shop.run(IMMUNITY_MS)
+    assert shop.asked == [b"1"]
+
+
+def test_a_message_of_long_ago_is_asked_about_first(shop: Shop) -> None:
+    """A broker discards it unasked, and its row may be in the database."""
+    shop.prepare(b"1")
+    shop.close()
+    shop.clock.now_ms += 400 * 86_400_000
+    shop.answers = {b"1": "commit"}
+    assert shop.open_bodies() == [b"1"]
+    shop.run(0)
+    assert shop.bodies() == [b"1"]
+
+
 def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(shop: Shop) -> None:
     copy, text = half_message(Message("orders", b"1"), "shop", "id")
     shop.store.put_copies([(copy, text.replace(b"orders", b"or/ers"))])
@@ -235,9 +351,7 @@ def test_a_store_without_a_check_back_asks_nobody_and_saves_its_progress(
 def test_a_message_that_is_just_being_prepared_is_not_asked_about(shop: Shop) -> None:
     """It was, if the thread ran before the end of `prepare`: the check-back of an outbox found no row, and had it rolled back."""
     shop.prepare(b"1")
-    extension = shop.store.extension("messaging")
-    assert isinstance(extension, MessagingExtension)
-    extension.halves.prepare(Message("orders", b"2"), "shop", "id", wait=False)
+    shop.halves.prepare(Message("orders", b"2"), "shop", "id")
     shop.run(IMMUNITY_MS)
     assert shop.asked == [b"1"]
 
@@ -276,8 +390,6 @@ def test_it_needs_an_extension_that_takes_it(tmp_path: Path) -> None:
 
 
 def test_asyncio_opens_with_one_too(tmp_path: Path) -> None:
-    import asyncio  # noqa: PLC0415 - for this test only
-
     async def work() -> None:
         asked: list[str] = []
         store = await aio.open(

@@ -14,6 +14,7 @@ from penstock_messaging.transactions.decided_acks import (
     about,
     is_passed,
     lacking,
+    summary_of,
 )
 from penstock_messaging.transactions.decision_file import (
     AckDecision,
@@ -66,6 +67,8 @@ def test_a_reader_knows_that_the_writer_must_say_it(tmp_path: Path) -> None:
     assert elsewhere.ranges("g", "t", 0, settled()) is None
     assert elsewhere.ranges("g", "t", 0, settled((0, 30))) == ()
     assert elsewhere.ranges("g", "t", 1, settled()) == ()
+    assert elsewhere.undecided(lambda *_queue: settled()) == 1
+    assert elsewhere.undecided(lambda *_queue: settled((0, 30))) == 0
     file.drop(1)
     assert elsewhere.ranges("g", "t", 0, settled()) == ()
 
@@ -80,3 +83,13 @@ def test_a_reader_guesses_nothing_of_a_corrupt_file(tmp_path: Path) -> None:
     decision_path(tmp_path).write_bytes(raw)
     with pytest.raises(CorruptionError, match="open the store for writing"):
         DecidedElsewhere(Files(), tmp_path).ranges("g", "other", 0, settled())
+    (line,) = summary_of(
+        lambda: DecidedElsewhere(Files(), tmp_path).undecided(lambda *_: settled())
+    )
+    assert line.text.startswith("not known: ")
+    assert line.value is None
+
+
+def test_nothing_is_said_of_what_is_decided() -> None:
+    assert summary_of(lambda: 0) == []
+    assert summary_of(lambda: 2)[0].value == {"open": 2}

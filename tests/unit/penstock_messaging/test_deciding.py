@@ -92,6 +92,11 @@ def left(path: Path) -> list[int]:
         return found
 
 
+def undecided_in(store: Store) -> list[object]:
+    """Return what `penstock stat` says about transactions."""
+    return [line.value for line in store.summary() if line.key == "undecided"]
+
+
 def test_ranges() -> None:
     assert _as_ranges([1, 2, 3, 7, 9, 10]) == ((1, 4), (7, 8), (9, 11))
 
@@ -108,6 +113,7 @@ def test_both_are_done(opened: Opened) -> None:
     assert {each.state for each in given} == {DONE}
     assert [each.queue_offset for each in opened.consumer.poll(1, 0)] == [3]
     path = decision_path(opened.path)
+    assert undecided_in(opened.store) == []
     assert len(read_decisions(opened.files, opened.path).decisions) == 1
     opened.consumer.close()
     opened.store.close()
@@ -283,6 +289,7 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
         tx.put("out", b"2")
     assert "is known when the store is opened again" in raised.value.__notes__[0]
     assert opened.deciding.undecided == 1
+    assert undecided_in(opened.store) == [{"open": 1}]
     # Neither answered nor handed out again: another owner would not know.
     assert {each.state for each in given} == {BOUND}
     opened.consumer.close()
@@ -319,6 +326,8 @@ def test_a_kill_before_the_acknowledgements(
         with pytest.raises(SystemExit):
             opened.move(2)
     opened.die()
+    with penstock.open(opened.path, read_only=True) as reader:
+        assert undecided_in(reader) == [{"open": 1}], "of two in the file"
     # A member elsewhere does not get the queue before the store was open for writing.
     with (
         penstock.open(opened.path, read_only=True) as reader,

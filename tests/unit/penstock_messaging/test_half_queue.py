@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Message, Store
-from penstock.testing import open_store
+from penstock.testing import ManualClock, open_store
 from penstock_messaging.prepared.half_message import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -14,7 +14,12 @@ from penstock_messaging.prepared.half_message import (
     half_message,
     removal,
 )
-from penstock_messaging.prepared.half_queue import messages_from, progress, read_open, removals_done
+from penstock_messaging.prepared.half_queue import (
+    messages_from,
+    progress,
+    read_open,
+    removals_done,
+)
 
 
 @pytest.fixture
@@ -23,8 +28,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def prepare(store: Store, body: bytes, more: bytes = b"", name: str = "") -> None:
-    message = Message("orders", body, born_time_ms=5)
+def prepare(store: Store, body: bytes, more: bytes = b"", name: str = "", born_ms: int = 5) -> None:
+    message = Message("orders", body, born_time_ms=born_ms)
     copy, text = half_message(message, "shop", name or body.decode())
     store.put_copies([(copy, text + more)])
 
@@ -63,6 +68,17 @@ def test_of_a_checked_message_only_the_newest_copy_is_open(store: Store) -> None
     # Two of one id without checks are two messages: a producer has sent one again.
     prepare(store, b"b")
     assert open_ones(store) == [("b", 1), ("b", 4)]
+
+
+def test_a_copy_of_a_message_that_was_born_in_the_future_replaces_it(tmp_path: Path) -> None:
+    """Of a producer whose clock is ahead: after a crash in a check both were open, and a check-back committed both."""
+    clock = ManualClock()
+    with open_store(tmp_path / "ahead", clock=clock) as store:
+        born_ms = clock.now_ms + 5000
+        prepare(store, b"a", born_ms=born_ms)
+        clock.now_ms += 1000
+        prepare(store, b"a", b"TRANSACTION_CHECK_TIMES\x011\x02", born_ms=born_ms)
+        assert open_ones(store) == [("a", 1)]
 
 
 def test_a_copy_of_a_message_under_immunity_is_finished_with_its_first(store: Store) -> None:

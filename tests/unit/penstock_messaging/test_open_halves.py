@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from penstock import Store
+from penstock import Message, Store
 from penstock.contracts import Prepared
 from penstock.errors import (
     ArgumentError,
@@ -23,11 +23,13 @@ from penstock.message import Durability
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import copy_store
 from penstock_messaging.extension import MessagingExtension
+from penstock_messaging.prepared import open_halves
 from penstock_messaging.prepared.half_message import (
     HALF_TOPIC,
     OP_TOPIC,
     PROGRESS_GROUP,
     committed,
+    half_message,
 )
 from penstock_messaging.prepared.open_halves import OpenHalves
 
@@ -159,6 +161,24 @@ def test_a_commit_whose_removal_a_crash_has_cut_is_not_made_again(
     assert (shop.open_bodies(), shop.bodies()) == ([b"other"], [b"once"])
 
 
+@pytest.mark.parametrize("key", [b"", b"a b", b"K"])
+def test_a_cut_commit_is_found_by_the_queue_where_no_index_can_find_it(
+    shop: Shop, key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made again: of a foreign producer without a UNIQ_KEY of one word, or where very many messages have that key, too."""
+    monkeypatch.setattr(open_halves, "_FOUND_MAX", 3)
+    copy, text = half_message(Message("orders", b"1"), "shop", "ID")
+    text = text.replace(b"UNIQ_KEY\x01ID\x02", b"UNIQ_KEY\x01%s\x02" % key if key else b"")
+    shop.store.put("orders", b"0")
+    (receipt,) = shop.store.put_copies([(copy, text)])
+    shop.store.put_copies([committed(shop.store.at(receipt.log_offset))])
+    for _ in range(4):
+        shop.store.put("orders", b"2", keys=["K"])
+    shop.kill()
+    assert shop.open_bodies() == []
+    assert shop.bodies() == [b"0", b"1", *[b"2"] * 4]
+
+
 def test_a_check_writes_a_copy_that_a_held_object_commits(shop: Shop) -> None:
     prepared = shop.prepare(b"1")
     (half,) = shop.halves.all()
@@ -253,6 +273,23 @@ def test_a_message_whose_prepare_was_interrupted_is_found_by_the_next_opening(sh
     shop.prepare(b"3").rollback()
     shop.close()
     assert shop.open_bodies() == [b"2"]
+
+
+def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: Shop) -> None:
+    """Progress went beyond them at the close, so that nobody was asked about them, and they were listed nowhere."""
+    shop.prepare(b"1").commit()
+    half = shop.prepare(b"2")
+    shop.store.put_copies([half_message(Message("orders", b"imported"), "shop", "ID")])
+    shop.prepare(b"3")
+    shop.halves.check_again(shop.halves.all()[0])
+    half.commit()
+    shop.halves.save()
+    shop.close()
+    assert shop.open_bodies() == [b"imported", b"3"]
+    for each in shop.store.prepared():
+        each.rollback()
+    shop.close()
+    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC) == 5
 
 
 def test_a_commit_waits_as_a_put_does(shop: Shop) -> None:

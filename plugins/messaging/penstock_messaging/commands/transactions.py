@@ -62,6 +62,13 @@ def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[
         if not found:
             note(f"no open prepared message has the id {transaction_id!r}; see penstock transactions {path}")  # fmt: skip
             return NO
+        places = {(each.group, each.topic, each.queue) for each in found}
+        if len(places) > 1:
+            listed = "; ".join(
+                f"group {group}, {topic}/{queue}" for group, topic, queue in sorted(places)
+            )
+            note(f"different messages have the id {transaction_id!r} ({listed}), and nothing was changed: finish them in Python, by store.prepared()")  # fmt: skip
+            return NO
         for each in found[:-1]:
             # A producer that was not answered has sent it again: only one may be committed.
             each.rollback()

@@ -32,7 +32,7 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
 
     Raises `BusyError` while the topic is being deleted.
     """
-    if topic in FORBIDDEN or topic == TIMER_TOPIC:
+    if topic in FORBIDDEN:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)

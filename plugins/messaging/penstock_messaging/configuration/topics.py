@@ -29,6 +29,7 @@ from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import in_bean_order
 from penstock_messaging.configuration.config_table import ConfigTable
+from penstock_messaging.properties_text import TIMER_TOPIC
 
 logger = get_logger(__name__)
 
@@ -37,9 +38,10 @@ _NAMED_MAX = 5
 # A log offset that no log reaches.
 _FAR = (1 << 62) - 1
 INT32_MAX = (1 << 31) - 1
-# Topics to which a broker accepts no messages of clients.
+# Topics to which a broker accepts no messages of clients; and that of messages with a time, which it leaves open to them.
 FORBIDDEN = frozenset(
     {
+        TIMER_TOPIC,
         "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     }

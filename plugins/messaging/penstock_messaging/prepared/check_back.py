@@ -158,21 +158,30 @@ class Checking:
         """Check one half message, or discard it."""
         half.due_ms = now + self._interval_ms
         callback = self.callback_of(half.facts.group)
-        if callback is None or half.in_block or half.outcome:
+        if callback is None:
             return
         named = half.facts.transaction_id
         try:
-            if half.facts.checks >= self._checks_max:
-                self._halves.finish(half, DISCARDED, wait=False)
+            with self._halves.guard:
+                # In one go: no block begins in between.
+                if half.in_block or half.outcome:
+                    return
+                blocks = half.blocks
+                is_last = half.facts.checks >= self._checks_max
+                if is_last:
+                    self._halves.finish(half, DISCARDED, wait=False)
+                else:
+                    self._halves.check_again(half)
+            if is_last:
                 logger.warning(
                     "prepared message %s was checked %d times, and is in TRANS_CHECK_MAX_TIME_TOPIC now", named, half.facts.checks
                 )  # fmt: skip
                 return
-            self._halves.check_again(half)
             self._checks += 1
             outcome = self._answer(callback, half)
             with self._halves.guard:
-                if outcome is not None and not half.in_block:
+                # An answer from before a block does not know what the block has done.
+                if outcome is not None and half.blocks == blocks:
                     self._halves.finish(half, outcome, wait=False)
         except PreparedFinishedError:
             # The program was faster; or the check-back has finished it by itself.
@@ -187,7 +196,8 @@ class Checking:
         held = self._hold(half)
         try:
             answer: object = callback(held)
-        except Exception:
+        except BaseException:
+            # Also `sys.exit` and a cancelled task: they would end this thread, and nobody was asked any more.
             logger.exception("the check-back failed for %r; it is asked again later", held)
             return None
         if answer is None:

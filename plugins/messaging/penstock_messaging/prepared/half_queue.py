@@ -39,6 +39,7 @@ class OpenHalf:
         due_ms: when it is checked next, in monotonic milliseconds; never until that is known.
         outcome: what became of it, "" while it is open.
         in_block: how many `with` blocks of the program it is in.
+        blocks: how many have begun.
     """
 
     facts: HalfFacts
@@ -48,6 +49,7 @@ class OpenHalf:
     due_ms: int = NEVER
     outcome: str = ""
     in_block: int = 0
+    blocks: int = 0
 
 
 def half_of(message: StoredMessage) -> OpenHalf:
@@ -76,7 +78,9 @@ def read_open(store: OpenStore) -> list[OpenHalf]:
     """Return the open half messages, in the order of their queue."""
     # In this order: of a half message that another process finishes meanwhile, the removal is read, too.
     removals = progress(store, OP_TOPIC)
-    halves = [half_of(message) for message in messages_from(store, HALF_TOPIC, progress(store, HALF_TOPIC))]  # fmt: skip
+    start = progress(store, HALF_TOPIC)
+    # The time as it is stored: all copies have that one, whatever the clock said when they were written.
+    halves = [(half_of(message), message.born_time_ms) for message in messages_from(store, HALF_TOPIC, start)]  # fmt: skip
     removed = {
         offset
         for message in messages_from(store, OP_TOPIC, removals)
@@ -84,9 +88,9 @@ def read_open(store: OpenStore) -> list[OpenHalf]:
     }
     found = []
     latest: dict[tuple[object, ...], int] = {}
-    for half in reversed(halves):
+    for half, born_ms in reversed(halves):
         facts = half.facts
-        same = (facts.transaction_id, facts.group, facts.topic, facts.queue, half.born_time_ms)
+        same = (facts.transaction_id, facts.group, facts.topic, facts.queue, born_ms)
         is_replaced = latest.get(same, 0) > facts.checks
         latest[same] = max(latest.get(same, 0), facts.checks)
         if not (is_replaced or half.offset in removed or facts.first_offset in removed):

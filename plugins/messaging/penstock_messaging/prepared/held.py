@@ -91,6 +91,7 @@ class HeldPrepared(ShownPrepared):
     def __enter__(self) -> Self:
         with self._halves.guard:
             self._half.in_block += 1
+            self._half.blocks += 1
         return self
 
     def __exit__(
@@ -99,15 +100,19 @@ class HeldPrepared(ShownPrepared):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._halves.guard:
-            self._half.in_block -= 1
-        if self._half.outcome:
-            return
-        if error is None:
-            self.commit()
-        elif not self._is_asked_about:
-            try:
+        try:
+            with self._halves.guard:
+                self._half.in_block -= 1
+                # Within the lock: otherwise, a check that writes it again just now would pass for an end.
+                is_finished = bool(self._half.outcome)
+            if is_finished:
+                return
+            if error is None:
+                self.commit()
+            elif not self._is_asked_about:
                 self.rollback()
-            except (PenstockError, OSError) as trouble:
-                # The error of the block comes first.
-                error.add_note(f"prepared message {self.transaction_id} is still open: {trouble}")
+        except (PenstockError, OSError) as trouble:
+            if error is None:
+                raise
+            # The error of the block comes first.
+            error.add_note(f"prepared message {self.transaction_id} is still open: {trouble}")

@@ -3,18 +3,21 @@
 Invariants:
     * The copy of a commit and its removal are one batch. If a crash cuts it between the two, the next opening finds the copy and
       writes the removal: a message is committed once.
-    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away.
+    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away; and only if
+      every half message is known here.
     * A half message is finished once. While that is being written, a second attempt is refused.
 """
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock import Durability, Message, Receipt, StoredMessage
 from penstock.contracts import Context, OpenStore
 from penstock.errors import (
     ConfigError,
+    ForkedStoreError,
     MessageError,
     OffsetError,
     PenstockError,
@@ -75,13 +78,21 @@ class OpenHalves:
         self._check = check
         self._ensure = ensure
         # A signal handler may prepare or commit while its thread does.
-        self.guard = threading.RLock()
+        self._guard = threading.RLock()
+        self._process = context.files.process_id()
         # By queue offset, which grows: the first one is the oldest copy.
         self._open: dict[int, OpenHalf] = {}
-        # The end of the queue before a half message that is being put.
-        self._floor: int | None = None
+        # The end of the queue if all in it is known here: what was read at the beginning, and what this object has put.
+        self._known_end = 0
         self._saved = (0, 0)
         self.counts = {COMMITTED: 0, ROLLED_BACK: 0, DISCARDED: 0}
+
+    @property
+    def guard(self) -> threading.RLock:
+        """The lock; raises `ForkedStoreError` in a forked child, since a thread of the parent may have held it at the fork."""
+        if self._context.files.process_id() != self._process:
+            raise ForkedStoreError(self._context.root, self._process)
+        return self._guard
 
     @property
     def store(self) -> OpenStore:
@@ -96,6 +107,7 @@ class OpenHalves:
         """Read what is open, and complete commits that a crash cut."""
         store = self.store
         self._saved = progress(store, HALF_TOPIC), progress(store, OP_TOPIC)
+        self._known_end = store.max_offset(HALF_TOPIC)
         for half in read_open(store):
             if self._was_committed(half):
                 logger.warning(
@@ -114,12 +126,16 @@ class OpenHalves:
         except (MessageError, OffsetError):
             return False
         key = pairs_of(text).get(UNIQUE, b"").decode("utf-8", "replace")
-        try:
-            found: Sequence[StoredMessage] = self.store.find(copy.topic, key, limit=_FOUND_MAX)
-        except ConfigError:
-            start = self.store.offset_at(copy.topic, copy.queue, time_ms=message.store_time_ms)
-            found = list(messages_from(self.store, copy.topic, start, copy.queue))
-        return any(is_commit_of(each, half.log_offset) for each in found)
+        with suppress(ConfigError):
+            found = self.store.find(copy.topic, key, limit=_FOUND_MAX)
+            if any(is_commit_of(each, half.log_offset) for each in found):
+                return True
+            # Keys are single words, and anybody may store any number of messages with this one.
+            if key and " " not in key and len(found) < _FOUND_MAX:
+                return False
+        start = self.store.offset_at(copy.topic, copy.queue, time_ms=message.store_time_ms)
+        later = messages_from(self.store, copy.topic, start, copy.queue)
+        return any(is_commit_of(each, half.log_offset) for each in later)
 
     def end(self) -> None:
         """Save the progress; nothing can be finished from now on."""
@@ -141,7 +157,10 @@ class OpenHalves:
     def _save(self, store: OpenStore) -> None:
         with self.guard:
             end = store.max_offset(HALF_TOPIC)
-            half = min(next(iter(self._open), end), end if self._floor is None else self._floor)
+            if end != self._known_end:
+                # A prepare was interrupted, or half messages were imported: the next opening finds them from where it is now.
+                return
+            half = next(iter(self._open), end)
             if half < end and half <= self._saved[0]:
                 return
             done = (
@@ -177,8 +196,8 @@ class OpenHalves:
 
     # --- prepare and finish
 
-    def prepare(self, message: Message, group: str, transaction_id: str, *, wait: bool) -> OpenHalf:
-        """Store a half message; the message must be one that could be put, and have a queue number."""
+    def prepare(self, message: Message, group: str, transaction_id: str) -> OpenHalf:
+        """Store a half message, which the caller flushes; the message must be one that could be put, and have a queue number."""
         copy, text = half_message(message, group, transaction_id)
         store = self.store
         # So that neither a check nor the commit fails for want of room.
@@ -188,23 +207,14 @@ class OpenHalves:
         self._ensure(HALF_TOPIC)
         self._ensure(OP_TOPIC)
         with self.guard:
-            half = self._put_half(store, copy, text)
-        if wait:
-            store.flush()
-        return half
+            return self._put_half(store, copy, text)
 
     def _put_half(self, store: OpenStore, copy: Message, text: bytes) -> OpenHalf:
-        """Append a half message; after an interrupt within, progress does not go beyond it, so the next opening finds it."""
-        floor = self._floor
-        self._floor = store.max_offset(HALF_TOPIC) if floor is None else floor
-        try:
-            (receipt,) = store.put_copies([(copy, text)])
-            half = half_of(store.at(receipt.log_offset))
-        except (PenstockError, OSError):
-            self._floor = floor
-            raise
+        """Append a half message; after an interrupt within, no progress is saved, so the next opening finds it."""
+        (receipt,) = store.put_copies([(copy, text)])
+        half = half_of(store.at(receipt.log_offset))
         self._open[half.offset] = half
-        self._floor = floor
+        self._known_end += 1
         return half
 
     def finish(self, half: OpenHalf, outcome: str, *, wait: bool) -> Receipt | None:
@@ -247,6 +257,7 @@ class OpenHalves:
             again = checked_again(self._read(half), checks)
             receipt = self._put(half, [again, removal(half.offset)])[0]
             self._open[receipt.queue_offset] = half
+            self._known_end += 1
             self._open.pop(half.offset)
             half.facts = half.facts._replace(checks=checks)
             half.offset, half.log_offset = receipt.queue_offset, receipt.log_offset

@@ -4,15 +4,16 @@ A decision speaks of one owner's turn in a queue: it says nothing any more once 
 elsewhere in it. Whoever takes a queue must therefore know what is decided about the turn before, which is what this module says.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from penstock.contracts import Finding
-from penstock.errors import CorruptionError
+from penstock.contracts import Finding, SummaryLine
+from penstock.errors import CorruptionError, PenstockError
 from penstock.files import Files
 from penstock_messaging.groups.fold import Range, merged
 from penstock_messaging.groups.position import Settled
 from penstock_messaging.transactions.decision_file import (
+    AckDecision,
     QueueAcks,
     decision_path,
     read_decisions,
@@ -54,15 +55,41 @@ class DecidedElsewhere:
 
         Raises `CorruptionError` if the file of decisions is corrupt: then the next opening for writing clears it up.
         """
+        acks = (each for decision in self._decisions() for each in decision.acks)
+        is_open = any(lacking(each, settled) for each in about(acks, group, topic, queue))
+        return None if is_open else ()
+
+    def undecided(self, settled: Callable[[str, str, int], Settled]) -> int:
+        """Return how many transactions acknowledge messages in a queue whose journal lacks that.
+
+        `settled` returns what is known about a group, topic and queue. Raises `CorruptionError` as `ranges` does.
+        """
+        return sum(
+            any(
+                lacking(each, settled(each.group, each.topic, each.queue)) for each in decision.acks
+            )
+            for decision in self._decisions()
+        )
+
+    def _decisions(self) -> Sequence[AckDecision]:
         found = read_decisions(self._files, self._root)
         if found.trouble:
             raise CorruptionError(
                 decision_path(self._root), 0, "decisions of transactions", found.trouble,
                 "open the store for writing: it uses what can be read",
             )  # fmt: skip
-        acks = (each for decision in found.decisions for each in decision.acks)
-        is_open = any(lacking(each, settled) for each in about(acks, group, topic, queue))
-        return None if is_open else ()
+        return found.decisions
+
+
+def summary_of(count: Callable[[], int]) -> list[SummaryLine]:
+    """Return the line about transactions that are not decided; none if there is none."""
+    key, what = "undecided", "transactions, not decided"
+    try:
+        found = count()
+    except (PenstockError, OSError) as error:
+        return [SummaryLine(key, what, f"not known: {error}", None)]
+    text = f"{found}; the process that writes decides, or the next opening for writing"
+    return [SummaryLine(key, what, text, {"open": found})] if found else []
 
 
 def decision_findings(files: Files, root: Path) -> list[Finding]:
