@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from tests.conftest import explored
+from tests.conftest import kills
 from tests.crash.timer_writer import TOPIC
 from tests.crash.writer import SMALL
 from tests.faults.children import environment
@@ -27,7 +27,7 @@ from penstock_messaging.timers.timer_message import out_ms_of
 
 WRITER = Path(__file__).parent / "timer_writer.py"
 ROOT = Path(__file__).parents[2]
-KILLS, CLEAN_EVERY = 200, 6
+KILLS, CLEAN_EVERY = kills(200), 6
 WAIT_S = 120
 
 
@@ -97,7 +97,7 @@ def test_a_killed_process_delivers_each_message_at_its_time(tmp_path: Path) -> N
     seed = int(time.time())
     print(f"seed {seed}")
     chance, told, path = random.Random(seed), Told(), tmp_path / "store"
-    for number in range(explored(KILLS, least=20) if explored(3) == 3 else 20):
+    for number in range(KILLS):
         puts = chance.randrange(1, 40) if number % CLEAN_EVERY == CLEAN_EVERY - 1 else 0
         run_writer(path, told, chance.randrange(1 << 30), chance.uniform(0, 1.5), puts)
     found = delivered(path)
