@@ -555,3 +555,44 @@ def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened
     for _ in range(9):
         shop.run(after_ms=1000)
     assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
+
+
+def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
+    shop: TimerShop,
+) -> None:
+    """The files cannot name a second that they say is over; such a message was taken for one of the second after it.
+
+    So it came late, and what cancelled it in its own second did not find it. The same happened without a clock that went back to
+    a message that was put while the files were written.
+    """
+    shop.put(b"first", 10_000)
+    shop.run(after_ms=10_000)
+    shop.run(after_ms=1000)
+    shop.clock.now_ms -= 5000
+    receipt = shop.put(b"x", 1500)
+    shop.put(b"y", 1500)
+    shop.run()
+    shop.run(after_ms=1000)
+    assert shop.store.cancel_delayed(receipt)
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=499)
+    assert shop.bodies() == [b"first"]
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"first", b"y"]
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"first", b"y"]
+
+
+def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:
+    """A save a second after a delivery counted only the seconds that were over then, so a kill repeated up to two seconds."""
+    for number in range(30):
+        shop.put(b"%d" % number, 100 * number + 50)
+    for _ in range(205):
+        shop.run(after_ms=10)
+    assert len(shop.bodies()) == 21
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=5000)
+    # Only what came in the second of the kill comes again.
+    assert len(shop.bodies()) == 30 + 1

@@ -120,6 +120,8 @@ class TimerDelivery:
         # The last second of which something may be delivered.
         self.read_ms = self._opened_ms = 0
         self._changed_ms = _NEVER
+        # The second of the clock in which the first change was that the files do not have.
+        self._changed_second = 0
         self._last_trouble = ""
         self._delivered = self._cancelled = self._skipped = 0
 
@@ -134,12 +136,21 @@ class TimerDelivery:
                 logger.warning("messages that wait for their time: %s", found.problem)
             self.read_ms, self._queue.offset = found.read_ms, found.queue_offset
             for unit in found.units():
-                self._waiting.add(WaitingTimer(*unit[:-1]))
+                entry = WaitingTimer(*unit[:-1])
+                is_first = entry.slot_ms == found.read_ms
+                self._waiting.add(self._in_own_second(store, entry) if is_first else entry)
         if self._context.read_only:
             self._take_in_all(store)
         elif not self._waiting.is_empty or not self._queue.is_read(store):
             with self._guard:
                 self._start()
+
+    def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
+        """Return an entry of the first second that the files could name, in its own second if that is earlier; see `_save`."""
+        timer = self._timer(store, entry)
+        if timer is None or timer.second_ms >= entry.slot_ms:
+            return entry
+        return entry._replace(slot_ms=timer.second_ms)
 
     def detach(self) -> None:
         """End the thread and save what waits; messages that are due now are delivered after the next opening."""
@@ -272,15 +283,28 @@ class TimerDelivery:
         while self._may_open() and self._open_second(store, now):
             pass
         self._deliver(store, now)
-        if self._changed_ms <= self._clock.monotonic_ms() - SAVE_MS:
+        next_ms = self._next_due_ms()
+        if self._is_to_save(now, is_busy=next_ms <= now):
             self._save(store)
-        times = (self._due.first_ms(), self._waiting.first_ms())
-        next_ms = min((each for each in times if each is not None), default=_NEVER)
+            next_ms = self._next_due_ms()
         if has_more or next_ms <= now:
             return now
         if self._changed_ms != _NEVER:
-            next_ms = min(next_ms, now + SAVE_MS)
+            next_ms = min(next_ms, (now // SECOND_MS + 1) * SECOND_MS)
         return max(next_ms, now + _TOGETHER_MS)
+
+    def _next_due_ms(self) -> int:
+        times = (self._due.first_ms(), self._waiting.first_ms())
+        return min((each for each in times if each is not None), default=_NEVER)
+
+    def _is_to_save(self, now: int, *, is_busy: bool) -> bool:
+        """Return whether what waits is to be written: once a second, as soon as all of the one before is delivered.
+
+        Then the files count all but what is delivered in the present second.
+        """
+        if self._changed_ms == _NEVER or now // SECOND_MS == self._changed_second:
+            return False
+        return not is_busy or self._changed_ms <= self._clock.monotonic_ms() - SAVE_MS
 
     def _may_open(self) -> bool:
         """Return whether another second is to be opened if it has come: not with too much that is due before it."""
@@ -292,6 +316,7 @@ class TimerDelivery:
     def _note_change(self) -> None:
         if self._changed_ms == _NEVER:
             self._changed_ms = self._clock.monotonic_ms()
+            self._changed_second = self._clock.time_ms() // SECOND_MS
 
     # --- taking in
 
@@ -609,6 +634,7 @@ class TimerDelivery:
         # Until a second is over, the files say of all that is delivered in it that it waits: they are written again then.
         is_open = not is_last and read_ms <= self._opened_ms
         self.read_ms = read_ms
+        self._changed_second = now_ms // SECOND_MS
         self._changed_ms = self._clock.monotonic_ms() if is_open else _NEVER
         self._gone.clear()
 
