@@ -64,7 +64,7 @@ def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]]
         else:
             due.add_second(second_of(5000, timers))
     assert sorted((each.due_ms, each.entry.log_offset) for each in due) == sorted(expected)
-    found = []
+    found: list[object] = []
     while due:
         assert due.first_ms() == min(expected)[0] if not found else True
         taken = due.take(6000, count, 1 << 30)
