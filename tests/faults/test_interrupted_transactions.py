@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 from tests.faults.test_interrupted_consumers import ACK_WAIT_S, rest_of
 
+from penstock import Message
 from penstock.contracts import Consumer
 from penstock.store.store import Store
 from penstock.testing import ManualClock, open_store
@@ -33,7 +35,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 
 
 def move(store: Store, consumer: Consumer) -> None:
-    """Move two messages in one transaction."""
+    """Move what is handed out in one transaction."""
     with store.transaction() as tx:
         given = consumer.poll(2, 0)
         tx.ack(given[0])
@@ -43,23 +45,45 @@ def move(store: Store, consumer: Consumer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ordered", [False, True])
 def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
-    store: Store, clock: ManualClock
+    store: Store, clock: ManualClock, ordered: bool
 ) -> None:
+    """Messages stayed held until the consumer was closed, or those of a stored transaction without their acknowledgement."""
+    count = 1 if ordered else 2
     number, was_interrupted = 1, True
     messaging = store.extension("messaging")
     assert isinstance(messaging, MessagingExtension)
     while was_interrupted:
         begun = store.max_offset("moved")
-        with store.consumer(f"g{number}", ["orders"], ack_wait=ACK_WAIT_S) as consumer:
+        options: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "ordered": ordered}
+        with store.consumer(f"g{number}", ["orders"], **options) as consumer:
             interrupt = Interrupt(number)
             was_interrupted = interrupt.during(lambda: move(store, consumer))
             # As the worker of the store does.
             messaging.deciding.step()
             moved = [int(message.body) for message in store.scan("moved", start=begun)]
             seen = rest_of(consumer, clock)
-            assert moved in ([], [0, 1]), interrupt.place
+            assert moved in ([], [*range(count)]), interrupt.place
             assert sorted(moved + seen) == [0, 1, 2, 3], interrupt.place
             assert not consumer.pending(), interrupt.place
         assert messaging.deciding.undecided == 0, interrupt.place
         number += STEP
+
+
+@pytest.mark.slow
+def test_an_interrupted_transaction_is_stored_whole_or_not_at_all(store: Store) -> None:
+    def job() -> None:
+        with store.transaction() as tx:
+            tx.put("moved", b"0")
+            tx.put_many([Message("moved", b"1"), Message("late", b"2", delay_level=3)])
+            tx.put("moved", b"2")
+
+    number, was_interrupted = 1, True
+    while was_interrupted:
+        begun = store.max_offset("moved")
+        interrupt = Interrupt(number)
+        was_interrupted = interrupt.during(job)
+        assert store.max_offset("moved") - begun in (0, 3), interrupt.place
+        number += STEP
+    assert not list(store.verify())

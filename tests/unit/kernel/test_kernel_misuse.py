@@ -296,3 +296,10 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
     os.waitpid(child, 0)
     with open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"}) as store:
         assert len(list(store.scan("t"))) == 7
+
+
+def test_a_batch_that_was_never_begun_takes_no_put() -> None:
+    with pytest.raises(NotImplementedError):
+        _kernel.BatchProducer().put("t", b"b")
+    with pytest.raises(TypeError):
+        _kernel.BatchProducer()._produce_into(None, None, 1)  # type: ignore[arg-type]
