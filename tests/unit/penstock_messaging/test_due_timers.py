@@ -53,7 +53,8 @@ TIMES = st.lists(st.integers(5001, 5010), max_size=8)
 
 @given(st.lists(st.tuples(st.booleans(), TIMES), max_size=5), st.integers(1, 4))
 def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]], count: int) -> None:  # fmt: skip
-    due, expected, number = DueTimers(), [], 0
+    due, number = DueTimers(), 0
+    expected: list[tuple[int, int]] = []
     for is_late, times in parts:
         timers = [(number + at, due_ms) for at, due_ms in enumerate(times)]
         number += len(times)
@@ -64,7 +65,7 @@ def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]]
         else:
             due.add_second(second_of(5000, timers))
     assert sorted((each.due_ms, each.entry.log_offset) for each in due) == sorted(expected)
-    found = []
+    found: list[int] = []
     while due:
         assert due.first_ms() == min(expected)[0] if not found else True
         taken = due.take(6000, count, 1 << 30)

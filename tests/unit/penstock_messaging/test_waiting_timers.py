@@ -31,7 +31,7 @@ def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[Wait
         waiting.add(entry)
     in_order = sorted(entries, key=lambda entry: entry.slot_ms)
     assert list(waiting) == in_order
-    taken = []
+    taken: list[WaitingTimer] = []
     while not waiting.is_empty:
         first_ms = waiting.first_ms()
         assert first_ms is not None
