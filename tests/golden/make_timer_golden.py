@@ -12,7 +12,15 @@ from pathlib import Path
 from tests.interop.brokers import Broker, build_broker
 from tests.interop.conftest import CACHE
 from tests.interop.takeover import opened
-from tests.interop.timers import HOUR_MS, QUEUE, SAVED_S, SETTINGS, TOPIC, delivered_by, timer
+from tests.interop.timers import (
+    HOUR_MS,
+    QUEUE,
+    SETTINGS,
+    TOPIC,
+    delivered_by,
+    timer,
+    wait_until_saved,
+)
 
 from penstock_messaging.properties_text import TIMER_TOPIC
 
@@ -32,7 +40,7 @@ def main() -> None:
             broker.create(TOPIC, 2)
             send(broker, "first")
             delivered_by(broker, {f"first soon {n}" for n in range(4)})
-            time.sleep(SAVED_S)
+            wait_until_saved(root, int(time.time() * 1000))
             if ending == "clean":
                 broker.stop()
             else:

@@ -20,13 +20,13 @@ from tests.interop.takeover import opened
 from tests.interop.timers import (
     HOUR_MS,
     QUEUE,
-    SAVED_S,
     SETTINGS,
     TOPIC,
     delivered_by,
     records_of_broker,
     records_of_penstock,
     timer,
+    wait_until_saved,
 )
 from tests.timer_topic import contents_of
 
@@ -96,7 +96,7 @@ class Story:
         self.delivered |= {*soon, *handed}
         self.waits |= {hours[0], hours[2], hours[3], f"{name} rolled"}
         self.check(delivered_by(broker, self.delivered))
-        time.sleep(SAVED_S)
+        wait_until_saved(self.root, int(time.time() * 1000))
         self.see(records_of_broker(broker))
         if self.is_killed:
             broker.kill()
@@ -244,7 +244,7 @@ def test_what_waits_in_a_brokers_directory_is_listed(
     now_ms = int(time.time() * 1000)
     due_ms = [now_ms + HOUR_MS + 777 * number for number in range(25)]
     broker.send(*(timer(str(due), due) for due in due_ms))
-    time.sleep(SAVED_S)
+    wait_until_saved(tmp_path, int(time.time() * 1000))
     with opened(tmp_path, read_only=True) as store:
         assert [each.due_ms for each in store.delayed()] == due_ms, "while the broker runs"
     broker.stop()

@@ -13,12 +13,12 @@ from tests.interop.compare import facts
 from tests.interop.takeover import opened, without_added
 
 from penstock import Store
+from penstock.files import Files
 from penstock_messaging.properties_text import TIMER_TOPIC
+from penstock_messaging.timers.timer_check import read_check
 
 HOUR_MS = 3_600_000
 TOPIC, QUEUE = "orders", 1
-# What is delivered before that time is saved, also by a broker with `SETTINGS`.
-SAVED_S = 1.5
 # One file of the timer log has 20 units, the last one without room for a blank after it.
 SETTINGS = {"timerFlushIntervalMs": 500, "mappedFileSizeTimerLog": 52 * 20 + 30}
 Records = dict[tuple[str, int], dict[str, Any]]
@@ -60,6 +60,17 @@ def delivered_by(broker: Broker, wanted: set[str]) -> Counter[str]:
         time.sleep(0.1)
 
 
+def wait_until_saved(root: Path, time_ms: int) -> None:
+    """Return when it is saved that everything was delivered and taken in that was due or put before a time."""
+    deadline = time.monotonic() + 60
+    while True:
+        check = read_check(Files(), root)
+        if check is not None and check.read_ms > time_ms:
+            return
+        assert time.monotonic() < deadline, f"not saved up to {time_ms}: {check}"
+        time.sleep(0.05)
+
+
 def run(root: Path, plan: Mapping[str, Any]) -> None:
     """Put, cancel, wait until that is delivered which comes soon, and say so; ends when it is told to."""
     store = opened(root)
@@ -79,7 +90,7 @@ def run(root: Path, plan: Mapping[str, Any]) -> None:
         wanted.discard(message.body.decode())
         if not wanted:
             break
-    time.sleep(SAVED_S)
+    wait_until_saved(root, max(each.store_time_ms for each in store.scan(TOPIC, QUEUE)))
     print("ready", flush=True)
     sys.stdin.readline()
     store.close()
