@@ -11,7 +11,8 @@ from tests.interop.compare import same
 import penstock
 
 HERE = Path(__file__).parent
-ARCHIVES = sorted(HERE.glob("*.tar.gz"))
+# Those of timer files are read by `tests/property/test_timer_files.py`.
+ARCHIVES = [each for each in sorted(HERE.glob("*.tar.gz")) if not each.name.startswith("timers-")]
 
 
 def unpacked(archive: Path, target: Path) -> tuple[Path, dict[tuple[str, int], dict[str, Any]]]:

@@ -19,6 +19,7 @@ from penstock.exchange.importing import ImportOptions
 from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
 from penstock.exchange.source_file import SourceFile
 from penstock.exchange.text_files import ColumnNames
+from penstock.format.names import is_waiting
 from penstock.format.properties import without_crc
 from penstock.format.record import STORE_IPV6, RecordFields, encode_host, encode_record
 from penstock.store.store import Store
@@ -124,12 +125,13 @@ def test_a_message_is_equal_after_export_and_import(
         )
         with first, second:
             fill(first, records)
-            sent = messages_of(first)
-            assert len(sent) == len(records)
+            assert len(messages_of(first)) == len(records)
+            # What waits to be delivered or committed is exported only if its topic is named.
+            sent = [each for each in messages_of(first) if not is_waiting(each.topic)]
             report = export_messages(first, Path(home) / name)
-            assert (report.messages, report.unreadable) == (len(records), 0)
+            assert (report.messages, report.unreadable) == (len(sent), 0)
             stored = import_file(second, Path(home) / name)
-            assert (stored.stored, stored.skipped) == (len(records), 0)
+            assert (stored.stored, stored.skipped) == (len(sent), 0)
             assert list(map(set_by_a_put, messages_of(second))) == list(map(set_by_a_put, sent))
             # What the store assigns anew is in the file.
             rows = read_back(first, Path(home) / name)
