@@ -56,9 +56,11 @@ PROPERTIES = st.one_of(
     st.builds(lambda pairs, ended: text_from(pairs, is_ended=ended), PAIRS, st.booleans()),
     st.binary(max_size=30),
 )
+# What waits to be delivered or committed is exported only if its topic is named.
+SHOWN_TOPICS = TOPICS.filter(lambda topic: not is_waiting(topic))
 RECORDS = st.builds(
     RecordFields,
-    topic=TOPICS.map(str.encode), body=BODIES, queue=st.integers(0, 2), flag=INT32, sys_flag=SYS_FLAGS,
+    topic=SHOWN_TOPICS.map(str.encode), body=BODIES, queue=st.integers(0, 2), flag=INT32, sys_flag=SYS_FLAGS,
     born_time_ms=st.one_of(INT64, st.integers(0, 1 << 41)), born_host=HOSTS.map(encode_host), reconsume_times=INT32,
     prepared_offset=st.integers(0, (1 << 63) - 1), properties=PROPERTIES,
 )  # fmt: skip
@@ -125,13 +127,12 @@ def test_a_message_is_equal_after_export_and_import(
         )
         with first, second:
             fill(first, records)
-            assert len(messages_of(first)) == len(records)
-            # What waits to be delivered or committed is exported only if its topic is named.
-            sent = [each for each in messages_of(first) if not is_waiting(each.topic)]
+            sent = messages_of(first)
+            assert len(sent) == len(records)
             report = export_messages(first, Path(home) / name)
-            assert (report.messages, report.unreadable) == (len(sent), 0)
+            assert (report.messages, report.unreadable) == (len(records), 0)
             stored = import_file(second, Path(home) / name)
-            assert (stored.stored, stored.skipped) == (len(sent), 0)
+            assert (stored.stored, stored.skipped) == (len(records), 0)
             assert list(map(set_by_a_put, messages_of(second))) == list(map(set_by_a_put, sent))
             # What the store assigns anew is in the file.
             rows = read_back(first, Path(home) / name)
