@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SegmentWriter,
     )
     from penstock.errors import (
+        AlreadyAnsweredError,
         ArgumentError,
         ArgumentTypeError,
         BusyError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         PenstockError,
         PluginError,
         PluginLoadError,
+        PreparedFinishedError,
         PropertyError,
         QueueError,
         QueueHeldError,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         TopicExistsError,
         TopicPermissionError,
         TopicQueueError,
+        TransactionEndedError,
         UnknownStrategyError,
         UnknownTopicError,
         UnreadableError,
@@ -94,6 +97,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Allocator",
+    "AlreadyAnsweredError",
     "ArgumentError",
     "ArgumentTypeError",
     "BusyError",
@@ -127,6 +131,7 @@ __all__ = [
     "PenstockError",
     "PluginError",
     "PluginLoadError",
+    "PreparedFinishedError",
     "PropertyError",
     "PutStatus",
     "QueueBounds",
@@ -156,6 +161,7 @@ __all__ = [
     "TopicExistsError",
     "TopicPermissionError",
     "TopicQueueError",
+    "TransactionEndedError",
     "UnknownStrategyError",
     "UnknownTopicError",
     "UnreadableError",
