@@ -483,7 +483,9 @@ class FollowerError(StorageError):
         master: HOST:PORT of the store that it follows; None if it was never connected.
     """
 
-    def __init__(self, path: Path, master: str | None, what: str = "opening it for writing") -> None:
+    def __init__(
+        self, path: Path, master: str | None, what: str = "opening it for writing"
+    ) -> None:
         self.path = path
         self.master = master
         super().__init__(
