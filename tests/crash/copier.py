@@ -17,7 +17,7 @@ def main() -> None:
     root, path, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     raw, chance = path.read_bytes(), Random(seed)
     ranges = ranges_of(json.loads(path.with_suffix(".json").read_text()))
-    with follow(root, **{"flush": "sync" if seed % 2 else "async"}) as store:
+    with follow(root, flush="sync" if seed % 2 else "async") as store:
         store.note_coverage(ranges)
         print("end", store.end_offset, flush=True)
         while (at := store.next_offset) < len(raw):

@@ -63,7 +63,7 @@ class Story:
         self.disk = SimulatedDisk(seed=seed, write_back=0.05)
         self.moments: list[Moment] = []
         self.step = "open"
-        self.durable = self.kept = self.most = 0
+        self.durable = self.kept = self.most = self.held = 0
         self.workers = InlineWorkers()
 
     def watch(self, call: str, path: Path) -> None:
@@ -78,6 +78,7 @@ class Story:
             size = self.chance.choice((1, 7, 100, 900, 5000, 40_000))
             self.most = self.log.end
             self.kept = store.feed(at, self.log.raw[at : min(at + size, stop)])
+            self.held += store.held_from is not None
             self.workers.run("penstock-follow")
             if self.chance.random() < 0.2:
                 self.durable = store.flush()
@@ -133,7 +134,7 @@ def test_a_crash_before_any_call_leaves_a_whole_prefix_of_the_masters_log(
         disk = SimulatedDisk.after(moment.image, survival, Random(at))
         check(log, disk, moment, survival, where, seen, story.settings)
     assert seen["promoted"]
-    assert seen["held back"]
+    assert story.held
 
 
 def check(
@@ -164,7 +165,6 @@ def check(
         end = store.end_offset
         assert whole(log, least) <= end <= moment.most, where
         assert end == whole(log, end), where
-        seen["held back"] += end < least
         at = 0
         while at < end:
             piece = store.read(at, end)
@@ -187,11 +187,11 @@ def test_a_full_disk_stops_a_follower_without_damage(log: MasterLog) -> None:
     refused = 0
     chance = Random(7)
     while (at := store.next_offset) < log.end:
-        if chance.random() < 0.2:
+        if chance.random() < 0.5:
             call = chance.choice(("pwrite", "allocate", "create"))
             disk.plan.fail(call, errno.ENOSPC, path="commitlog", times=1)
         try:
-            store.feed(at, log.raw[at : at + 3000])
+            store.feed(at, log.raw[at : at + 1000])
         except DiskFullError:
             refused += 1
             assert store.failure is None
@@ -216,7 +216,7 @@ def test_a_killed_follower_has_what_it_had_taken(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tests.crash.copier", str(root), str(path), str(seed)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
-            left = chance.randrange(1, 4 + 6000 // kills(200))
+            left = chance.randrange(1, 4 + 3000 // kills(200))
             for line in child.stdout:
                 what, _, number = line.partition(" ")
                 if what == "end":
