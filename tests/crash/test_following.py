@@ -197,7 +197,7 @@ def test_a_full_disk_stops_a_follower_without_damage(log: MasterLog) -> None:
             assert store.failure is None
             assert store.next_offset == store.end_offset
         disk.plan.heal()
-    assert refused > 3
+    assert refused > 1
     assert store.end_offset == log.end
     store.close()
     with reader(disk=disk) as found:
@@ -216,7 +216,7 @@ def test_a_killed_follower_has_what_it_had_taken(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tests.crash.copier", str(root), str(path), str(seed)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
-            left = chance.randrange(1, 4 + 3000 // kills(200))
+            left = chance.randrange(1, 4 + 600 // kills(200))
             for line in child.stdout:
                 what, _, number = line.partition(" ")
                 if what == "end":
