@@ -117,9 +117,7 @@ SIDE_NAMES = {
             has_spare=True,
         ),
         SideName(path="config/consumerOffset.json", check=_check_offsets, has_spare=True),
-        SideName(
-            path="config/delayOffset.json", check=_table_check("offsetTable"), has_spare=True
-        ),
+        SideName(path="config/delayOffset.json", check=_table_check("offsetTable"), has_spare=True),
         SideName(path="config/timercheck", bytes_max=_TIMER_BYTES_MAX, check=_check_timers),
     )
 }
