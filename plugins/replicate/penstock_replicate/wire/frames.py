@@ -29,6 +29,7 @@ DATA begins where the last one ended, first at `Follow.end_offset`; at the log's
 when the follower has got everything before `before`, and nothing after it. Unknown keys of JSON objects are ignored.
 """
 
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ _REMOVED = Struct(">q")
 HISTORY_BYTES = 16
 DIGEST_SIZE = 32
 ZLIB_LEVEL = 1
-View = bytes | memoryview
+View = bytes | bytearray | memoryview
 
 
 class FrameType(IntEnum):
@@ -95,7 +96,7 @@ class RefusalCode(StrEnum):
     """Why a master does not serve a follower; a newer master may have other codes."""
 
     VERSION = "version"
-    SECRET = "secret"  # noqa: S105 - a code
+    SECRET = "secret"
     HISTORY = "history"
     SEGMENT_BYTES = "segment-bytes"
     REMOVED = "removed"
@@ -129,7 +130,7 @@ def _epochs_of(value: object) -> tuple[EpochPair, ...]:
         if type(item) is not list or len(item) != 2:  # noqa: PLR2004 - a pair
             raise WireViolation("an epoch is not a pair")
         pairs.append((int_of(item[0], "an epoch"), int_of(item[1], "an epoch's start")))
-    if any(first[0] >= second[0] for first, second in zip(pairs, pairs[1:], strict=False)):
+    if any(first[0] >= second[0] for first, second in itertools.pairwise(pairs)):
         raise WireViolation("epochs do not ascend")
     ascending([start for _, start in pairs], "starts of epochs")
     return tuple(pairs)

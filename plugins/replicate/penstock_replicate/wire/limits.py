@@ -4,6 +4,7 @@ A peer is not trusted: each length is checked before memory is reserved for it, 
 `WireViolation`; the connection is then closed, and its reason is shown as the copy's last error.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ class WireViolation(Exception):  # noqa: N818 - not an error of a caller: it nev
     """The peer sent what the protocol does not allow. The text says what, and is safe to show after escaping."""
 
 
-def parse_object(payload: bytes | memoryview, what: str) -> dict[str, Any]:
+def parse_object(payload: bytes | bytearray | memoryview, what: str) -> dict[str, Any]:
     """Return the JSON object in a payload."""
     try:
         found = json.loads(bytes(payload))
@@ -97,5 +98,5 @@ def facts_of(value: object, what: str) -> Mapping[str, int | str | None]:
 
 def ascending(offsets: Sequence[int], what: str) -> None:
     """Refuse offsets that do not ascend."""
-    if any(first > second for first, second in zip(offsets, offsets[1:], strict=False)):
+    if any(first > second for first, second in itertools.pairwise(offsets)):
         raise WireViolation(f"{what} do not ascend")
