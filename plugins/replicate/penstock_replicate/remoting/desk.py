@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 
 from penstock.escape import get_logger
 from penstock_replicate.remoting.connection import split_address
-from penstock_replicate.remoting.frames import NOT_SUPPORTED, SYSTEM_ERROR, Frame, FrameDecoder
+from penstock_replicate.remoting.remoting_frames import (
+    NOT_SUPPORTED,
+    SYSTEM_ERROR,
+    RemotingFrame,
+    RemotingDecoder,
+)
 from penstock_replicate.remoting.tables import TABLE_REQUESTS, answer_to
 
 logger = get_logger(__name__)
@@ -77,7 +82,7 @@ class Desk:
             writer.transport.abort()
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = FrameDecoder(_REQUEST_BYTES_MAX)
+        decoder = RemotingDecoder(_REQUEST_BYTES_MAX)
         while True:
             async with asyncio.timeout(_IDLE_S):
                 data = await reader.read(_READ_BYTES)
@@ -91,7 +96,7 @@ class Desk:
                 async with asyncio.timeout(_IDLE_S):
                     await writer.drain()
 
-    def _answer(self, frame: Frame) -> Frame:
+    def _answer(self, frame: RemotingFrame) -> RemotingFrame:
         body = answer_to(frame.code, self._contents())
         if body is not None:
             self.answered += 1
