@@ -60,7 +60,7 @@ from penstock_replicate.wire.limits import (
     list_of,
     parse_object,
     text_of,
-)
+)  # fmt: skip
 from penstock_replicate.wire.proof import PROOF_BYTES
 
 WIRE_VERSION = 1
