@@ -1,6 +1,6 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
+In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `replicator`, `extension`; then the data:
 `open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
 `history`, `foreign`, `findings`.
 
@@ -85,6 +85,13 @@ from penstock.contracts.index_entries import (
 )
 from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
 from penstock.contracts.prepared import CheckBack, CheckBacks, Prepared
+from penstock.contracts.replicator import (
+    CopyOutcome,
+    CopyState,
+    LentFile,
+    ReplicatedLog,
+    Replicator,
+)
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -118,6 +125,8 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "Context",
+    "CopyOutcome",
+    "CopyState",
     "DelayedMessage",
     "DiskUse",
     "DispatchBatch",
@@ -134,6 +143,7 @@ __all__ = [
     "Geometry",
     "History",
     "KeyIndex",
+    "LentFile",
     "LogView",
     "MessageBatch",
     "MessageWaiter",
@@ -145,6 +155,8 @@ __all__ = [
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
+    "ReplicatedLog",
+    "Replicator",
     "RetentionPolicy",
     "SegmentChannel",
     "SegmentInfo",
