@@ -485,7 +485,9 @@ class FollowerError(StorageError):
         master: HOST:PORT of the store that it follows; None if it was never connected.
     """
 
-    def __init__(self, path: Path, master: str | None, what: str = "opening it for writing") -> None:
+    def __init__(
+        self, path: Path, master: str | None, what: str = "opening it for writing"
+    ) -> None:
         self.path = path
         self.master = master
         super().__init__(
@@ -647,16 +649,21 @@ class ReplicationError(StorageError):
         master: the address of the master.
         reason: why it cannot follow.
         facts: numbers and texts that the reason speaks of, by name.
+        needs_copy: a new copy of the whole log could follow.
     """
 
     def __init__(
-        self, path: Path, master: str, reason: str, advice: str, facts: Mapping[str, object] | None = None,
+        self, path: Path, master: str, reason: str, advice: str, facts: Mapping[str, object] | None = None, *,
+        needs_copy: bool = False,
     ) -> None:  # fmt: skip
         self.path = path
         self.master = master
         self.reason = reason
+        self.needs_copy = needs_copy
         self.facts = dict(facts or {})
-        super().__init__(f"{path} cannot follow {master}: {reason}. Its log was not changed. {advice}")
+        super().__init__(
+            f"{path} cannot follow {master}: {reason}. Its log was not changed. {advice}"
+        )
 
 
 class DivergedError(ReplicationError):
@@ -682,6 +689,7 @@ class DivergedError(ReplicationError):
             "To follow with these messages cut off and saved, use `--cut` (cut=True); to copy the master anew and keep this "
             "store's folder under another name, `--full-copy` (full_copy=True)",
             {"parts_at": parts_at, "extra_bytes": extra_bytes, "extra_records": extra_records},
+            needs_copy=True,
         )
 
 

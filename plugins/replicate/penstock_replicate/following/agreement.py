@@ -12,6 +12,7 @@ import attrs
 from penstock.errors import DivergedError, ReplicationError
 from penstock_replicate.following import refusals
 from penstock_replicate.following.comparing import (
+    CommonPart,
     RawLog,
     common_part,
     count_records,
@@ -84,13 +85,20 @@ async def disagreement(own: OwnSide, hello: Hello, master: str, ask: AskHex) -> 
         return refusals.other_history(own.path, master, own.history, hello.history)
     theirs = [EpochStart(*pair) for pair in hello.epochs]
     common = common_part(own.epochs, log.end_offset, theirs, hello.end_offset)
-    end = common.end if own.history is not None else min(log.end_offset, hello.end_offset)
+    end = common.end if own.history is not None else hello.end_offset
+    end = min(end, log.end_offset)
     if own.epochs and own.epochs[-1].epoch > (theirs[-1].epoch if theirs else 0):
-        own_epoch = own.epochs[-1].epoch
-        return refusals.stale_master(own.path, master, own_epoch, hello, min(end, log.end_offset))
+        return refusals.stale_master(own.path, master, own.epochs[-1].epoch, hello, end)
     if log.end_offset < hello.min_offset:
         return refusals.removed_there(own.path, master, log.end_offset, hello.min_offset)
-    end = min(end, log.end_offset)
+    return await _difference(own, hello, master, ask, attrs.evolve(common, end=end))
+
+
+async def _difference(
+    own: OwnSide, hello: Hello, master: str, ask: AskHex, common: CommonPart
+) -> DivergedError | None:  # fmt: skip
+    """Return where the bytes of two logs part, which can be the same up to the end of `common`; None if this one has no others."""
+    log, end = own.log, common.end
     low = max(log.min_offset, hello.min_offset)
 
     async def their_digest(start: int, stop: int) -> bytes:
@@ -117,9 +125,7 @@ def _diverged(
     if not is_same:
         reason = "their bytes differ"
     elif their_epoch is not None:
-        reason = (
-            f"the store there was promoted at log offset {parts_at} (epoch {their_epoch}), and this one wrote on after it"
-        )
+        reason = f"the store there was promoted at log offset {parts_at} (epoch {their_epoch}), and this one wrote on after it"
     else:
         reason = f"the log there ends at {hello.end_offset}, before the one here"
     return DivergedError(own.path, master, reason, parts_at, extra, count)

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import CorruptionError, ReplicationError
+from penstock.errors import CorruptionError
 from penstock_replicate.following import refusals
-from penstock_replicate.following.agreement import OwnSide, disagreement, last_digests
+from penstock_replicate.following.agreement import OwnSide, disagreement
 from penstock_replicate.following.channel import Channel, ConnectionLostError
 from penstock_replicate.following.landing import Landing
 from penstock_replicate.following.standing import FollowState, Standing
@@ -124,14 +124,6 @@ class FrameSession:
             raise trouble
         self._waiting.appendleft(frame)
 
-    def digests(self, hello: Hello, own: OwnSide) -> Follow:
-        """Return the request to follow from the end of this log."""
-        return Follow(
-            end_offset=own.log.end_offset if not own.is_empty else 0,
-            is_empty=own.is_empty,
-            digests=last_digests(own, hello),
-        )
-
     def _refused(self, frame: Refused) -> Exception:
         if frame.code == RefusalCode.CLOSING:
             return ConnectionLostError("the master is closing")
@@ -173,7 +165,7 @@ class FrameSession:
             Data: lambda frame: self._take_data(landing, frame),
             Side: lambda frame: self._take_side(landing, frame),
             Removed: lambda frame: self._take_removed(landing, frame),
-            CoverageNote: lambda frame: landing.note_coverage(frame),
+            CoverageNote: landing.take_coverage,
             Heartbeat: lambda frame: self._standing.heard(frame.visible_end),
         }
         landing.on_flushed = self._channel.wake
@@ -182,7 +174,9 @@ class FrameSession:
         while True:
             while self._waiting:
                 self._take(self._waiting.popleft())
-            self._standing.settle(is_level=landing.end_offset >= (self._standing.master_offset or 0))
+            self._standing.settle(
+                is_level=landing.end_offset >= (self._standing.master_offset or 0)
+            )
             self._acknowledge(landing, loop.time())
             data = await self._channel.receive(max(self._ack_at - loop.time(), 0.001))
             now = loop.time()
@@ -205,7 +199,9 @@ class FrameSession:
             raise self._refused(frame)
         taker = self._takers.get(type(frame))
         if taker is None:
-            raise ConnectionLostError(f"the master sends a frame {frame.type.name} that was not asked for")
+            raise ConnectionLostError(
+                f"the master sends a frame {frame.type.name} that was not asked for"
+            )
         taker(frame)
 
     def _take_data(self, landing: Landing, frame: Data) -> None:
@@ -235,4 +231,4 @@ class FrameSession:
             raise ConnectionLostError(
                 f"the master removed topic {frame.topic!r} before log offset {frame.before}, and has sent only {landing.end_offset}"
             )
-        landing.remove_topic(frame.topic, frame.before)
+        landing.take_removed(frame)

@@ -13,10 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from penstock.durability.replica_file import Replica
+from penstock.durability.written_ranges import NO_END, Ranges, WrittenRange
 from penstock.errors import StorageError
 from penstock.escape import get_logger
+from penstock.store.following import FollowedStore
 from penstock_replicate.beside.waiting_sides import WaitingSides
 from penstock_replicate.following.standing import Standing
+from penstock_replicate.wire.frames import CoverageNote, Removed
 
 logger = get_logger(__name__)
 
@@ -37,7 +41,6 @@ class Landing:
         self._incoming: deque[tuple[str, bytes, int]] = deque()
         self._unsynced = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "penstock-follow-sync")
-        self.position = store.end_offset
         # Called in the event loop's thread after a sync; set by a session.
         self.on_flushed: Callable[[], None] = lambda: None
         self._note_ends()
@@ -53,43 +56,65 @@ class Landing:
         return self._standing.flushed_offset
 
     @property
+    def position(self) -> int:
+        """Log offset of the next byte that is taken."""
+        return self.store.next_offset
+
+    @property
     def is_empty(self) -> bool:
-        """Whether the log has no byte yet, so that it may begin anywhere."""
-        return self.store.end_offset == self.store.min_offset == self.position
+        """Whether the log has no byte yet, and may begin anywhere."""
+        return self.position == 0
 
     def _note_ends(self) -> None:
         self._standing.end_offset = self.store.end_offset
+        self._standing.history = self.store.replica.history
+        self._standing.epoch = self.store.replica.epoch
         self._standing.flushed_offset = min(self.store.flushed_offset, self.store.end_offset)
 
     def restart(self) -> None:
         """Forget an incomplete record and files that wait: another connection sends them again."""
-        self.store.forget()
+        self.store.forget_waiting()
         self._incoming.clear()
-        self.position = self.store.end_offset
         self._note_ends()
+        # The last connection may have ended within a sync, or before the files that waited for it were written.
+        self._unsynced.set()
 
     def begin_at(self, log_offset: int) -> None:
         """Let the empty log begin there."""
         self.store.begin_at(log_offset)
-        self.position = log_offset
         self._note_ends()
 
-    def take(self, log_offset: int, data: bytes | memoryview) -> None:
+    def take(self, log_offset: int, data: bytes | bytearray | memoryview) -> None:
         """Append bytes at `position`; raises `CorruptionError` if they are no valid records, `StorageError` if the disk fails."""
-        assert log_offset == self.position
         before = self._standing.end_offset
         self._standing.end_offset = self.store.feed(log_offset, data)
-        self.position = log_offset + len(data)
         self._standing.received_bytes += len(data)
         if self._standing.end_offset > before:
             self._unsynced.set()
 
     def take_side(self, name: str, data: bytes) -> None:
         """Take a file beside the log, which speaks of the log up to `position`."""
-        self._incoming.append((name, data, self.position))
+        self.take_file(name, data, self.position)
+
+    def take_file(self, name: str, data: bytes, log_end: int) -> None:
+        """Take a file beside the log, which speaks of the log up to `log_end` at most."""
+        self._incoming.append((name, data, log_end))
         if len(self._incoming) > _SIDES_MAX:
             self._incoming.popleft()
         self._unsynced.set()
+
+    def take_removed(self, removed: Removed) -> None:
+        """Remove a topic's records before the log's end."""
+        self.store.remove_topic(removed.topic, removed.before)
+
+    def take_coverage(self, note: CoverageNote) -> None:
+        """Record which records of the master's log end in a CRC of their own."""
+        written = tuple(
+            WrittenRange(start=start, stop=NO_END if stop is None else stop, checksum=checksum)
+            for start, stop, checksum in note.written
+        )
+        perhaps = tuple((start, NO_END if stop is None else stop) for start, stop in note.perhaps)
+        self.store.note_coverage(Ranges(written=written, perhaps=perhaps, gaps=note.gaps))
 
     def cut(self, log_offset: int) -> None:
         """Remove the log from there on; its bytes are saved."""
@@ -126,9 +151,18 @@ class Landing:
 
     def close(self) -> None:
         """Sync what is left, write what is due, and close the log."""
-        self._pool.shutdown()
         try:
-            self._standing.flushed_offset = flushed = self.store.flush()
-            self._write_sides(flushed)
+            self._finish()
         finally:
             self.store.close()
+
+    def promote(self) -> Replica:
+        """Do the same, and make the store a master."""
+        self._finish()
+        return self.store.promote()
+
+    def _finish(self) -> None:
+        self._pool.shutdown()
+        if self.store.failure is None:
+            self._standing.flushed_offset = flushed = self.store.flush()
+            self._write_sides(flushed)

@@ -10,11 +10,12 @@ A report smaller than what the master sent is no request to send it again: it is
 """
 
 import asyncio
+from pathlib import Path
 
 from penstock.errors import CorruptionError
 from penstock_replicate.following.channel import Channel, ConnectionLostError
-from penstock_replicate.following.refusals import other_segments
 from penstock_replicate.following.landing import Landing
+from penstock_replicate.following.refusals import other_border
 from penstock_replicate.following.standing import FollowState, Standing
 from penstock_replicate.following.trouble import BadBytesError
 from penstock_replicate.wire.limits import WireViolation
@@ -28,50 +29,51 @@ QUIET_S = 0.25
 class PlainSession:
     """One connection to a RocketMQ master. Used by the event loop's thread."""
 
-    def __init__(self, channel: Channel, landing: Landing, standing: Standing, silence_s: float) -> None:  # fmt: skip
+    def __init__(self, channel: Channel, standing: Standing, path: Path, silence_s: float) -> None:
         self._channel = channel
-        self._landing = landing
         self._standing = standing
+        self._path = path
         self._silence_s = silence_s
         self._decoder = ChunkDecoder()
         self._reported = -1
         self._is_heard = False
         self._report_at = 0.0
 
-    async def run(self) -> None:
+    async def run(self, landing: Landing) -> None:
         """Follow until the connection ends; raises `ConnectionLostError`, or what `Landing.take` raises."""
         loop = asyncio.get_running_loop()
+        landing.on_flushed = lambda: None
         heard_at = data_at = loop.time()
         self._standing.turn(FollowState.CATCHING_UP)
-        self._report(loop.time())
+        self._report(landing, loop.time())
         while True:
             pause = min(self._report_at - loop.time(), self._quiet_left(loop.time() - data_at))
             data = await self._channel.receive(max(pause, 0.001))
             now = loop.time()
             if data:
                 heard_at = now
-                data_at = now if self._take(data) else data_at
+                data_at = now if self._take(landing, data) else data_at
             elif now - heard_at >= self._silence_s:
                 raise ConnectionLostError(f"the master is silent for {now - heard_at:.0f} s")
-            is_whole = self._landing.position == self._landing.end_offset
+            is_whole = landing.position == landing.end_offset
             self._standing.settle(is_level=self._is_heard and is_whole and now - data_at >= QUIET_S)
-            if self._landing.end_offset > self._reported or now >= self._report_at:
-                self._report(now)
+            if landing.end_offset > self._reported or now >= self._report_at:
+                self._report(landing, now)
 
     def _quiet_left(self, quiet_s: float) -> float:
         return QUIET_S - quiet_s if quiet_s < QUIET_S else REPORT_S
 
-    def _report(self, now: float) -> None:
-        if self._channel.send_latest(encode_report(self._landing.end_offset)):
-            self._reported = self._landing.end_offset
+    def _report(self, landing: Landing, now: float) -> None:
+        if self._channel.send_latest(encode_report(landing.end_offset)):
+            self._reported = landing.end_offset
         self._report_at = now + REPORT_S
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, landing: Landing, data: bytes) -> bool:
         """Take what came; return whether any of it was bytes of the log."""
         has_data = False
         try:
             for chunk in self._decoder.chunks(data):
-                self._take_chunk(chunk)
+                self._take_chunk(landing, chunk)
                 has_data |= len(chunk.data) > 0
         except WireViolation as error:
             raise ConnectionLostError(f"the master breaks the protocol: {error}") from error
@@ -79,11 +81,12 @@ class PlainSession:
             raise ConnectionLostError("the master is Penstock, and answered late")
         return has_data
 
-    def _take_chunk(self, chunk: Chunk) -> None:
-        landing = self._landing
+    def _take_chunk(self, landing: Landing, chunk: Chunk) -> None:
         if landing.is_empty and chunk.data and chunk.log_offset != landing.position:
             if chunk.log_offset % landing.store.segment_bytes:
-                raise other_segments(landing.store, self._standing.peer, chunk.log_offset)
+                raise other_border(
+                    self._path, self._standing.peer, landing.store.segment_bytes, chunk.log_offset
+                )
             landing.begin_at(chunk.log_offset)
         if chunk.log_offset != landing.position and not (landing.is_empty and not chunk.data):
             raise ConnectionLostError(

@@ -6,9 +6,7 @@ from pathlib import Path
 from penstock.errors import ReplicationError
 from penstock_replicate.wire.frames import Hello, RefusalCode, Refused
 
-FULL_COPY = (
-    "To copy the master anew and keep this store's folder under another name, use `--full-copy` (full_copy=True)"
-)
+FULL_COPY = "To copy the master anew and keep this store's folder under another name, use `--full-copy` (full_copy=True)"
 
 
 def other_segments(path: Path, master: str, own: int, theirs: int) -> ReplicationError:
@@ -20,6 +18,7 @@ def other_segments(path: Path, master: str, own: int, theirs: int) -> Replicatio
         f"in a broker mappedFileSizeCommitLog)",
         FULL_COPY,
         {"own_segment_bytes": own, "master_segment_bytes": theirs},
+        needs_copy=True,
     )
 
 
@@ -44,6 +43,7 @@ def other_history(path: Path, master: str, own: str, theirs: str | None) -> Repl
         f"the store there is another one ({whose}), and this store is of history {own[:8]}: their logs have nothing in common",
         f"Check the address. {FULL_COPY}",
         {"own_history": own, "master_history": theirs},
+        needs_copy=True,
     )
 
 
@@ -56,6 +56,7 @@ def removed_there(path: Path, master: str, own_end: int, min_offset: int) -> Rep
         f"{min_offset - own_end} bytes between them are lost to this copy",
         FULL_COPY,
         {"own_end": own_end, "master_min_offset": min_offset},
+        needs_copy=True,
     )
 
 
@@ -87,13 +88,14 @@ def no_proof(path: Path, master: str) -> ReplicationError:
     )  # fmt: skip
 
 
-def no_rocketmq(path: Path, master: str) -> ReplicationError:
-    """Return the error for a master that does not answer as Penstock does, where it must."""
+def bad_bytes(path: Path, master: str, count: int, text: str) -> ReplicationError:
+    """Return the error for a master that sends again and again what is no record where this log ends."""
     return ReplicationError(
         path,
         master,
-        "it does not answer as a Penstock master does",
-        "It may be a RocketMQ broker (protocol rocketmq; without secret and TLS), or no master at all",
+        f"{text}; it was sent {count} times, so it was not changed on the way: the logs differ, or the master's is corrupt there",
+        f"Run `penstock verify` on the master's store. {FULL_COPY}",
+        needs_copy=True,
     )
 
 
@@ -106,6 +108,8 @@ _ADVICE: Mapping[str, str] = {
 
 def refused(path: Path, master: str, frame: Refused) -> ReplicationError:
     """Return the error for a refusal by the master."""
-    advice = _ADVICE.get(frame.code, FULL_COPY)
+    advice = _ADVICE.get(frame.code)
     text = frame.text.strip().rstrip(".")
-    return ReplicationError(path, master, f"it refuses: {text}", advice, {"code": frame.code, **frame.facts})  # fmt: skip
+    return ReplicationError(
+        path, master, f"it refuses: {text}", advice or FULL_COPY, {"code": frame.code, **frame.facts}, needs_copy=advice is None,
+    )  # fmt: skip
