@@ -17,6 +17,7 @@ from penstock.durability.replica_file import Replica
 from penstock.durability.written_ranges import NO_END, Ranges, WrittenRange
 from penstock.errors import StorageError
 from penstock.escape import get_logger
+from penstock.format.columns import Buffer
 from penstock.store.following import FollowedStore
 from penstock_replicate.beside.waiting_sides import WaitingSides
 from penstock_replicate.following.standing import Standing
@@ -84,7 +85,7 @@ class Landing:
         self.store.begin_at(log_offset)
         self._note_ends()
 
-    def take(self, log_offset: int, data: bytes | bytearray | memoryview) -> None:
+    def take(self, log_offset: int, data: Buffer) -> None:
         """Append bytes at `position`; raises `CorruptionError` if they are no valid records, `StorageError` if the disk fails."""
         before = self._standing.end_offset
         self._standing.end_offset = self.store.feed(log_offset, data)
