@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Self
 
-from penstock_replicate.remoting.remoting_frames import SUCCESS, RemotingFrame, RemotingDecoder
+from penstock_replicate.remoting.remoting_frames import SUCCESS, RemotingDecoder, RemotingFrame
 
 _READ_BYTES = 256 << 10
 # Of what a peer may ask of us in between: nothing, and so it is left unanswered.

@@ -12,8 +12,8 @@ from penstock_replicate.remoting.connection import split_address
 from penstock_replicate.remoting.remoting_frames import (
     NOT_SUPPORTED,
     SYSTEM_ERROR,
-    RemotingFrame,
     RemotingDecoder,
+    RemotingFrame,
 )
 from penstock_replicate.remoting.tables import TABLE_REQUESTS, answer_to
 
