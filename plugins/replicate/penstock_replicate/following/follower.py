@@ -315,10 +315,10 @@ class Follower:
             # Not before the other side has proved that it is the master that is meant.
             await session.prove(hello, self._local.new_side(hello), self._greeter.secret)
             landing = self._local.open_new(hello)
-            own = self._local.own_side(landing)
+            own = self._local.own_side(landing, hello)
         else:
             landing.restart()
-            own = self._local.own_side(landing)
+            own = self._local.own_side(landing, hello)
             await session.prove(hello, own, self._greeter.secret)
         follow = self._local.request(landing, own, hello)
         await session.agree(hello, own, follow)

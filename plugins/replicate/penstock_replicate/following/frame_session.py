@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_replicate.following import refusals
 from penstock_replicate.following.agreement import OwnSide, disagreement
 from penstock_replicate.following.channel import Channel, ConnectionLostError
@@ -178,7 +178,8 @@ class FrameSession:
                 is_level=landing.end_offset >= (self._standing.master_offset or 0)
             )
             self._acknowledge(landing, loop.time())
-            data = await self._channel.receive(max(self._ack_at - loop.time(), 0.001))
+            pause = min(self._ack_at, heard_at + self._silence_s) - loop.time()
+            data = await self._channel.receive(max(pause, 0.001))
             now = loop.time()
             if data:
                 heard_at = now
@@ -231,4 +232,9 @@ class FrameSession:
             raise ConnectionLostError(
                 f"the master removed topic {frame.topic!r} before log offset {frame.before}, and has sent only {landing.end_offset}"
             )
-        landing.take_removed(frame)
+        try:
+            landing.take_removed(frame)
+        except (OffsetError, MessageError) as error:
+            raise ConnectionLostError(
+                f"the master's removal of a topic does not fit: {error}"
+            ) from error

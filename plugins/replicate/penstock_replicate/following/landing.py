@@ -82,8 +82,13 @@ class Landing:
 
     def begin_at(self, log_offset: int) -> None:
         """Let the empty log begin there."""
+        self._await_worker()
         self.store.begin_at(log_offset)
         self._note_ends()
+
+    def _await_worker(self) -> None:
+        """Wait until a sync that runs has ended: the store is about to change more than its end."""
+        self._pool.submit(lambda: None).result()
 
     def take(self, log_offset: int, data: Buffer) -> None:
         """Append bytes at `position`; raises `CorruptionError` if they are no valid records, `StorageError` if the disk fails."""
@@ -119,6 +124,7 @@ class Landing:
 
     def cut(self, log_offset: int) -> None:
         """Remove the log from there on; its bytes are saved."""
+        self._await_worker()
         self.store.cut(log_offset)
         self.restart()
 

@@ -125,7 +125,7 @@ class LocalStore:
         log = NoLog(hello.segment_bytes)
         return OwnSide(path=self._root, log=log, is_empty=True, history=None, epochs=())
 
-    def own_side(self, landing: Landing) -> OwnSide:
+    def own_side(self, landing: Landing, hello: Hello) -> OwnSide:
         """Return this side, for a comparison with a Penstock master."""
         replica = self._replica
         was_master = self._before is not None and self._before.role == MASTER
@@ -135,7 +135,7 @@ class LocalStore:
             path=self._root,
             log=landing.store,
             is_empty=landing.is_empty,
-            history=replica.history if is_named and not landing.is_empty else None,
+            history=hello.history if landing.is_empty else replica.history if is_named else None,
             epochs=tuple(EpochStart(each.epoch, each.start_offset) for each in replica.epochs),
         )
 

@@ -47,7 +47,12 @@ class PlainSession:
         self._standing.turn(FollowState.CATCHING_UP)
         self._report(landing, loop.time())
         while True:
-            pause = min(self._report_at - loop.time(), self._quiet_left(loop.time() - data_at))
+            now = loop.time()
+            pause = min(
+                self._report_at - now,
+                heard_at + self._silence_s - now,
+                QUIET_S - (now - data_at) if now - data_at < QUIET_S else REPORT_S,
+            )
             data = await self._channel.receive(max(pause, 0.001))
             now = loop.time()
             if data:
@@ -59,9 +64,6 @@ class PlainSession:
             self._standing.settle(is_level=self._is_heard and is_whole and now - data_at >= QUIET_S)
             if landing.end_offset > self._reported or now >= self._report_at:
                 self._report(landing, now)
-
-    def _quiet_left(self, quiet_s: float) -> float:
-        return QUIET_S - quiet_s if quiet_s < QUIET_S else REPORT_S
 
     def _report(self, landing: Landing, now: float) -> None:
         if self._channel.send_latest(encode_report(landing.end_offset)):
