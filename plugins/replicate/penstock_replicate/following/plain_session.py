@@ -84,16 +84,8 @@ class PlainSession:
         return has_data
 
     def _take_chunk(self, landing: Landing, chunk: Chunk) -> None:
-        if landing.is_empty and chunk.data and chunk.log_offset != landing.position:
-            if chunk.log_offset % landing.store.segment_bytes:
-                raise other_border(
-                    self._path, self._standing.peer, landing.store.segment_bytes, chunk.log_offset
-                )
-            landing.begin_at(chunk.log_offset)
-        if chunk.log_offset != landing.position and not (landing.is_empty and not chunk.data):
-            raise ConnectionLostError(
-                f"the master sent log offset {chunk.log_offset}, where {landing.position} was expected"
-            )
+        if chunk.log_offset != landing.position:
+            self._begin(landing, chunk)
         if chunk.data:
             try:
                 landing.take(chunk.log_offset, chunk.data)
@@ -101,3 +93,16 @@ class PlainSession:
                 raise BadBytesError(landing.end_offset, str(error)) from error
         self._is_heard = True
         self._standing.heard(chunk.log_offset + len(chunk.data))
+
+    def _begin(self, landing: Landing, chunk: Chunk) -> None:
+        """Let an empty log begin where the master's last file does; any other jump ends the connection."""
+        is_border = chunk.log_offset % landing.store.segment_bytes == 0
+        if not landing.is_empty or not (is_border or chunk.data):
+            raise ConnectionLostError(
+                f"the master sent log offset {chunk.log_offset}, where {landing.position} was expected"
+            )
+        if not is_border:
+            size = landing.store.segment_bytes
+            raise other_border(self._path, self._standing.peer, size, chunk.log_offset)
+        if chunk.data:
+            landing.begin_at(chunk.log_offset)
