@@ -91,7 +91,8 @@ class Copying:
         visible = self.log.visible_offset
         if visible > self._told:
             self._told = visible
-            self.log.note_time(visible, newest_ms)
+            if newest_ms:
+                self.log.note_time(visible, newest_ms)
             self._tell(visible)
 
     def _tell(self, visible: int) -> None:
