@@ -1,12 +1,16 @@
 """A thread that runs an event loop, and how other threads wake it: once for any number of calls that come while it is busy."""
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _JOIN_S = 10.0
+# The clock of event loops. Sockets and what waits for them live in real time, also where a test owns the store's clock.
+monotonic_s = time.monotonic
 
 
 class LoopThread:
@@ -52,6 +56,9 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine in the loop, and return or raise what it does; `TimeoutError` if that takes longer than `timeout_s`."""
+        if self._ended or not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("the event loop has ended")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
@@ -61,12 +68,8 @@ class LoopThread:
 
     def stop(self) -> None:
         """End all tasks and the thread. May be called more than once."""
-        if self._ended and not self._thread.is_alive():
-            return
-        try:
+        with contextlib.suppress(TimeoutError, RuntimeError):
             self.call(self._wind_up(), _JOIN_S)
-        except (TimeoutError, RuntimeError):
-            pass
         self._ended = True
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)

@@ -91,7 +91,9 @@ class PeerLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note why."""
         if self.reason is None:
-            self.reason = f"the connection failed: {exc}" if exc else "the copy closed the connection"
+            self.reason = (
+                f"the connection failed: {exc}" if exc else "the copy closed the connection"
+            )
         self.bell.ring()
 
     def pause_writing(self) -> None:
@@ -174,7 +176,8 @@ class PeerLink(asyncio.Protocol):
 
     async def send_file(self, header: bytes, lent: LentFile, size: int) -> None:
         """Write a header, and after it bytes of a file, without a copy in this process; raises `LinkEndedError`."""
-        assert self._transport is not None and lent.descriptor is not None
+        assert self._transport is not None
+        assert lent.descriptor is not None
         self.check()
         self.write(header)
         loop = asyncio.get_running_loop()
@@ -188,6 +191,8 @@ class PeerLink(asyncio.Protocol):
             self.end(f"the connection failed: {error}")
         else:
             self._count(sent)
+            # Nothing was read meanwhile; a peer that takes bytes is alive.
+            self.heard_s = loop.time()
             if sent != size:
                 self.end(f"a segment ended {size - sent} bytes early", is_fault=True)
         self.check()

@@ -55,15 +55,21 @@ class WaitingPuts:
 
     def add(self, end_offset: int, notify: Notify) -> bool:
         """Add a put; return whether the loop is to call `take_in`. Tells it at once if too few copies are in sync."""
-        if self._is_closed or self._copies.in_sync_count < self._needed:
+        if not self._needed:
+            notify(CopyOutcome.RECEIVED)
+            return False
+        if self._is_over() or self._copies.in_sync_count < self._needed:
             self.not_available += 1
             notify(CopyOutcome.NOT_AVAILABLE)
             return False
         self._new.append(_Waiter(end_offset, notify, self._time_s() + self._timeout_s))
         # `close` may have emptied the queue in between.
-        if self._is_closed:
+        if self._is_over():
             self._tell_new(CopyOutcome.LATE)
         return True
+
+    def _is_over(self) -> bool:
+        return self._is_closed
 
     def take_in(self) -> None:
         """Take over what `add` has added."""

@@ -29,7 +29,6 @@ DATA begins where the last one ended, first at `Follow.end_offset`; at the log's
 when the follower has got everything before `before`, and nothing after it. Unknown keys of JSON objects are ignored.
 """
 
-import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -43,7 +42,6 @@ from penstock_replicate.wire.limits import (
     DATA_BYTES_MAX,
     DIGEST_BYTES_MAX,
     DIGESTS_MAX,
-    EPOCHS_MAX,
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
     JSON_BYTES_MAX,
@@ -53,6 +51,7 @@ from penstock_replicate.wire.limits import (
     TEXT_MAX,
     WireViolation,
     ascending,
+    epochs_of,
     facts_of,
     flag_of,
     hex_of,
@@ -60,7 +59,8 @@ from penstock_replicate.wire.limits import (
     list_of,
     parse_object,
     text_of,
-)
+    utf8_of,
+)  # fmt: skip
 from penstock_replicate.wire.proof import PROOF_BYTES
 
 WIRE_VERSION = 1
@@ -123,19 +123,6 @@ def _json(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, separators=(",", ":")).encode()
 
 
-def _epochs_of(value: object) -> tuple[EpochPair, ...]:
-    """Return the checked epochs, each with the log offset at which it began."""
-    pairs = []
-    for item in list_of(value, "epochs", EPOCHS_MAX):
-        if type(item) is not list or len(item) != 2:  # noqa: PLR2004 - a pair
-            raise WireViolation("an epoch is not a pair")
-        pairs.append((int_of(item[0], "an epoch"), int_of(item[1], "an epoch's start")))
-    if any(first[0] >= second[0] for first, second in itertools.pairwise(pairs)):
-        raise WireViolation("epochs do not ascend")
-    ascending([start for _, start in pairs], "starts of epochs")
-    return tuple(pairs)
-
-
 def _history_of(value: object) -> str | None:
     return None if value is None else hex_of(value, "history", HISTORY_BYTES)
 
@@ -177,7 +164,7 @@ class Hello:
         hello = cls(
             version=int_of(facts.get("version"), "version", 1, 1 << 30),
             history=_history_of(facts.get("history")),
-            epochs=_epochs_of(facts.get("epochs")),
+            epochs=epochs_of(facts.get("epochs")),
             segment_bytes=int_of(facts.get("segment_bytes"), "segment_bytes", 1, 1 << 40),
             min_offset=int_of(facts.get("min_offset"), "min_offset"),
             end_offset=int_of(facts.get("end_offset"), "end_offset"),
@@ -403,15 +390,8 @@ class Side:
         if more > 1 or not 0 < size <= NAME_MAX or len(name) != size:
             raise WireViolation("a file beside the log whose name is not valid")
         return cls(
-            _utf8_of(name, "the name of a file"), bytes(payload[_SIDE.size + size :]), more == 1
+            utf8_of(name, "the name of a file"), bytes(payload[_SIDE.size + size :]), more == 1
         )
-
-
-def _utf8_of(data: bytes, what: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise WireViolation(f"{what} is not UTF-8") from error
 
 
 @attrs.frozen
@@ -432,7 +412,7 @@ class Removed:
         if not _REMOVED.size < len(payload) <= _REMOVED.size + NAME_MAX:
             raise WireViolation("a removed topic whose name is not valid")
         (before,) = _REMOVED.unpack_from(payload)
-        topic = _utf8_of(bytes(payload[_REMOVED.size :]), "the name of a topic")
+        topic = utf8_of(bytes(payload[_REMOVED.size :]), "the name of a topic")
         return cls(int_of(before, "before"), topic)
 
 

@@ -100,3 +100,24 @@ def ascending(offsets: Sequence[int], what: str) -> None:
     """Refuse offsets that do not ascend."""
     if any(first > second for first, second in itertools.pairwise(offsets)):
         raise WireViolation(f"{what} do not ascend")
+
+
+def epochs_of(value: object) -> tuple[tuple[int, int], ...]:
+    """Return the checked epochs, each with the log offset at which it began."""
+    pairs = []
+    for item in list_of(value, "epochs", EPOCHS_MAX):
+        if type(item) is not list or len(item) != 2:  # noqa: PLR2004 - a pair
+            raise WireViolation("an epoch is not a pair")
+        pairs.append((int_of(item[0], "an epoch"), int_of(item[1], "an epoch's start")))
+    if any(first[0] >= second[0] for first, second in itertools.pairwise(pairs)):
+        raise WireViolation("epochs do not ascend")
+    ascending([start for _, start in pairs], "starts of epochs")
+    return tuple(pairs)
+
+
+def utf8_of(data: bytes, what: str) -> str:
+    """Return the text of UTF-8 bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise WireViolation(f"{what} is not UTF-8") from error
