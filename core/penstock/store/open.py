@@ -209,11 +209,11 @@ class Opener(Choices):
         self._crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
+        self.spawn = spawn
         # The replicator's own threads, which end after those that may still append.
         self._copy_crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
-        self.spawn = spawn
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, root)
