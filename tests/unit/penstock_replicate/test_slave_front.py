@@ -10,6 +10,7 @@ from tests.unit.penstock_replicate.test_desk import free_port
 
 from penstock import ConfigError
 from penstock.testing import open_store
+from penstock_replicate.master.ha import HaReplicator
 from penstock_replicate.remoting.connection import RemotingConnection
 from penstock_replicate.remoting.registration import REGISTER, UNREGISTER
 from penstock_replicate.remoting.remoting_frames import RemotingFrame
@@ -64,7 +65,7 @@ def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
         "replicate.ha.listen": "127.0.0.1:0",
         "replicate.ha.desk": f"127.0.0.1:{port}",
     }
-    with open_store(tmp_path / "store", **settings) as store:
+    with open_store(tmp_path / "store", strategies=[HaReplicator], **settings) as store:
         store.create_topic("orders", queues=3)
 
         async def asked() -> bytes:
@@ -74,7 +75,7 @@ def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
         table = json.loads(asyncio.run(asked()))["topicConfigTable"]
         assert table["orders"]["readQueueNums"] == 3
         with pytest.raises(ConfigError, match="desk"):
-            open_store(tmp_path / "other", **settings)
+            open_store(tmp_path / "other", strategies=[HaReplicator], **settings)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +90,4 @@ def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
 def test_addresses_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, object]) -> None:
     given = {f"replicate.ha.{name}": value for name, value in settings.items()}
     with pytest.raises(ConfigError, match=r"replicate\.ha"):
-        open_store(tmp_path / "store", **{"replicate.use": "ha", **given})
+        open_store(tmp_path / "store", strategies=[HaReplicator], **{"replicate.use": "ha", **given})

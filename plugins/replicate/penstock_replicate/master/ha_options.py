@@ -36,7 +36,7 @@ def _is_desk(instance: object, field: "attrs.Attribute[Any]", value: str) -> Non
             )
 
 
-def _are_addresses(instance: object, field: "attrs.Attribute[Any]", value: tuple[str, ...]) -> None:
+def _are_addresses(instance: object, field: "attrs.Attribute[Any]", value: list[str]) -> None:
     for each in value:
         _is_address(instance, field, each)
 
@@ -81,7 +81,7 @@ class HaOptions:
     silence_ms: int = attrs.field(default=20_000, validator=limits(100, MS_MAX))
     chunk_bytes: int = attrs.field(default=32768, validator=limits(1024, (4 << 20) - 12))
     desk: str = attrs.field(default="", validator=_is_desk)
-    name_servers: tuple[str, ...] = attrs.field(default=(), validator=_are_addresses)
+    name_servers: list[str] = attrs.field(factory=list, validator=_are_addresses)
     broker_name: str = "penstock"
     cluster_name: str = "DefaultCluster"
     side_interval_ms: int = attrs.field(default=1000, validator=limits(10, MS_MAX))
