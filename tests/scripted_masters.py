@@ -5,30 +5,59 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import penstock
+from penstock_replicate.master.ha import HaReplicator
 
 CHUNK = struct.Struct(">qi")
 SEGMENT_BYTES = 64 << 10
 
 
-def filled(path: Path, count: int = 20, size: int = 100, topic: str = "orders") -> int:
+def filled(path: Path, count: int = 20, size: int = 100) -> int:
     """Put messages to a store, which is made if it is not there; return the end of its log."""
     with penstock.open(path, **settings()) as store:
-        end = 0
-        for number in range(count):
-            receipt = store.put(topic, b"%06d" % number + bytes(size), keys=[f"k{number}"])
-            end = receipt.log_offset + receipt.size
-        return end
+        return put_some(store, count, size)
 
 
 def settings() -> dict[str, Any]:
     """Return the settings of the stores in these tests: small segments."""
     return {"geometry.segment_bytes": SEGMENT_BYTES}
+
+
+@contextlib.contextmanager
+def serving(path: Path, **given: Any) -> Iterator[tuple[penstock.Store, str]]:
+    """Open a store as a Penstock master; yields the store and the address where it listens."""
+    options = {f"replicate.ha.{name}": value for name, value in given.items()}
+    options.setdefault("replicate.ha.listen", "127.0.0.1:0")
+    # What these tests wait for at the end of a master's life is not a copy.
+    options.setdefault("replicate.ha.timeout_ms", 1000)
+    with penstock.open(path, replicate="ha", **{**settings(), **options}) as store:
+        engine = store._engine
+        assert engine is not None
+        assert engine.copying is not None
+        master = engine.copying.replicator
+        assert isinstance(master, HaReplicator)
+        assert master.address is not None
+        yield store, master.address
+
+
+def put_some(store: penstock.Store, count: int, size: int = 100, *, first: int = 0) -> int:
+    """Put messages; return the end of the last one."""
+    end = 0
+    for number in range(first, first + count):
+        receipt = store.put("orders", b"%06d" % number + bytes(size), keys=[f"k{number}"])
+        end = receipt.log_offset + receipt.size
+    return end
+
+
+def bodies(path: Path) -> list[int]:
+    """Return the numbers of the messages that a reader of a store finds."""
+    with penstock.open(path, read_only=True) as store:
+        return [int(m.body[:6]) for m in store.scan("orders")]
 
 
 def log_of(path: Path) -> bytes:

@@ -123,7 +123,7 @@ class LocalStore:
     def new_side(self, hello: Hello) -> OwnSide:
         """Return this side as it will be when it is made."""
         log = NoLog(hello.segment_bytes)
-        return OwnSide(path=self._root, log=log, is_empty=True, history=None, epochs=())
+        return OwnSide(path=self._root, log=log, is_empty=True, history=hello.history, epochs=())
 
     def own_side(self, landing: Landing, hello: Hello) -> OwnSide:
         """Return this side, for a comparison with a Penstock master."""
