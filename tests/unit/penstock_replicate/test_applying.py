@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_leaves_the_content_before(tmp_path: Path) -> None:
 
 
 def test_a_crash_leaves_the_old_content_or_the_new_at_each_call() -> None:
-    root = Path("/store")
+    root, disk = Path("/store"), SimulatedDisk()
     for count in range(1, 30):
         disk = SimulatedDisk()
         disk.make_folder_durably(root)

@@ -1,6 +1,7 @@
 """A connection to a broker or name server: requests out, their answers in."""
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Mapping
@@ -91,15 +92,17 @@ class RemotingConnection:
                 return frame
         raise ConnectionError(f"{self.peer} sends {_FOREIGN_MAX} frames that nobody asked for")
 
-    def close(self) -> None:
-        """Close the connection at once."""
+    async def close(self) -> None:
+        """Close the connection."""
         self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.close()
 
 
 def split_address(address: str) -> tuple[str, int]:
