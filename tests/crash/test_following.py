@@ -91,6 +91,7 @@ class Story:
         self.feed(store, self.log.end * 2 // 3)
         self.step = "cut"
         to = self.chance.choice([at for at in self.log.begins if at < store.end_offset * 2 // 3])
+        store.flush()
         self.durable = self.kept = to
         store.cut(to)
         self.step = "after the cut"
@@ -98,6 +99,7 @@ class Story:
         self.feed(store, self.log.end // 2)
         self.step = "close"
         # A part of a batch is cut off by the close, and bytes that wait are forgotten.
+        store.flush()
         self.kept = self.durable = whole(self.log, store.end_offset)
         store.close()
         self.step = "reopen"
@@ -105,17 +107,18 @@ class Story:
         assert store.end_offset == self.kept
         self.feed(store, self.log.end)
         self.step = "promote"
+        store.flush()
         self.durable = self.kept = self.log.end
         store.promote()
         self.step = "promoted"
         self.disk.plan.watch = None
 
 
-@pytest.mark.parametrize("settings", [{}, {"flush": "sync"}, {"write": "file"}, {"note": False}])
+@pytest.mark.parametrize("settings", [{}, {"flush": "sync"}, {"write": "file"}])
 def test_a_crash_before_any_call_leaves_a_whole_prefix_of_the_masters_log(
     log: MasterLog, settings: dict[str, Any]
 ) -> None:
-    story = Story(log, len(str(settings)), **{k: v for k, v in settings.items() if k != "note"})
+    story = Story(log, len(str(settings)), **settings)
     story.play()
     states = [(at, survival) for at in range(len(story.moments)) for survival in Survival]
     seen = Counter[str]()
@@ -138,10 +141,7 @@ def check(
     settings: dict[str, Any],
 ) -> None:
     least = moment.kept if survival is Survival.PROCESS else moment.durable
-    try:
-        replica = ReplicaFile(disk, ROOT).read()
-    except FileNotFoundError:
-        replica = None
+    replica = ReplicaFile(disk, ROOT).read()
     if replica is not None and replica.role == "master":
         seen["promoted"] += 1
         with penstock.open(ROOT, files=disk, environ={}, clock=disk.clock, spawn=InlineWorkers(), **SETTINGS) as store:  # fmt: skip
@@ -160,7 +160,6 @@ def check(
         assert whole(log, least) <= end <= moment.most, where
         assert end == whole(log, end), where
         seen["held back"] += end < least
-        assert store.read_all() == log.raw[:end] if hasattr(store, "read_all") else True
         at = 0
         while at < end:
             piece = store.read(at, end)

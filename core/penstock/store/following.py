@@ -41,7 +41,7 @@ from penstock.format.names import check_topic
 from penstock.log.copied_bytes import CopiedBytes, Piece
 from penstock.log.held_batches import HeldBatches
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.cutting import begin_log, check_begins, cut_log
+from penstock.recovery.cutting import begin_log, check_begins, cut_log, lower_progress
 from penstock.recovery.inspection import OpenState
 from penstock.recovery.log_end import RecoveryReport
 from penstock.recovery.restore import sync_names_up
@@ -128,7 +128,10 @@ class FollowingOpener(Opener):
                 f"changed. Tell it which history to follow, or follow into an empty folder"
             )
 
-    def _take_role(self) -> None:
+    def _take_role(self, found: OpenState) -> None:
+        if found.end.offset < found.state.flushed_offset:
+            # A part of a batch will be cut off, which is durable: a crash in between must not look like a loss.
+            lower_progress(self.files, self.root, found.end.offset)
         replica = self._given or self._file.read()
         if replica is None:
             replica = Replica(history=secrets.token_hex(16), role=FOLLOWER)
