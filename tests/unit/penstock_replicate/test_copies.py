@@ -1,7 +1,8 @@
 from pathlib import Path
 
-from penstock_replicate.master.copies import CAUGHT_UP_BYTES, ENDED_MAX, CopyPeer, CopyTable
 from tests.ha_peers import MemoryLog, context_of
+
+from penstock_replicate.master.copies import CAUGHT_UP_BYTES, ENDED_MAX, CopyPeer, CopyTable
 
 
 def made(

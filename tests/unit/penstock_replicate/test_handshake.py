@@ -2,12 +2,12 @@ from pathlib import Path
 
 import attrs
 import pytest
+from tests.ha_peers import EMPTY, FakeFollower, FakeSlave, MemoryLog, WireTalk, running_master
 
 from penstock_replicate.master import handshake
 from penstock_replicate.wire.frames import Ack, Auth, Refused, encode
 from penstock_replicate.wire.plain import encode_report
 from penstock_replicate.wire.proof import is_proof, prove
-from tests.ha_peers import EMPTY, FakeFollower, FakeSlave, MemoryLog, WireTalk, running_master
 
 SECRET = b"0123456789abcdef"
 

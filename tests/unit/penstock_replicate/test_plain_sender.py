@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from tests.ha_peers import SEGMENT_BYTES, FakeSlave, MemoryLog, WireTalk, eventually, running_master
 
 from penstock_replicate.master import plain_sender
 from penstock_replicate.wire.plain import encode_report
-from tests.ha_peers import SEGMENT_BYTES, FakeSlave, MemoryLog, WireTalk, eventually, running_master
 
 
 def test_an_empty_slave_gets_the_last_file_and_what_follows(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 import threading
 from pathlib import Path
 
-from penstock.contracts import CopyOutcome
-from penstock_replicate.master import waiting
-from penstock_replicate.wire.frames import Ack, encode
 from tests.ha_peers import (
     EMPTY,
     FakeFollower,
@@ -13,6 +10,10 @@ from tests.ha_peers import (
     eventually,
     running_master,
 )
+
+from penstock.contracts import CopyOutcome
+from penstock_replicate.master import waiting
+from penstock_replicate.wire.frames import Ack, encode
 
 assert waiting.WaitingPuts
 
