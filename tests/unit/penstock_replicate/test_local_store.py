@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.scripted_masters import SEGMENT_BYTES, filled, settings
 
 import penstock
@@ -68,10 +69,9 @@ def test_a_master_that_is_refused_is_a_master_again(tmp_path: Path) -> None:
     assert store.landing is not None
     assert store.own_side(store.landing, HELLO).history == "cd" * 16
     error = ReplicationError(tmp_path / "c", "a:1", "it is another one", "Check", needs_copy=True)
-    try:
+    with pytest.raises(ReplicationError) as caught:
         store.mend(error)
-    except ReplicationError as raised:
-        assert raised is error
+    assert caught.value is error
     assert role(tmp_path / "c") == before
     with penstock.open(tmp_path / "c") as opened:
         opened.put("orders", b"as before")
@@ -88,10 +88,9 @@ def test_a_store_is_set_aside_once(tmp_path: Path) -> None:
     with penstock.open(aside, read_only=True) as opened:
         assert len(list(opened.scan("orders"))) == 20
     store.open_new(HELLO)
-    try:
+    with pytest.raises(ReplicationError) as caught:
         store.mend(error)
-    except ReplicationError as raised:
-        assert raised is error
+    assert caught.value is error
     store.close()
 
 

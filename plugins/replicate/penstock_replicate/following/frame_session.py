@@ -60,6 +60,7 @@ class FrameSession:
         self._acked = (-1, -1)
         self._ack_at = self._acked_at = 0.0
         self._sides = SideFiles()
+        self._first_offset = 0
         self._takers: dict[type[AnyFrame], Callable[..., None]] = {}
 
     # --- the beginning
@@ -73,6 +74,8 @@ class FrameSession:
         except (WireViolation, ValueError) as error:
             raise ConnectionLostError(f"the master breaks the protocol: {error}") from error
         assert isinstance(hello, Hello)
+        # No other offset begins an empty log: one that was changed on the way would leave a hole for ever.
+        self._first_offset = hello.min_offset
         self._standing.kind = "penstock"
         self._standing.heard(hello.end_offset)
         return hello
@@ -210,7 +213,7 @@ class FrameSession:
         taker(frame)
 
     def _take_data(self, landing: Landing, frame: Data) -> None:
-        if landing.is_empty and frame.log_offset != landing.position:
+        if landing.is_empty and frame.log_offset == self._first_offset:
             landing.begin_at(frame.log_offset)
         if frame.log_offset != landing.position:
             raise ConnectionLostError(
