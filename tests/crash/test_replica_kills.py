@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.crash.replica_processes import body
 from tests.faults.children import environment
+from tests.scripted_masters import serving
 
 import penstock
 from penstock.durability.replica_file import ReplicaFile
@@ -39,7 +40,6 @@ class Child:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        self.lines.extend(b"")
         for line in self.process.stdout:
             # A kill within a print may leave half a line.
             if line.endswith(b"\n"):
@@ -136,7 +136,7 @@ def test_a_follower_that_is_killed_again_and_again_becomes_the_same(tmp_path: Pa
         follower.kill()
     writer.kill()
     # The master recovers, and goes on.
-    with penstock.open(tmp_path / "a", replicate="ha", **{"replicate.ha.listen": address}) as store:
+    with serving(tmp_path / "a", listen=address) as (store, _):
         end = store.put("t", b"last")
         with follow(tmp_path / "b", address) as last:
             assert last.wait_caught_up(30, log_offset=end.log_offset + end.size), last.status()
