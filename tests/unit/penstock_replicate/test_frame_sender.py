@@ -3,6 +3,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from tests.ha_peers import EMPTY, SEGMENT_BYTES, FakeFollower, MemoryLog, eventually, running_master
 
 from penstock_replicate.master import frame_sender
 from penstock_replicate.wire import frames
@@ -20,7 +21,6 @@ from penstock_replicate.wire.frames import (
     Side,
     encode,
 )
-from tests.ha_peers import EMPTY, SEGMENT_BYTES, FakeFollower, MemoryLog, eventually, running_master
 
 
 def digest_of(log: MemoryLog, start: int, stop: int) -> RangeDigest:

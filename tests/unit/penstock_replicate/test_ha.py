@@ -4,10 +4,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from penstock.errors import ConfigError
-from penstock_replicate.master.ha import HaReplicator
-from penstock_replicate.master.ha_options import HaOptions
 from tests.ha_peers import (
     EMPTY,
     FakeFollower,
@@ -18,6 +14,10 @@ from tests.ha_peers import (
     eventually,
     running_master,
 )
+
+from penstock.errors import ConfigError
+from penstock_replicate.master.ha import HaReplicator
+from penstock_replicate.master.ha_options import HaOptions
 
 
 def test_one_master_serves_both_kinds_at_once(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from tests.ha_peers import FakeSlave, MemoryLog, WireTalk, eventually, running_master
 
 from penstock_replicate.master import listener
 from penstock_replicate.wire.plain import encode_report
-from tests.ha_peers import FakeSlave, MemoryLog, WireTalk, eventually, running_master
 
 
 def test_more_connections_than_are_allowed_are_closed(

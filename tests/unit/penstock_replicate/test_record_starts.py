@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.ha_peers import SEGMENT_BYTES, MemoryLog
 
 from penstock.errors import OffsetError
 from penstock_replicate.master.record_starts import (
@@ -8,7 +9,6 @@ from penstock_replicate.master.record_starts import (
     large_record_rest,
     whole_records,
 )
-from tests.ha_peers import SEGMENT_BYTES, MemoryLog
 
 
 def test_exactly_the_starts_of_records_are_found(tmp_path: Path) -> None:

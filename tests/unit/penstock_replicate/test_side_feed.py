@@ -1,8 +1,9 @@
 import asyncio
 from pathlib import Path
 
-from penstock_replicate.master.side_feed import SideFeed
 from tests.ha_peers import MemoryLog
+
+from penstock_replicate.master.side_feed import SideFeed
 
 
 def test_each_follower_gets_each_content_once_after_its_log(tmp_path: Path) -> None:
