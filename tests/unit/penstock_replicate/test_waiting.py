@@ -142,4 +142,4 @@ def test_where_no_copy_is_needed_a_put_is_told_at_once(tmp_path: Path) -> None:
     told = Outcomes()
     puts = WaitingPuts(CopyTable(log, context_of(tmp_path), 0), 0, 1000, lambda: 0.0)
     assert not puts.add(log.put(), told)
-    assert told.all == [CopyOutcome.RECEIVED]
+    assert told.all == [CopyOutcome.NOT_AVAILABLE]
