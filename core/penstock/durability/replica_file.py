@@ -155,6 +155,15 @@ class ReplicaFile:
         self._files.write_whole(self.path, text.encode())
 
 
+def is_follower(files: Files, root: Path) -> bool:
+    """Return whether a store follows another one, as far as its file can be read."""
+    try:
+        replica = ReplicaFile(files, root).read()
+    except CorruptionError:
+        return False
+    return replica is not None and replica.role == FOLLOWER
+
+
 def about_replica(replica: Replica) -> dict[str, Any]:
     """Return the content as JSON values."""
     about = attrs.asdict(replica, recurse=False)

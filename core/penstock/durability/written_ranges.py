@@ -50,7 +50,7 @@ _SIZE_MAX = 1 << 20
 # This many consecutive records without a CRC of their own were written by another program.
 _LOOKED_AT = 3
 _WINDOW_BYTES_MIN = 64 << 10
-_NOT_UNDERSTOOD = (
+RANGES_NOT_UNDERSTOOD = (
     ValueError,
     TypeError,
     KeyError,
@@ -130,6 +130,42 @@ class Ranges:
         gaps = tuple(gap for gap in self.gaps if min_offset < gap[1] <= end_offset)
         return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
 
+    def followed(self, end_offset: int, min_offset: int) -> "Ranges":
+        """Return the ranges of a log that ends at `end_offset`, where bytes of another log will be appended.
+
+        Who wrote those is not known until `told` is.
+        """
+        closed = self.extended(end_offset, min_offset, "")
+        written = tuple(
+            attrs.evolve(r, stop=end_offset) if r.is_open else r
+            for r in closed.written
+            if r.start < end_offset
+        )
+        perhaps = tuple(_joined([*closed.perhaps, (end_offset, NO_END)]))
+        return attrs.evolve(closed, written=written, perhaps=perhaps)
+
+    def told(self, other: "Ranges", end_offset: int) -> "Ranges":
+        """Return the ranges of a log that ends at `end_offset` and continues as another log, whose ranges are `other`.
+
+        For bytes that are here already, nothing changes.
+        """
+        here = [
+            attrs.evolve(r, stop=min(r.stop, end_offset))
+            for r in self.written
+            if r.start < end_offset
+        ]
+        for one in other.written:
+            start = max(one.start, end_offset)
+            if start >= one.stop:
+                continue
+            last = here[-1] if here else None
+            if last is not None and (last.stop, last.checksum) == (start, one.checksum):
+                here[-1] = attrs.evolve(last, stop=one.stop)
+            else:
+                here.append(attrs.evolve(one, start=start))
+        gaps = tuple(sorted({*self.gaps, *(gap for gap in other.gaps if gap[0] >= end_offset)}))
+        return attrs.evolve(self, written=tuple(here), gaps=gaps)
+
     def ended(self, durable: int, end: int) -> "Ranges":
         """Return the ranges after another program has opened the store.
 
@@ -173,24 +209,27 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
     try:
         whole = json.loads(files.read_whole(path, _SIZE_MAX))
         about = whole["about"]
-        if whole["crc32"] != _crc(about):
-            return None
-        written = tuple(
-            WrittenRange(
-                start=int(one["start"]),
-                stop=_end(one["stop"]),
-                checksum=str(one["checksum"]),
-            )
-            for one in about["ranges"]
-        )
-        perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
-        gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
-        lock_mtime = int(about["lock_mtime_ns"])
-    except _NOT_UNDERSTOOD:
+        return None if whole["crc32"] != _crc(about) else ranges_of(about)
+    except RANGES_NOT_UNDERSTOOD:
         return None
+
+
+def ranges_of(about: Any) -> Ranges:
+    """Return the ranges that JSON values of any content describe; raises `RANGES_NOT_UNDERSTOOD` if they are none."""
+    written = tuple(
+        WrittenRange(
+            start=int(one["start"]),
+            stop=_end(one["stop"]),
+            checksum=str(one["checksum"]),
+        )
+        for one in about["ranges"]
+    )
+    perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
+    gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
+    lock_mtime = int(about["lock_mtime_ns"])
     edges = [edge for one in written for edge in (one.start, one.stop)]
     if edges != sorted(edges):
-        return None
+        raise ValueError("the ranges are not in order")
     return Ranges(written=written, perhaps=perhaps, gaps=gaps, lock_mtime_ns=lock_mtime)
 
 
@@ -200,18 +239,23 @@ def _end(stop: Any) -> int:
 
 def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
     """Replace the file, durably."""
+    about = about_ranges(ranges)
+    text = json.dumps({"about": about, "crc32": _crc(about)})
+    files.write_whole(root / SIDE_FOLDER / "ranges", text.encode())
+
+
+def about_ranges(ranges: Ranges) -> dict[str, Any]:
+    """Return the ranges as JSON values."""
     listed = [
         {"start": r.start, "stop": None if r.is_open else r.stop, "checksum": r.checksum}
         for r in ranges.written
     ]
-    about = {
+    return {
         "ranges": listed,
         "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in ranges.perhaps],
         "gaps": [list(gap) for gap in ranges.gaps],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }
-    text = json.dumps({"about": about, "crc32": _crc(about)})
-    files.write_whole(root / SIDE_FOLDER / "ranges", text.encode())
 
 
 def _crc(about: object) -> int:

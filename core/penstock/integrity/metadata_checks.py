@@ -9,9 +9,10 @@ from penstock.contracts.findings import COPYING, Finding
 from penstock.durability.checkpoint import CHECKPOINT_BYTES
 from penstock.durability.manifest import manifest_path, read_manifest
 from penstock.durability.progress import Progress, State
+from penstock.durability.replica_file import ReplicaFile
 from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
 from penstock.durability.written_ranges import read_ranges
-from penstock.errors import FormatVersionError
+from penstock.errors import CorruptionError, FormatVersionError
 from penstock.files import Files
 from penstock.format.names import NAME_DIGITS, SIDE_FOLDER, segment_name
 from penstock.integrity.segment_digests import Digests, file_bytes
@@ -66,6 +67,10 @@ def check_marks(
                 "store whose records have no CRC of the whole record"
             )
             yield Finding("marks", side / "ranges", 0, -1, text)
+        try:
+            ReplicaFile(files, root).read()
+        except CorruptionError as error:
+            yield Finding("marks", error.path, 0, -1, str(error))
 
 
 def _check_manifest(

@@ -12,6 +12,7 @@ Invariants:
       interrupt (Ctrl-C), the append may be in the log or not; if it is, it is complete, including its queue offset.
 """
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterator
 
@@ -292,24 +293,25 @@ class CommitLog:
 
     # --- copies
 
-    def append_raw(self, log_offset: int, data: Buffer) -> None:
+    def append_raw(
+        self, log_offset: int, data: Buffer, *, newest_ms: int = 0, is_whole: bool = False
+    ) -> None:
         """Append bytes copied from another log of the same geometry, including blank records.
 
-        They must begin at this log's end and lie within one segment, as a master sends them; they are not
-        checked. Queue cursors are not updated: nothing else may be appended to such a log.
+        They must begin at this log's end and lie within one segment, as a master sends them; they are not checked. Queue
+        cursors are not updated: nothing else may be appended to such a log.
+
+        Args:
+            log_offset: the log offset of the first byte.
+            data: the bytes.
+            newest_ms: the store time of the newest record in them.
+            is_whole: they are whole, valid records.
         """
-        self.lock.refuse_within()
-        try:
-            self.lock.acquire()
-            self.has_copies = True
-            if log_offset != self.end_offset:
-                raise OffsetError(
-                    log_offset, self.end_offset, self.end_offset + 1, "copied log offset"
-                )
+        with self._copying(log_offset):
+            self.has_copies |= not is_whole
             tail = self.tail.segment
             if tail is None or tail.wrote_position == tail.capacity:
-                tail = self.tail.obtain(log_offset)
-                self.tail.take(tail)
+                tail = self.tail.roll()
                 self.on_segment()
             if len(data) > tail.capacity - tail.wrote_position:
                 raise MessageTooLargeError(
@@ -317,8 +319,31 @@ class CommitLog:
                     "split it where the segment ends",
                 )  # fmt: skip
             self.tail.write_batch(tail, data)
+            self.appender.last_time_ms = max(self.appender.last_time_ms, newest_ms)
+
+    def end_segment(self, log_offset: int) -> None:
+        """Fill the segment in which this log ends, as another log did, and continue in the next one."""
+        with self._copying(log_offset):
+            self.tail.roll()
+            self.on_segment()
+
+    @contextlib.contextmanager
+    def _copying(self, log_offset: int) -> Iterator[None]:
+        """Hold the lock to append copied bytes at the log's end."""
+        self.lock.refuse_within()
+        try:
+            self.lock.acquire()
+            self._check_accepts()
+            if log_offset != self.end_offset:
+                raise OffsetError(
+                    log_offset, self.end_offset, self.end_offset + 1, "copied log offset"
+                )
+            yield
+        except OSError as error:
+            raise self.failed_append(error) from error
         finally:
             if self.lock.is_owned():
+                self.tail.settle()
                 self.lock.release()
 
     # --- reading in bulk

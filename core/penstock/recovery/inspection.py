@@ -8,6 +8,7 @@ import attrs
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.manifest import summaries_for
 from penstock.durability.progress import Progress, State
+from penstock.durability.replica_file import is_follower
 from penstock.durability.side_folder import (
     CleanClose,
     SideFolder,
@@ -40,7 +41,8 @@ class OpenState:
 
     `is_ours` means that Penstock wrote last, and its log, progress file and clean-close file can be trusted.
     `is_still_ours` means only that no other program has written since, whatever the state of the store. `sealed`
-    are the base offsets of the segments with trusted digests. `summaries` are the summaries that the dispatchers
+    are the base offsets of the segments with trusted digests. `is_follower`: the log was copied from another store, so a
+    part of an atomic batch may be durable. `summaries` are the summaries that the dispatchers
     gave of their files at the clean close.
     """
 
@@ -55,6 +57,7 @@ class OpenState:
     was_abnormal: bool
     is_copy: bool = False
     is_still_ours: bool = False
+    is_follower: bool = False
     sealed: list[int] = attrs.Factory(list)
     end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
@@ -169,7 +172,7 @@ def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
-        is_still_ours=is_ours,
+        is_still_ours=is_ours, is_follower=is_follower(files, root),
         summaries=summaries_for(files, root, clean.digest) if is_clean and clean is not None else {},
     )  # fmt: skip
 
@@ -212,7 +215,8 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
-    return without_part_of_batch(log, end, start, least_ms, durable)
+    # A master's batch is whole before any of it is durable; a follower syncs what it has.
+    return without_part_of_batch(log, end, start, least_ms, 0 if found.is_follower else durable)
 
 
 def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) -> int:

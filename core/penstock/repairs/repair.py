@@ -115,6 +115,7 @@ def repair(
     Raises:
         ArgumentError: an argument has a wrong type or value.
         StoreLockedError: a process has the store open for writing.
+        FollowerError: the store follows another one, and `apply` is given.
         UnreadableError: the disk returns an error for a file; nothing was repaired.
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be interpreted as a store.
     """
@@ -153,8 +154,11 @@ def repair_with(
         return RepairReport(
             steps=tuple(steps_of(plan, root)), standing=tuple(plan.standing), applied=False
         )
+    # A repaired log is another one than its master's: a follower with corrupt records is copied anew.
+    opener.check_role("a repair")
     lock = opener.lock()
     try:
+        opener.check_role("a repair")
         check_foreign(root, opener.foreign(opener.geometry()), "the repair is refused")
         return _Repair(opener).apply(on_progress, cut=cut, accept=accept)
     finally:

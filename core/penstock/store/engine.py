@@ -275,7 +275,21 @@ class Engine:
         return cursor
 
     def remove_topic(self, topic: str) -> None:
-        """Remove a topic and its messages; see `Store.remove_topic`."""
+        """Remove a topic and its messages, and the offsets of groups in it; see `Store.remove_topic`."""
+        self.remove_queues(topic)
+        self.log.encoder.forget(topic)
+        try:
+            self.offsets.remove_topic(topic)
+        except CorruptionError:
+            raise
+        except StorageError as error:
+            # Groups would skip the messages of a new topic of the same name. The next opening sets their offsets back.
+            raise self.flusher.fail(
+                f"topic {topic} was removed, but not the offsets of groups in it ({error})"
+            ) from error
+
+    def remove_queues(self, topic: str) -> None:
+        """Record durably that a topic is removed with its records before the log's end, and remove its queues."""
         index = self.queue_index
         if type(index).remove_topic is QueueIndex.remove_topic:
             raise ConfigError(
@@ -296,16 +310,6 @@ class Engine:
                 raise self.flusher.fail(
                     f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
                 ) from error
-        self.log.encoder.forget(topic)
-        try:
-            self.offsets.remove_topic(topic)
-        except CorruptionError:
-            raise
-        except StorageError as error:
-            # Groups would skip the messages of a new topic of the same name. The next opening sets their offsets back.
-            raise self.flusher.fail(
-                f"topic {topic} was removed, but not the offsets of groups in it ({error})"
-            ) from error
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes]:
         """Return what an extension stores in place of a message that requests more than to be stored."""

@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -35,10 +35,17 @@ from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.removed_topics import RemovedTopicsFile
+from penstock.durability.replica_file import FOLLOWER, ReplicaFile
 from penstock.durability.replication_file import ReplicationFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
-from penstock.errors import ArgumentTypeError, ConfigError, StorageError, StoreLockedError
+from penstock.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    FollowerError,
+    StorageError,
+    StoreLockedError,
+)
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
@@ -118,6 +125,7 @@ def open_store(
     Raises:
         ConfigError: a setting is unknown or invalid, or differs from the value the store was created with.
         StoreLockedError: another process has the store open for writing.
+        FollowerError: the store follows another one; it can be opened with `read_only`.
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be opened; nothing
             was changed.
     """
@@ -171,14 +179,20 @@ def make_opener(
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
 
 
-def _import_for_threads() -> None:
+def import_for_threads() -> None:
     """Import what background threads need: later, there may be no descriptor left for an import."""
     np.zeros(0)
     crc32c(b"")
 
 
 class Opener(Choices):
-    """Opens one store once."""
+    """Opens one store once.
+
+    Attributes:
+        follows: whether the log takes only copied bytes; see `following`.
+    """
+
+    follows: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -195,11 +209,11 @@ class Opener(Choices):
         self._crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
+        self.spawn = spawn
         # The replicator's own threads, which end after those that may still append.
         self._copy_crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
-        self._given_spawn = spawn
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, root)
@@ -225,14 +239,14 @@ class Opener(Choices):
     def _spawn(
         self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
     ) -> Any:
-        if self._given_spawn is not None:
-            return self._given_spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
+        if self.spawn is not None:
+            return self.spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
         return self._crew(name, step, wakes)
 
     def _spawn_copier(
         self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
     ) -> Any:
-        if self._given_spawn is not None:
+        if self.spawn is not None:
             return self._spawn(name, step, wakes)
         return self._copy_crew(name, step, wakes)
 
@@ -333,10 +347,11 @@ class Opener(Choices):
         """Take the lock, recover, connect the components, and start background work."""
         self.check_strategies()
         self.warn_of_idle_policies()
-        _import_for_threads()
+        import_for_threads()
         began = self.clock.monotonic_ms()
         is_new = not is_store(self.files, self.root)
         check_layout(self.files, self.root, writes=True)
+        self.check_role()
         geometry = self.geometry()
         self.files.make_folder(self.root)
         if is_new:
@@ -349,6 +364,12 @@ class Opener(Choices):
             lock.release()
             raise
         return store
+
+    def check_role(self, what: str = "opening it for writing") -> None:
+        """Raise `FollowerError` if the store follows another one, `CorruptionError` if that cannot be determined."""
+        replica = ReplicaFile(self.files, self.root).read()
+        if replica is not None and replica.role == FOLLOWER:
+            raise FollowerError(self.root, replica.master, what)
 
     def lock(self) -> Lock:
         """Take the store's lock; raises `StoreLockedError` with the holder if another process has it."""
@@ -363,15 +384,33 @@ class Opener(Choices):
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         """Return the store, recovered and started; the caller releases the lock if this raises."""
+        # It may have become a follower since the first check.
+        self.check_role()
+        engine, context, found, end = self._claim(lock, geometry, is_new=is_new)
+        store = self._make_store(engine, context)
+        try:
+            store.recovery = self._start(engine, found, end, began)
+        except BaseException:
+            store.leave()
+            engine.abandon()
+            raise
+        store._attach()
+        self.registry.fire("penstock_store_opened", root=str(self.root), report=store.recovery)
+        return store
+
+    def _claim(
+        self, lock: Lock, geometry: Geometry, *, is_new: bool
+    ) -> tuple[Engine, Context, OpenState, LogEnd]:
+        """Inspect the store, mark it as in use, repair the log's end, and return its parts, not yet loaded."""
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).settle()
         found = self._inspect(log, geometry, is_new=is_new)
+        self._take_role()
         claim(self.files, found, geometry, self.profile)
-        assert self.config.log.checksum is not None
-        note_range(self.files, found, log, self.config.log.checksum)
+        self._note_range(found, log)
         if not is_new:
             found.mended.extend(log.load(repair=True))
         digests = Digests(self.files, self.root)
@@ -379,19 +418,22 @@ class Opener(Choices):
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
         end = repair_log_end(self.files, log, found)
         context = self.context(geometry, log, read_only=False)
-        engine, store = self._build(lock, log, context, end, found)
-        try:
-            report = self._load_and_replay(engine, log, found, end, began)
-            store.recovery = report
-            self._engine = engine
-            engine.start(self._spawn, is_threaded=self._given_spawn is None)
-        except BaseException:
-            store.leave()
-            engine.abandon()
-            raise
-        store._attach()
-        self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
-        return store
+        return self._build(lock, log, context, end, found), context, found, end
+
+    def _start(self, engine: Engine, found: OpenState, end: LogEnd, began: int) -> RecoveryReport:
+        """Load and start a built engine; returns the report of the recovery."""
+        report = self._load_and_replay(engine, engine.log.log, found, end, began)
+        self._engine = engine
+        engine.start(self._spawn, is_threaded=self.spawn is None)
+        return report
+
+    def _take_role(self) -> None:
+        """Called when the store can be opened, before its first change; a store that is written needs no role."""
+
+    def _note_range(self, found: OpenState, log: SegmentedLog) -> None:
+        """Record, before the first record after the log's end, which checksum it will have."""
+        assert self.config.log.checksum is not None
+        note_range(self.files, found, log, self.config.log.checksum)
 
     def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
         """Inspect the store before anything changes; queue entries serve as evidence for records."""
@@ -420,8 +462,8 @@ class Opener(Choices):
 
     def _build(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
-    ) -> tuple[Engine, Store]:
-        """Return the engine and the store, connected but not started."""
+    ) -> Engine:
+        """Return the engine, connected but not started."""
         config, registry = self.config, self.registry
         writer_cls = registry.writers.get(config.write.use)
         allocator_cls = registry.allocators.get(config.alloc.use)
@@ -436,7 +478,7 @@ class Opener(Choices):
             self._encoder(),
             clock=self.clock,
             busy_ms=config.log.busy_ms,
-            hand_over=DirectFeed() if config.index.feed == "direct" else None,
+            hand_over=DirectFeed() if config.index.feed == "direct" and not self.follows else None,
         )
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
@@ -446,8 +488,9 @@ class Opener(Choices):
             log, self.policies(context), dispatchers, allocator, files=self.files,
             clock=self.clock, pause_ms=config.retention.pause_ms,
         )  # fmt: skip
-        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
-        engine = Engine(
+        # The offsets of a follower's groups are those of its master, copied beside the log.
+        offsets = ConsumerOffsets(self.files, self.root, read_only=self.follows)
+        return Engine(
             root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
@@ -458,10 +501,15 @@ class Opener(Choices):
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
             removed_topics=self._removed_topics,
-            extensions=self.extensions(context), copying=self._copying(context, commit_log, flusher),
+            extensions=() if self.follows else self.extensions(context),
+            copying=None if self.follows else self._copying(context, commit_log, flusher),
         )  # fmt: skip
-        return engine, Store(
-            self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
+
+    def _make_store(self, engine: Engine, context: Context) -> Store:
+        """Return the store of an engine, not attached yet."""
+        log, dispatchers = engine.log.log, list(engine.dispatchers)
+        return Store(
+            self.root, log, dispatchers, engine=engine, offsets=engine.offsets, wakes=engine.wakes,
             removed_topics=engine.removed_topics, extensions=engine.extensions,
             outlook=self._make_forecast(context, log),
             verification=self._verification(
@@ -494,7 +542,8 @@ class Opener(Choices):
             ) from trouble.error
         check_reached(log, engine.follower.progress, end)
         engine.log.checks_crc = False
-        found.mended.extend(engine.offsets.set_back(engine.queue_index))
+        if not self.follows:
+            found.mended.extend(engine.offsets.set_back(engine.queue_index))
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

@@ -1,5 +1,6 @@
-"""Registers the replicators of this package. Imports them only when a store is opened."""
+"""Registers the replicators and the commands of this package. Imports each only when it is needed."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import hookimpl
@@ -14,3 +15,11 @@ def penstock_register_replicator() -> "list[type[Replicator]]":
     from penstock_replicate.master.ha import HaReplicator  # noqa: PLC0415 - see the module
 
     return [HaReplicator]
+
+
+@hookimpl
+def penstock_register_commands() -> Iterable[object]:
+    """Return the commands that this package adds to `penstock`."""
+    from penstock_replicate.commands import replica  # noqa: PLC0415 - click is an extra, and slow to import
+
+    return [replica.command]

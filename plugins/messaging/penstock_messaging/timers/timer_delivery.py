@@ -37,6 +37,7 @@ from penstock_messaging.timers.due_timers import (
     due_in,
     key_hash,
 )
+from penstock_messaging.timers.rolled_timers import RolledTimers
 from penstock_messaging.timers.timer_message import (
     SECOND_MS,
     Timer,
@@ -130,7 +131,8 @@ class TimerDelivery:
     def attach(self, store: OpenStore) -> None:
         """Begin: load what waits; if the store is open for writing and something does, start the thread."""
         self._store = store
-        found = self._files.load(store, self._unit_of)
+        rolled = RolledTimers(store)
+        found = self._files.load(store, lambda message: self._unit_of(message, rolled))
         if found is not None:
             if found.problem:
                 logger.warning("messages that wait for their time: %s", found.problem)
@@ -593,11 +595,13 @@ class TimerDelivery:
 
     # --- saving
 
-    def _unit_of(self, message: StoredMessage) -> TimerUnit | None:
-        """Return how a record is taken in now; None if it has no time."""
+    def _unit_of(self, message: StoredMessage, rolled: RolledTimers) -> TimerUnit | None:
+        """Return how a record is taken in now; None if it has no time, or if a copy of it waits in its place."""
         try:
             timer = timer_of(message)
         except MessageError:
+            return None
+        if rolled.has_copy(message, timer):
             return None
         return _unit(entry_of(message, timer, self._clock.time_ms()), timer)
 

@@ -18,6 +18,7 @@ from penstock_replicate.master.loop_thread import LoopThread, monotonic_s
 from penstock_replicate.master.parts import MasterParts
 from penstock_replicate.master.side_feed import SideFeed
 from penstock_replicate.master.waiting import WaitingPuts
+from penstock_replicate.remoting.slave_front import SlaveFront
 from penstock_replicate.wire.proof import read_secret
 from penstock_replicate.wire.tls import server_context
 
@@ -52,6 +53,7 @@ class HaReplicator(Replicator):
         self._copies.on_progress = self._waiting.answer
         self._thread: LoopThread | None = None
         self._listener: Listener | None = None
+        self._front: SlaveFront | None = None
 
     def start(self) -> None:
         """Listen, in a thread of its own."""
@@ -75,7 +77,26 @@ class HaReplicator(Replicator):
             raise ConfigError(
                 f"replicate.ha.listen is {options.listen!r}, where this process cannot listen: {error}"
             ) from error
+        self._start_front(self._thread, self.address)
         logger.info("%s is a master: copies connect to %s", self.log.root, self.address)
+
+    def _start_front(self, thread: LoopThread, address: str) -> None:
+        """Answer RocketMQ slaves, if that is configured."""
+        options: HaOptions = self.options
+        if not options.desk:
+            return
+        front = SlaveFront(
+            options.desk, SideReader(self.context.files, self.log.root).contents, name_servers=options.name_servers,
+            broker=options.broker_name, cluster=options.cluster_name,
+        )  # fmt: skip
+        try:
+            thread.call(front.start(address), _START_S)
+        except (OSError, TimeoutError) as error:
+            self.close()
+            raise ConfigError(
+                f"replicate.ha.desk is {options.desk!r}, where this process cannot listen, or two ports below it: {error}"
+            ) from error
+        self._front = front
 
     def _on_ping(self) -> None:
         """The log has advanced, or a put waits: called in the loop's thread."""
@@ -110,6 +131,7 @@ class HaReplicator(Replicator):
             "in_sync": self._copies.in_sync_count,
             "late": self._waiting.late,
             "not_available": self._waiting.not_available,
+            **({} if self._front is None else self._front.stats()),
         }  # fmt: skip
 
     def close(self) -> None:
@@ -129,5 +151,7 @@ class HaReplicator(Replicator):
         while not self._copies.are_complete(end_offset) and monotonic_s() < until_s:
             await asyncio.sleep(_LOOK_S)
         self._waiting.close()
+        if self._front is not None:
+            await self._front.close()
         if self._listener is not None:
             await self._listener.close()

@@ -8,6 +8,7 @@ from attrs import validators
 from penstock.contracts import MS_MAX, limits
 
 _PORT_MAX = 65535
+_DESK_PORT_MIN = 3
 
 
 def split_listen(address: str) -> tuple[str, int]:
@@ -23,6 +24,21 @@ def _is_address(_instance: object, field: "attrs.Attribute[Any]", value: str) ->
         split_listen(value)
     except ValueError as error:
         raise ValueError(f"{field.name} is {value!r}; it must be HOST:PORT") from error
+
+
+def _is_desk(instance: object, field: "attrs.Attribute[Any]", value: str) -> None:
+    if value:
+        _is_address(instance, field, value)
+        # Slaves ask two ports below it, too.
+        if split_listen(value)[1] < _DESK_PORT_MIN:
+            raise ValueError(
+                f"{field.name} is {value!r}; its port must be {_DESK_PORT_MIN} or more"
+            )
+
+
+def _are_addresses(instance: object, field: "attrs.Attribute[Any]", value: list[str]) -> None:
+    for each in value:
+        _is_address(instance, field, each)
 
 
 @attrs.frozen(kw_only=True)
@@ -64,8 +80,15 @@ class HaOptions:
     heartbeat_ms: int = attrs.field(default=5000, validator=limits(10, MS_MAX))
     silence_ms: int = attrs.field(default=20_000, validator=limits(100, MS_MAX))
     chunk_bytes: int = attrs.field(default=32768, validator=limits(1024, (4 << 20) - 12))
-    desk: str = ""
-    name_servers: tuple[str, ...] = ()
+    desk: str = attrs.field(default="", validator=_is_desk)
+    name_servers: list[str] = attrs.field(factory=list, validator=_are_addresses)
     broker_name: str = "penstock"
     cluster_name: str = "DefaultCluster"
     side_interval_ms: int = attrs.field(default=1000, validator=limits(10, MS_MAX))
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse name servers without a desk: they would lead slaves nowhere."""
+        if self.name_servers and not self.desk:
+            raise ValueError(
+                "name_servers is set and desk is not; set desk, to which they lead RocketMQ slaves"
+            )

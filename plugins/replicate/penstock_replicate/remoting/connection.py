@@ -1,12 +1,13 @@
 """A connection to a broker or name server: requests out, their answers in."""
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Mapping
 from typing import Self
 
-from penstock_replicate.remoting.frames import SUCCESS, Frame, FrameDecoder
+from penstock_replicate.remoting.remoting_frames import SUCCESS, RemotingDecoder, RemotingFrame
 
 _READ_BYTES = 256 << 10
 # Of what a peer may ask of us in between: nothing, and so it is left unanswered.
@@ -37,8 +38,8 @@ class RemotingConnection:
     ) -> None:
         self.peer = peer
         self._reader, self._writer = reader, writer
-        self._decoder = FrameDecoder()
-        self._frames: deque[Frame] = deque()
+        self._decoder = RemotingDecoder()
+        self._frames: deque[RemotingFrame] = deque()
         self._opaques = itertools.count(1)
 
     @classmethod
@@ -58,14 +59,14 @@ class RemotingConnection:
         *,
         fields: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> Frame:
+    ) -> RemotingFrame:
         """Return the answer to a request.
 
         Raises:
             RefusedRequestError: the answer is another one than success; the connection can be used further.
             OSError: the connection is of no use any more; close it.
         """
-        sent = Frame(code=code, opaque=next(self._opaques), fields=fields or {}, body=body)
+        sent = RemotingFrame(code=code, opaque=next(self._opaques), fields=fields or {}, body=body)
         try:
             async with asyncio.timeout(timeout_s):
                 self._writer.write(sent.encode())
@@ -79,7 +80,7 @@ class RemotingConnection:
             raise RefusedRequestError(code, found.code, found.remark, self.peer)
         return found
 
-    async def _answer_to(self, opaque: int) -> Frame:
+    async def _answer_to(self, opaque: int) -> RemotingFrame:
         for _ in range(_FOREIGN_MAX):
             while not self._frames:
                 data = await self._reader.read(_READ_BYTES)
@@ -91,15 +92,17 @@ class RemotingConnection:
                 return frame
         raise ConnectionError(f"{self.peer} sends {_FOREIGN_MAX} frames that nobody asked for")
 
-    def close(self) -> None:
-        """Close the connection at once."""
+    async def close(self) -> None:
+        """Close the connection."""
         self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.close()
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -5,11 +5,17 @@ and serves none, and any other request is answered as one that is not supported.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 from penstock.escape import get_logger
 from penstock_replicate.remoting.connection import split_address
-from penstock_replicate.remoting.frames import NOT_SUPPORTED, SYSTEM_ERROR, Frame, FrameDecoder
+from penstock_replicate.remoting.remoting_frames import (
+    NOT_SUPPORTED,
+    SYSTEM_ERROR,
+    RemotingDecoder,
+    RemotingFrame,
+)
 from penstock_replicate.remoting.tables import TABLE_REQUESTS, answer_to
 
 logger = get_logger(__name__)
@@ -39,7 +45,7 @@ class Desk:
         self._host, self._port = split_address(address)
         self._contents = contents
         self._servers: list[asyncio.Server] = []
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self.answered = 0
 
     async def start(self) -> None:
@@ -56,28 +62,34 @@ class Desk:
         """Close all connections, and listen no more."""
         for server in self._servers:
             server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        for server in self._servers:
-            await server.wait_closed()
+        open_ones = list(self._connections)
+        for task in open_ones:
+            task.cancel()
+        await asyncio.gather(*open_ones, return_exceptions=True)
         self._servers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._writers) >= _CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        is_welcome = len(self._connections) < _CONNECTIONS_MAX
+        self._connections.add(task)
         try:
-            await self._answer_all(reader, writer)
+            if is_welcome:
+                await self._answer_all(reader, writer)
         except (OSError, TimeoutError) as error:
             peer = writer.get_extra_info("peername")
             logger.info("the connection of %s to the desk is closed: %s", peer, error)
+        except asyncio.CancelledError:
+            # The desk closes; the task ends as if nothing had happened, since its server would log it otherwise.
+            pass
         finally:
-            self._writers.discard(writer)
+            self._connections.discard(task)
             writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = FrameDecoder(_REQUEST_BYTES_MAX)
+        decoder = RemotingDecoder(_REQUEST_BYTES_MAX)
         while True:
             async with asyncio.timeout(_IDLE_S):
                 data = await reader.read(_READ_BYTES)
@@ -91,7 +103,7 @@ class Desk:
                 async with asyncio.timeout(_IDLE_S):
                     await writer.drain()
 
-    def _answer(self, frame: Frame) -> Frame:
+    def _answer(self, frame: RemotingFrame) -> RemotingFrame:
         body = answer_to(frame.code, self._contents())
         if body is not None:
             self.answered += 1

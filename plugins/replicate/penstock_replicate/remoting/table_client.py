@@ -7,7 +7,7 @@ ends, and a table is written when the follower has the log up to there (`beside.
 import attrs
 
 from penstock_replicate.remoting.connection import RefusedRequestError, RemotingConnection
-from penstock_replicate.remoting.frames import NOT_SUPPORTED, SYSTEM_ERROR
+from penstock_replicate.remoting.remoting_frames import NOT_SUPPORTED, SYSTEM_ERROR
 from penstock_replicate.remoting.tables import (
     BROKER_FIGURES,
     TABLE_REQUESTS,

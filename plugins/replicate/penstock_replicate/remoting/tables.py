@@ -16,7 +16,7 @@ import attrs
 
 from penstock.format.rocketmq_json import parse_rocketmq_json
 from penstock_replicate.beside.side_names import check_content
-from penstock_replicate.remoting.frames import FrameError
+from penstock_replicate.remoting.remoting_frames import RemotingError
 
 ALL_TOPICS, ALL_OFFSETS, ALL_DELAYS, ALL_GROUPS = 21, 43, 45, 201
 ALL_REQUEST_MODES, TIMER_CHECK, TIMER_METRICS = 402, 60, 61
@@ -59,12 +59,14 @@ _EMPTY = {
 
 
 def file_of(request: TableRequest, body: bytes) -> bytes:
-    """Return the content of the file that an answer amounts to; raises `FrameError` if it is no answer of a master."""
+    """Return the content of the file that an answer amounts to; raises `RemotingError` if it is no answer of a master."""
     try:
         data = _json_file(request, body) if request.tables else _timer_file(body)
         check_content(request.name, data)
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"the answer to request {request.code} cannot be used: {error}") from error
+        raise RemotingError(
+            f"the answer to request {request.code} cannot be used: {error}"
+        ) from error
     return data
 
 
@@ -110,12 +112,12 @@ def answer_to(code: int, contents: Mapping[str, bytes]) -> bytes | None:
 
 
 def log_end_in(body: bytes) -> int:
-    """Return the end of a broker's log in its figures; raises `FrameError` if they lack it."""
+    """Return the end of a broker's log in its figures; raises `RemotingError` if they lack it."""
     try:
         table = parse_rocketmq_json(body.decode())["table"]
         found = int(str(table[_END])) if isinstance(table, dict) else -1
     except (ValueError, KeyError) as error:
-        raise FrameError(f"the figures of a broker cannot be used: {error!r}") from error
+        raise RemotingError(f"the figures of a broker cannot be used: {error!r}") from error
     if not 0 <= found < 1 << 63:
-        raise FrameError(f"a broker says that its log ends at {found}")
+        raise RemotingError(f"a broker says that its log ends at {found}")
     return found

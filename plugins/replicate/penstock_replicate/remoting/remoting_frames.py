@@ -10,7 +10,7 @@ Layout (big-endian)::
 A JSON header is an object with the same names, `extFields` for the fields, and `serializeTypeCurrentRPC`; keys that are not known are
 ignored. An answer has the codec and the `opaque` of its request; each side counts its own requests.
 
-Frames come from anybody: whatever is not one raises `FrameError`, after which the connection must be closed, and no number in a
+Frames come from anybody: whatever is not one raises `RemotingError`, after which the connection must be closed, and no number in a
 frame makes this module take more memory than the bytes that came.
 """
 
@@ -45,12 +45,12 @@ VERSION = 409
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 
-class FrameError(ConnectionError):
+class RemotingError(ConnectionError):
     """The other side has sent what is no frame of the remoting protocol; the connection is of no use any more."""
 
 
 @attrs.frozen(kw_only=True)
-class Frame:
+class RemotingFrame:
     """A request or an answer.
 
     Attributes:
@@ -90,9 +90,9 @@ class Frame:
         remark: str = "",
         fields: Mapping[str, str] = _NO_FIELDS,
         body: bytes = b"",
-    ) -> "Frame":
+    ) -> "RemotingFrame":
         """Return the answer to this request, in its codec."""
-        return Frame(
+        return RemotingFrame(
             code=code, opaque=self.opaque, flag=IS_RESPONSE, remark=remark, fields=fields, body=body, codec=self.codec,
         )  # fmt: skip
 
@@ -105,7 +105,7 @@ class Frame:
         return b"".join((_MARK.pack(length, self.codec << 24 | len(header)), header, self.body))
 
 
-def _json(frame: Frame) -> bytes:
+def _json(frame: RemotingFrame) -> bytes:
     head: dict[str, Any] = {
         "code": frame.code, "language": "PYTHON", "version": frame.version, "opaque": frame.opaque, "flag": frame.flag,
         "serializeTypeCurrentRPC": "JSON", "extFields": dict(frame.fields),
@@ -116,7 +116,7 @@ def _json(frame: Frame) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()
 
 
-def _binary(frame: Frame) -> bytes:
+def _binary(frame: RemotingFrame) -> bytes:
     remark = frame.remark.encode()
     parts = []
     for name, value in frame.fields.items():
@@ -127,15 +127,15 @@ def _binary(frame: Frame) -> bytes:
     return b"".join((head, remark, _VALUE.pack(len(fields)), fields))
 
 
-def decode(raw: bytes) -> Frame:
-    """Return the frame in the bytes that follow the length; raises `FrameError` if there is none."""
+def decode(raw: bytes) -> RemotingFrame:
+    """Return the frame in the bytes that follow the length; raises `RemotingError` if there is none."""
     if len(raw) < _LENGTH.size:
-        raise FrameError(f"a frame of {len(raw)} bytes has no header")
+        raise RemotingError(f"a frame of {len(raw)} bytes has no header")
     (mark,) = _LENGTH.unpack_from(raw)
     codec, size = mark >> 24, mark & 0xFFFFFF
     end = _LENGTH.size + size
     if size > HEADER_BYTES_MAX or end > len(raw):
-        raise FrameError(f"a header of {size} bytes in a frame of {len(raw)} bytes")
+        raise RemotingError(f"a header of {size} bytes in a frame of {len(raw)} bytes")
     header, body = raw[_LENGTH.size : end], raw[end:]
     try:
         if codec == JSON_CODEC:
@@ -143,11 +143,11 @@ def decode(raw: bytes) -> Frame:
         if codec == BINARY_CODEC:
             return _from_binary(header, body)
     except (ValueError, TypeError, struct.error, RecursionError) as error:
-        raise FrameError(f"a header that cannot be read: {error}") from error
-    raise FrameError(f"codec {codec} of a header; known are {JSON_CODEC} and {BINARY_CODEC}")
+        raise RemotingError(f"a header that cannot be read: {error}") from error
+    raise RemotingError(f"codec {codec} of a header; known are {JSON_CODEC} and {BINARY_CODEC}")
 
 
-def _from_json(header: bytes, body: bytes) -> Frame:
+def _from_json(header: bytes, body: bytes) -> RemotingFrame:
     head = json.loads(header)
     if not isinstance(head, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - one error for all that is no header
@@ -156,7 +156,7 @@ def _from_json(header: bytes, body: bytes) -> Frame:
         raise ValueError("extFields is no object of a header")
     given = {name: _number(head, name) for name in ("code", "opaque", "flag", "version")}
     remark = head.get("remark")
-    return Frame(
+    return RemotingFrame(
         **given, remark=remark if isinstance(remark, str) else "", body=body,
         # Java writes texts only; null is one that was not given.
         fields={name: str(value) for name, value in fields.items() if value is not None},
@@ -170,14 +170,14 @@ def _number(head: Mapping[str, object], name: str) -> int:
     return value
 
 
-def _from_binary(header: bytes, body: bytes) -> Frame:
+def _from_binary(header: bytes, body: bytes) -> RemotingFrame:
     code, _, version, opaque, flag, size = _HEAD.unpack_from(header)
     remark, at = _text(header, _HEAD.size, size)
     (size,) = _VALUE.unpack_from(header, at)
     at += _VALUE.size
     if not 0 <= size <= len(header) - at:
         raise ValueError(f"fields of {size} bytes, {len(header) - at} are left")
-    return Frame(
+    return RemotingFrame(
         code=code, opaque=opaque, flag=flag, version=version, remark=remark, body=body, codec=BINARY_CODEC,
         fields=dict(_fields(header, at, at + size)),
     )  # fmt: skip
@@ -202,7 +202,7 @@ def _text(header: bytes, at: int, size: int) -> tuple[str, int]:
     return header[at : at + size].decode(), at + size
 
 
-class FrameDecoder:
+class RemotingDecoder:
     """Takes the bytes of a connection, and returns the frames in them. Not thread-safe.
 
     Args:
@@ -213,14 +213,14 @@ class FrameDecoder:
         self._max = frame_bytes_max
         self._held = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that are whole now; raises `FrameError`, after which nothing more is to be fed."""
+    def feed(self, data: bytes) -> list[RemotingFrame]:
+        """Return the frames that are whole now; raises `RemotingError`, after which nothing more is to be fed."""
         self._held += data
         found, at = [], 0
         while len(self._held) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._held, at)
             if not _LENGTH.size <= length <= self._max:
-                raise FrameError(f"a frame of {length} bytes; {_LENGTH.size} to {self._max} are expected")  # fmt: skip
+                raise RemotingError(f"a frame of {length} bytes; {_LENGTH.size} to {self._max} are expected")  # fmt: skip
             end = at + _LENGTH.size + length
             if end > len(self._held):
                 break
