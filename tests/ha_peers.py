@@ -101,7 +101,7 @@ def context_of(root: Path) -> Context:
 
 @contextmanager
 def running_master(log: MemoryLog, **options: Any) -> Iterator[HaReplicator]:
-    given = {
+    given: dict[str, Any] = {
         "listen": "127.0.0.1:0",
         "heartbeat_ms": 50,
         "silence_ms": 2000,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from tests.ha_peers import SEGMENT_BYTES, MemoryLog, context_of
 
 from penstock_replicate.master.bandwidth import Bandwidth
 from penstock_replicate.master.copies import CopyTable
@@ -29,7 +30,6 @@ from penstock_replicate.wire import frames as wire
 from penstock_replicate.wire.decoding import FrameDecoder
 from penstock_replicate.wire.limits import FRAME_BYTES_MAX, WireViolation
 from penstock_replicate.wire.plain import ChunkDecoder, encode_chunk_header, encode_report
-from tests.ha_peers import SEGMENT_BYTES, MemoryLog, context_of
 
 HISTORY = "ab" * 16
 # What a decoder may keep: one frame, and one piece.
@@ -200,7 +200,7 @@ def decode_all(seed: int, log: MemoryLog) -> None:
     for decode, stream in ((frames.frames, data), (chunks.chunks, plain)):
         try:
             for piece in pieces(rng, garbled(rng, stream)):
-                for _ in decode(piece):  # type: ignore[attr-defined]  # either kind
+                for _ in decode(piece):
                     pass
                 assert len(frames._partial) <= _KEPT_MAX, seed
                 assert len(chunks._partial) <= _KEPT_MAX, seed

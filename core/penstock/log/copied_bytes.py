@@ -26,9 +26,7 @@ from penstock.format.validity import NO_COVERAGE, Coverage
 
 # The stated log offset of a record, and the bytes up to its end.
 _OFFSET_AT, _HEAD_BYTES = 28, 36
-_ADVICE = (
-    "nothing of it was appended. If it comes from this place again, the master's log is corrupt there: run penstock verify on it"
-)
+_ADVICE = "nothing of it was appended. If it comes from this place again, the master's log is corrupt there: run penstock verify on it"
 _NO_RECORDS = b""
 
 
@@ -93,7 +91,9 @@ class CopiedBytes:
         before = self.end_offset
         if log_offset != self.next_offset:
             if log_offset != before:
-                raise OffsetError(log_offset, self.next_offset, self.next_offset + 1, "copied log offset")
+                raise OffsetError(
+                    log_offset, self.next_offset, self.next_offset + 1, "copied log offset"
+                )
             self.forget(before)
         pieces: list[Piece] = []
         try:
@@ -165,7 +165,8 @@ class CopiedBytes:
             self._refuse("a record that ends within its segment", f"one of {size} bytes")
         if size > self._record_max:
             self._refuse(
-                f"a record of at most {self._record_max} bytes (set log.body_bytes_max as on the master)", f"size {size}"
+                f"a record of at most {self._record_max} bytes (set log.body_bytes_max as on the master)",
+                f"size {size}",
             )
         if len(head) < _HEAD_BYTES:
             return _HEAD_BYTES
@@ -188,7 +189,9 @@ class CopiedBytes:
         if stop:
             records = ScannedColumns(window, rows, start + stop)
             if start + stop + BLANK_SIZE > self._segment_end:
-                self._refuse("records that leave room for a blank one", "records up to the segment's end")
+                self._refuse(
+                    "records that leave room for a blank one", "records up to the segment's end"
+                )
             pieces.append(Piece(start, window[:stop], records))
             self.end_offset += stop
         return stop, state
@@ -212,7 +215,9 @@ class CopiedBytes:
             del filler.data[max(filler.got, 0) :]
         if filler.data is not None:
             if filler.size > self._record_max:
-                self._refuse("filler of zeros", f"{filler.size} bytes of filler that are not all zero")
+                self._refuse(
+                    "filler of zeros", f"{filler.size} bytes of filler that are not all zero"
+                )
             filler.data += piece
         filler.got += len(piece)
         if filler.got == filler.size:

@@ -420,9 +420,7 @@ class Opener(Choices):
         context = self.context(geometry, log, read_only=False)
         return self._build(lock, log, context, end, found), context, found, end
 
-    def _start(
-        self, engine: Engine, found: OpenState, end: LogEnd, began: int
-    ) -> RecoveryReport:
+    def _start(self, engine: Engine, found: OpenState, end: LogEnd, began: int) -> RecoveryReport:
         """Load and start a built engine; returns the report of the recovery."""
         report = self._load_and_replay(engine, engine.log.log, found, end, began)
         self._engine = engine

@@ -18,13 +18,18 @@ def made(
     return log, table, peers
 
 
+def in_sync_after(table: CopyTable, peer: CopyPeer, *ends: int) -> list[bool]:
+    """Return whether a copy is in sync, now and after each acknowledgement."""
+    found = [peer.in_sync]
+    for end in ends:
+        table.acknowledge(peer, end, None)
+        found.append(peer.in_sync)
+    return found
+
+
 def test_a_new_copy_is_in_sync_once_it_has_what_was_there(tmp_path: Path) -> None:
     _, table, (peer,) = made(tmp_path, 5000)
-    assert not peer.in_sync
-    table.acknowledge(peer, 9000, None)
-    assert not peer.in_sync
-    table.acknowledge(peer, 10_000, None)
-    assert peer.in_sync
+    assert in_sync_after(table, peer, 9000, 10_000) == [False, False, True]
     assert table.in_sync_count == 1
 
 
@@ -43,11 +48,7 @@ def test_a_miss_is_over_when_the_copy_has_caught_up(tmp_path: Path) -> None:
     log, table, (peer,) = made(tmp_path, 10_000)
     end = log.put(1000, 3)
     table.miss(end - 1000)
-    assert not peer.in_sync
-    table.acknowledge(peer, end - 2000, None)
-    assert not peer.in_sync
-    table.acknowledge(peer, end - 1000, None)
-    assert peer.in_sync
+    assert in_sync_after(table, peer, end - 2000, end - 1000) == [False, False, True]
 
 
 def test_what_was_not_visible_is_no_fault_of_a_copy(tmp_path: Path) -> None:
@@ -60,11 +61,8 @@ def test_a_copy_far_behind_is_out_of_sync(tmp_path: Path) -> None:
     log, table, (peer,) = made(tmp_path, 10_000, behind=CAUGHT_UP_BYTES * 2)
     end = log.put(50_000, 20)
     table.refresh()
-    assert not peer.in_sync
-    table.acknowledge(peer, end - CAUGHT_UP_BYTES - 1, None)
-    assert not peer.in_sync
-    table.acknowledge(peer, end - CAUGHT_UP_BYTES, None)
-    assert peer.in_sync
+    nearly, enough = end - CAUGHT_UP_BYTES - 1, end - CAUGHT_UP_BYTES
+    assert in_sync_after(table, peer, nearly, enough) == [False, False, True]
 
 
 def test_ended_connections_are_listed_with_their_error_until_the_host_is_back(

@@ -154,7 +154,10 @@ def test_questions_are_answered_while_the_log_is_sent(tmp_path: Path) -> None:
 def test_retention_that_overtakes_a_follower_is_told(tmp_path: Path) -> None:
     log = MemoryLog(tmp_path)
     log.put(1000, 200)
-    with running_master(log, mib_per_s=0.1) as master, FakeFollower(master) as follower:
+    with (
+        running_master(log, mib_per_s=0.1, silence_ms=60_000) as master,
+        FakeFollower(master) as follower,
+    ):
         follower.ask(EMPTY)
         follower.find(Data)
         log.min_offset = 2 * SEGMENT_BYTES

@@ -1,11 +1,12 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import attrs
 import pytest
 from tests.ha_peers import EMPTY, FakeFollower, FakeSlave, MemoryLog, WireTalk, running_master
 
-from penstock_replicate.master import handshake
-from penstock_replicate.wire.frames import Ack, Auth, Refused, encode
+from penstock_replicate.master.handshake import Handshake
+from penstock_replicate.wire.frames import WIRE_VERSION, Ack, Auth, Refused, encode
 from penstock_replicate.wire.plain import encode_report
 from penstock_replicate.wire.proof import is_proof, prove
 
@@ -60,7 +61,7 @@ def test_a_follower_that_needs_a_proof_is_told_that_there_is_none(tmp_path: Path
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     with running_master(MemoryLog(tmp_path)) as master, FakeFollower(master) as follower:
-        follower.send(encode(attrs.evolve(follower.mine, version=handshake.WIRE_VERSION + 1)))
+        follower.send(encode(attrs.evolve(follower.mine, version=WIRE_VERSION + 1)))
         assert follower.find(Refused).code == "version"
 
 
@@ -78,3 +79,14 @@ def test_a_frame_out_of_order_ends_the_connection(tmp_path: Path) -> None:
                 assert follower.is_closed()
         with FakeSlave(master) as slave:
             slave.take_until(end)
+
+
+def test_what_a_master_says_of_itself_is_of_now(tmp_path: Path) -> None:
+    log = MemoryLog(tmp_path)
+    parts = Mock(log=log, history="ab" * 16, epochs=((1, 0),), secret=None)
+    shake = Handshake(parts, Mock(), Mock())
+    first = shake.hello()
+    end = log.put()
+    second = shake.hello()
+    assert (first.end_offset, second.end_offset) == (0, end)
+    assert first.nonce == second.nonce

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from penstock_replicate.master.loop_thread import Bell, LoopThread
+from penstock_replicate.master.loop_thread import LoopThread, TaskBell
 
 
 def test_pings_of_a_burst_are_answered_and_none_is_lost() -> None:
@@ -57,7 +57,7 @@ def test_stop_ends_tasks() -> None:
 
 def test_a_ring_before_the_wait_ends_it() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = TaskBell()
         bell.ring()
         await bell.wait(1000)
         bell.silence()

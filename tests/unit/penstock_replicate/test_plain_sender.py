@@ -146,3 +146,17 @@ def test_a_negative_first_report_that_nobody_sends_is_refused(tmp_path: Path) ->
     with running_master(log) as master, WireTalk(master) as other:
         other.send(encode_report(-7))
         assert other.is_closed()
+
+
+def test_an_empty_slave_may_say_so_again_while_its_first_bytes_are_under_way(
+    tmp_path: Path,
+) -> None:
+    """It reports every five seconds, also while it has not taken what was sent; where it begins is not 0."""
+    log = MemoryLog(tmp_path)
+    log.put(1000, 100)
+    with running_master(log) as master, FakeSlave(master, acks=False) as slave:
+        slave.take_until(log.visible_offset)
+        assert slave.begin == SEGMENT_BYTES
+        slave.send(encode_report(0) + encode_report(0))
+        slave.send(encode_report(slave.end))
+        eventually(lambda: master.copies()[0].in_sync)

@@ -7,15 +7,15 @@ from tests.ha_peers import (
     FakeSlave,
     MemoryLog,
     Outcomes,
+    context_of,
     eventually,
     running_master,
 )
 
 from penstock.contracts import CopyOutcome
-from penstock_replicate.master import waiting
+from penstock_replicate.master.copies import CopyTable
+from penstock_replicate.master.waiting import WaitingPuts
 from penstock_replicate.wire.frames import Ack, encode
-
-assert waiting.WaitingPuts
 
 
 def test_without_copies_a_put_does_not_wait(tmp_path: Path) -> None:
@@ -135,3 +135,11 @@ def test_puts_of_many_threads_are_each_told_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert told.wait(400) == [CopyOutcome.RECEIVED] * 400
+
+
+def test_where_no_copy_is_needed_a_put_is_told_at_once(tmp_path: Path) -> None:
+    log = MemoryLog(tmp_path)
+    told = Outcomes()
+    puts = WaitingPuts(CopyTable(log, context_of(tmp_path), 0), 0, 1000, lambda: 0.0)
+    assert not puts.add(log.put(), told)
+    assert told.all == [CopyOutcome.NOT_AVAILABLE]
