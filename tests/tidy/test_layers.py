@@ -42,6 +42,7 @@ MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 # `os.environ`, `os.PathLike` and the encoding of paths; the type of what `File.map` returns.
 NAMES_OF_SYSTEM = {
     "format/arguments.py": "os",
+    "store/following.py": "os",
     "store/open.py": "os",
     "store/open_several.py": "os",
     "segmentwise/checkup.py": "os",

@@ -28,6 +28,7 @@ from penstock.format.validity import NO_COVERAGE, Coverage
 _OFFSET_AT, _HEAD_BYTES = 28, 36
 _ADVICE = "nothing of it was appended. If it comes from this place again, the master's log is corrupt there: run penstock verify on it"
 _NO_RECORDS = b""
+Head = bytes | bytearray | memoryview
 
 
 class Piece(NamedTuple):
@@ -142,7 +143,7 @@ class CopiedBytes:
         stop = at + needed - len(waiting)
         waiting += view[at:stop]
         if len(waiting) == needed and needed == SIZE_AND_MAGIC.size:
-            size, magic = SIZE_AND_MAGIC.unpack(waiting)
+            _, magic = SIZE_AND_MAGIC.unpack(waiting)
             if magic == MAGIC_BLANK:
                 self._filler = self._begin_filler(waiting)
                 self._filler.got = len(waiting)
@@ -154,7 +155,7 @@ class CopiedBytes:
         self._needed(self._waiting)
         return min(stop, len(view))
 
-    def _needed(self, head: Buffer) -> int:
+    def _needed(self, head: Head) -> int:
         """Return how many bytes of a record that begins with these tell more of it: of its head, or all of it."""
         if len(head) < SIZE_AND_MAGIC.size:
             return SIZE_AND_MAGIC.size
@@ -173,7 +174,7 @@ class CopiedBytes:
         stated = int.from_bytes(head[_OFFSET_AT:_HEAD_BYTES], "big", signed=True)
         if stated != self.end_offset:
             self._refuse("a record of this log offset", f"one of log offset {stated}")
-        return size
+        return int(size)
 
     def _add_records(self, window: Buffer, pieces: list[Piece]) -> tuple[int, int]:
         """Add the whole records at a window's start; returns their end in the window, and why they end."""
@@ -198,7 +199,7 @@ class CopiedBytes:
 
     # --- filler
 
-    def _begin_filler(self, head: Buffer) -> _Filler:
+    def _begin_filler(self, head: Head) -> _Filler:
         size, _ = SIZE_AND_MAGIC.unpack_from(head)
         room = self._segment_end - self.end_offset
         if size != room:

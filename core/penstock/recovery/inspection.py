@@ -216,7 +216,9 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
     # A master's batch is whole before any of it is durable; a follower syncs what it has.
-    return without_part_of_batch(log, end, start, least_ms, 0 if found.is_follower else durable)
+    if found.is_follower:
+        least_ms = durable = 0
+    return without_part_of_batch(log, end, start, least_ms, durable)
 
 
 def _find_scan_start(

@@ -42,15 +42,14 @@ def test_marks_that_do_not_fit_hold_nothing_back(log: MasterLog) -> None:
     stream, held = CopiedBytes(SEGMENT, 1 << 20, first), HeldBatches(SEGMENT)
     ((_, data, records),) = stream.take(first, log.raw[first : first + 700])
     assert records is not None
-    held.add(records.rows(slice(1, None)), first + len(data), 0)  # type: ignore[arg-type] # as a scan would return them
-    assert held.begin is None
+    held.add(records.rows(slice(1, None)), first + len(data), 0)
+    assert held.shown(first + 1) == first + 1
     held.add(records, first + len(data), 0)
-    assert held.begin == first
+    assert held.shown(first + 1) == held.begin == first
     # The records after it do not continue the batch.
     at = log.begins[0]
     stream = CopiedBytes(SEGMENT, 1 << 20, at)
     ((_, data, others),) = stream.take(at, log.raw[at : log.begins[2]])
     assert others is not None
     held.add(others, first + len(data), 0)
-    assert held.begin is None
     assert held.shown(first + 1) == first + 1

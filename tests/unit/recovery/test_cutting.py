@@ -8,7 +8,7 @@ from tests.following import SEGMENT, MasterLog, contents, findings, follow, make
 from penstock.errors import ArgumentError, OffsetError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.cutting import check_begins
+from penstock.recovery.cutting import newest_before
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,9 @@ def test_a_cut_keeps_what_is_before_it_and_saves_the_rest(log: MasterLog, tmp_pa
             assert store.stats()["waiting_bytes"] == 0
         kept = b"".join(
             each.read_bytes().ljust(SEGMENT, b"\0") if each.name.isdigit() else each.read_bytes()
-            for each in sorted((root / "penstock" / "saved").iterdir(), key=lambda e: e.name[0] != "c")
+            for each in sorted(
+                (root / "penstock" / "saved").iterdir(), key=lambda e: e.name[0] != "c"
+            )
         )
         assert kept.rstrip(b"\0") == log.raw[to:].rstrip(b"\0"), number
         with reader(root) as found:
@@ -55,9 +57,11 @@ def test_a_cut_within_a_record_or_outside_of_the_log_changes_nothing(
     assert not (tmp_path / "store" / "penstock" / "saved").exists()
     segments = SegmentedLog(Files(), tmp_path / "store" / "commitlog", SEGMENT, mapped=False)
     segments.load(repair=False)
-    check_begins(segments, SEGMENT)
+    times = [newest_before(segments, at) for at in (0, log.begins[9], SEGMENT, log.end)]
+    assert times == sorted(times)
+    assert times[0] == 0 < times[1]
     with pytest.raises(OffsetError):
-        check_begins(segments, SEGMENT + 1)
+        newest_before(segments, SEGMENT + 1)
 
 
 def test_an_empty_log_begins_at_any_segment_border(log: MasterLog, tmp_path: Path) -> None:

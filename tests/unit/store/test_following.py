@@ -54,9 +54,7 @@ def followed(log: MasterLog, root: Path, **more: Any) -> None:
         store.feed(0, log.raw)
 
 
-def test_a_follower_has_the_masters_bytes_queues_and_keys(
-    log: MasterLog, tmp_path: Path
-) -> None:
+def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog, tmp_path: Path) -> None:
     make_log(tmp_path / "master")
     followed(log, tmp_path / "copy")
     with reader(tmp_path / "master") as one, reader(tmp_path / "copy") as other:
@@ -78,9 +76,7 @@ def test_a_follower_has_the_masters_bytes_queues_and_keys(
 
 
 @pytest.mark.parametrize("settings", [{}, {"flush": "sync"}, {"write": "file"}, {"write": "transient-pool"}])  # fmt: skip
-def test_readers_beside_it_see_whole_batches_only(
-    log: MasterLog, settings: dict[str, Any]
-) -> None:
+def test_readers_beside_it_see_whole_batches_only(log: MasterLog, settings: dict[str, Any]) -> None:
     disk, workers = SimulatedDisk(), InlineWorkers()
     store = follow(disk=disk, workers=workers, **settings)
     seen = 0
@@ -109,6 +105,8 @@ def test_a_part_of_a_batch_is_not_kept_by_a_close(log: MasterLog, flushes: bool)
         assert store.flush() > first
     assert store.held_from == first
     store.close()
+    with reader(disk=disk) as found:
+        assert findings(found) == []
     with follow(disk=disk) as store:
         assert (store.recovery.state, store.end_offset) == ("clean", first)
         assert store.held_from is None
