@@ -1,0 +1,1 @@
+"""Registers the replicators of this package. Imports them only when a store is opened."""
