@@ -37,6 +37,7 @@
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
+        - FollowerError            the store is a copy that follows another one; only its follower writes it
         - ConsumerClosedError      the consumer was closed
         - LostQueueError           a consumer answered a message of a queue that it no longer has
         - AlreadyAnsweredError     a message has an answer already, or is part of a transaction
@@ -471,6 +472,23 @@ class ForkedStoreError(StorageError):
         super().__init__(
             f"{path} was opened by process {parent}, and its forked child processes cannot use it; nothing was "
             f"changed. Open the store again in the child, with read_only=True while the parent has it open"
+        )
+
+
+class FollowerError(StorageError):
+    """The store is a copy that follows another store, so only what follows writes it; nothing was changed.
+
+    Attributes:
+        path: the store's folder.
+        master: HOST:PORT of the store that it follows; None if it was never connected.
+    """
+
+    def __init__(self, path: Path, master: str | None, what: str = "opening it for writing") -> None:
+        self.path = path
+        self.master = master
+        super().__init__(
+            f"the store {path} follows {master or 'another store'}, so {what} is refused; nothing was changed. Open it with "
+            f"read_only=True, or let it follow no more with penstock replica promote"
         )
 
 
