@@ -35,9 +35,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 def _reason(doing: str, error: Exception) -> str:
     what = str(error) or type(error).__name__
-    return (
-        f"it cannot be {doing} ({type(error).__name__}: {what}): check the address, the network and the credentials"
-    )
+    return f"it cannot be {doing} ({type(error).__name__}: {what}): check the address, the network and the credentials"
 
 
 class UrlArchive(Archive):

@@ -1,10 +1,10 @@
 """What an archive keeps. Everything here is a decision; `shipper` removes.
 
-    * The newest manifests (`generations`) and every object that they name.
-    * Of older manifests, for the files beside the log at that time: one of each ten minutes of the last day, one of each hour before
-      that, back to `retention_hours`. Their logs are parts of the newest one's.
-    * Segments, until their last record is `retention_hours` older than the newest record; those that the store itself still has
-      are always kept.
+* The newest manifests (`generations`) and every object that they name.
+* Of older manifests, for the files beside the log at that time: one of each ten minutes of the last day, one of each hour before
+  that, back to `retention_hours`. Their logs are parts of the newest one's.
+* Segments, until their last record is `retention_hours` older than the newest record; those that the store itself still has
+  are always kept.
 """
 
 from collections.abc import Collection, Sequence

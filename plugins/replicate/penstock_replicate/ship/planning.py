@@ -25,9 +25,7 @@ class Upload:
     weight: int
 
 
-def plan(
-    pieces: Sequence[Piece], min_offset: int, end: int, segment_bytes: int
-) -> list[Upload]:
+def plan(pieces: Sequence[Piece], min_offset: int, end: int, segment_bytes: int) -> list[Upload]:
     """Return what to ship of a log that begins at `min_offset` and ends at `end`, besides `pieces`; oldest first."""
     uploads = []
     at = max(pieces[-1].stop, min_offset) if pieces else min_offset
