@@ -1,1 +1,25 @@
-"""Registers the replicators of this package. Imports them only when a store is opened."""
+"""Registers the replicators and the commands of this package. Imports each only when it is needed."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock import hookimpl
+
+if TYPE_CHECKING:
+    from penstock.contracts import Replicator
+
+
+@hookimpl
+def penstock_register_replicator() -> "list[type[Replicator]]":
+    """Return the replicator `ship`."""
+    from penstock_replicate.ship.strategy import ShipReplicator  # noqa: PLC0415 - see the module
+
+    return [ShipReplicator]
+
+
+@hookimpl
+def penstock_register_commands() -> Iterable[object]:
+    """Return the commands that this package adds to `penstock`."""
+    from penstock_replicate.ship.restore_command import command as restore  # noqa: PLC0415 - click is an extra, and slow to import  # fmt: skip
+
+    return [restore]

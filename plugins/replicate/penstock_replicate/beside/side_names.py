@@ -67,7 +67,7 @@ def _table_check(name: str) -> Callable[[bytes], None]:
             raise ValueError(f"its {name} is not an object")  # noqa: TRY004 - callers handle both alike
         version = whole.get("dataVersion", {})
         if version is not None and not isinstance(version, dict):
-            raise ValueError("its dataVersion is not an object")  # noqa: TRY004 - callers handle both alike
+            raise ValueError("its dataVersion is not an object")
 
     return check
 

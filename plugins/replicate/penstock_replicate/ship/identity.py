@@ -6,7 +6,9 @@ from pathlib import Path
 import attrs
 
 from penstock.durability.replica_file import Epoch, Replica, ReplicaFile
+from penstock.durability.written_ranges import Ranges, write_ranges
 from penstock.files import Files
+from penstock.format.names import SIDE_FOLDER
 
 
 @attrs.frozen(kw_only=True)
@@ -33,3 +35,12 @@ def write_restored(files: Files, root: Path, identity: Identity, end_offset: int
     begun = (Epoch(epoch=epoch, start_offset=end_offset),)
     ReplicaFile(files, root).write(Replica(history=identity.history, role="master", epochs=begun))
     return epoch
+
+
+def write_doubts(files: Files, root: Path, end_offset: int) -> None:
+    """Note that it is not known which program wrote the records below `end_offset`.
+
+    Without that, records of topics that are in no list would count as those of a broker that has deleted them.
+    """
+    files.make_folder_durably(root / SIDE_FOLDER)
+    write_ranges(files, root, Ranges(perhaps=((0, end_offset),) if end_offset else ()))

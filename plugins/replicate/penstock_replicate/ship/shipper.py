@@ -112,6 +112,9 @@ class Shipper:
         self._sides: list[int] = []
         self._recent: deque[Manifest] = deque()
         self._snapshot: SideSnapshot | None = None
+        # What the last snapshot holds, and its bytes.
+        self._contents: dict[str, bytes] | None = None
+        self._encoded = b""
         self._shipped_side = b""
 
     @property
@@ -144,8 +147,10 @@ class Shipper:
         return len(uploads) > len(now)
 
     def _take_snapshot(self) -> SideSnapshot:
-        data = encode_sides(read_sides(self._files, self._log.root, self._reader))
-        return SideSnapshot(data, self._log.visible_offset)
+        contents = read_sides(self._files, self._log.root, self._reader)
+        if contents != self._contents:
+            self._contents, self._encoded = contents, encode_sides(contents)
+        return SideSnapshot(self._encoded, self._log.visible_offset)
 
     def _ship(self, uploads: Sequence[Upload]) -> list[Piece]:
         def ship(upload: Upload) -> Piece:

@@ -22,7 +22,7 @@ from penstock_replicate.ship.archive import open_archive, without_secrets
 from penstock_replicate.ship.identity import identity_of
 from penstock_replicate.ship.manifest import COMPRESSIONS
 from penstock_replicate.ship.ship_errors import OtherLogError
-from penstock_replicate.ship.shipper import Shipper, ShipLimits
+from penstock_replicate.ship.shipper import ShipLimits, Shipper
 from penstock_replicate.ship.uploading import StoppedError
 
 logger = get_logger(__name__)
