@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 @hookimpl
 def penstock_register_replicator() -> "list[type[Replicator]]":
     """Return the replicator `ship`."""
-    from penstock_replicate.ship.strategy import ShipReplicator  # noqa: PLC0415 - see the module
+    from penstock_replicate.ship.ship_replicator import ShipReplicator  # noqa: PLC0415 - see the module
 
     return [ShipReplicator]
 
@@ -20,6 +20,6 @@ def penstock_register_replicator() -> "list[type[Replicator]]":
 @hookimpl
 def penstock_register_commands() -> Iterable[object]:
     """Return the commands that this package adds to `penstock`."""
-    from penstock_replicate.ship.restore_command import command as restore  # noqa: PLC0415 - click is an extra, and slow to import  # fmt: skip
+    from penstock_replicate.commands.restore import command as restore  # noqa: PLC0415 - click is an extra, and slow to import  # fmt: skip
 
     return [restore]

@@ -16,7 +16,6 @@ Invariants:
 
 In reading order: `ship_errors`, `archive` (a folder, or a URL), `archive_url` (fsspec), `manifest` (what counts), `record_walk`
 (records by their headers), `side_bundle` (the files beside the log), `planning` (which ranges become objects), `keeping` (what is
-removed), `identity` (whose log it is), `uploading` (one object), `shipper` (one round after the other), `strategy` (the replicator),
-`restore_point` (what can be restored), `log_writer` (segments of the new store), `restoring` (a store from an archive), `restore_command`
-(`penstock restore`).
+removed), `identity` (whose log it is), `uploading` (one object), `shipper` (one round after the other), `ship_replicator` (the
+strategy), `restore_point` (what can be restored), `log_writer` (segments of the new store), `restoring` (a store from an archive).
 """

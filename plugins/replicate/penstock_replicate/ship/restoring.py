@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -293,9 +294,13 @@ class _Restoring:
     def _build(self, manifest: Manifest) -> tuple[int, list[str]]:
         """Open the store, which makes its queues and its index; return its end, and what `verify` finds."""
         # Retention would delete what was just restored, and extensions would deliver.
-        settings = {"retention.use": [], "extensions.use": [], "replicate.use": "none"}
+        settings: dict[str, Any] = {
+            "retention.use": [],
+            "extensions.use": [],
+            "replicate.use": "none",
+        }
         if not self._files.exists(self._root / GEOMETRY):
-            settings["geometry.segment_bytes"] = manifest.segment_bytes  # type: ignore[assignment] # of any type
+            settings["geometry.segment_bytes"] = manifest.segment_bytes
         try:
             with penstock.open(self._root, environ={}, files=self._files, **settings) as store:
                 assert store.recovery is not None
