@@ -141,6 +141,7 @@ class StoreStats(TypedDict):
         append_lock: how often appends waited for the append lock.
         strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
         dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
+        copies: the attributes of each `penstock.contracts.CopyState`; empty without a replicator.
         upkeep: figures of sealing and scrubbing.
     """
 
@@ -162,4 +163,5 @@ class StoreStats(TypedDict):
     append_lock: NotRequired[dict[str, int]]
     strategies: NotRequired[dict[str, dict[str, Any]]]
     dispatchers: NotRequired[dict[str, dict[str, Any]]]
+    copies: NotRequired[list[dict[str, Any]]]
     upkeep: NotRequired[dict[str, Any]]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
@@ -33,6 +35,7 @@ from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.removed_topics import RemovedTopicsFile
+from penstock.durability.replication_file import ReplicationFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import ArgumentTypeError, ConfigError, StorageError, StoreLockedError
@@ -73,6 +76,8 @@ from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.copied_log import CopiedLog
+from penstock.store.copying import Copying
 from penstock.store.engine import Engine, Intervals
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
@@ -190,6 +195,10 @@ class Opener(Choices):
         self._crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
+        # The replicator's own threads, which end after those that may still append.
+        self._copy_crew = WorkerGroup(
+            self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
+        )
         self._given_spawn = spawn
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
@@ -219,6 +228,13 @@ class Opener(Choices):
         if self._given_spawn is not None:
             return self._given_spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
         return self._crew(name, step, wakes)
+
+    def _spawn_copier(
+        self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
+    ) -> Any:
+        if self._given_spawn is not None:
+            return self._spawn(name, step, wakes)
+        return self._copy_crew(name, step, wakes)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error(
@@ -301,6 +317,7 @@ class Opener(Choices):
             self.root, log, dispatchers, engine=None, offsets=offsets,
             removed_topics=self._removed_topics,
             extensions=self.extensions(context),
+            replication=lambda: ReplicationFile(self.files, self.root).read(self.clock.time_ms()),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
             outlook=self._make_forecast(context, log),
@@ -442,6 +459,7 @@ class Opener(Choices):
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
             removed_topics=self._removed_topics,
             extensions=self.extensions(context),
+            copying=self._copying(context, commit_log, flusher),
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
@@ -451,6 +469,15 @@ class Opener(Choices):
                 log, dispatchers, context.geometry, engine.dispatched_offset
             ),
         )  # fmt: skip
+
+    def _copying(self, context: Context, log: CommitLog, flusher: LogFlusher) -> Copying | None:
+        """Return the configured replicator with what it needs; None if there is none."""
+        copied = CopiedLog(self.root, self.files, log, flusher, self._removed_topics)
+        replicator = self.replicator(attrs.evolve(context, spawn=self._spawn_copier), copied)
+        if replicator is None:
+            return None
+        file = ReplicationFile(self.files, self.root)
+        return Copying(replicator, copied, file, self._copy_crew, self.clock)
 
     def _load_and_replay(
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
