@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import penstock
 from penstock.contracts.replicator import LentFile
@@ -106,7 +106,7 @@ class Shipped:
         for number in range(first, first + count):
             self.store.put("t", b"%06d" % number + b"x" * size, queue=number % 3, keys=[f"k{number}"])  # fmt: skip
 
-    def __enter__(self) -> "Shipped":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -61,7 +61,6 @@ class FolderArchive(Archive):
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
-        self._made: set[Path] = set()
         self.text = str(folder)
 
     @contextlib.contextmanager
@@ -80,21 +79,14 @@ class FolderArchive(Archive):
         fresh = path.with_name(path.name + ".new")
         try:
             with self._trying(name, "written"):
-                self._make(path.parent)
+                self._files.make_folder_durably(path.parent)
                 if self._files.exists(fresh):
                     self._files.remove(fresh)
                 self._write(fresh, chunks)
                 self._files.rename(fresh, path)
                 self._files.sync_folder(path.parent)
         except FileNotFoundError as error:
-            # Somebody has removed the folder.
-            self._made.clear()
             raise ArchiveError(self.text, name, f"it cannot be written ({error})") from error
-
-    def _make(self, folder: Path) -> None:
-        if folder not in self._made:
-            self._files.make_folder_durably(folder)
-            self._made.add(folder)
 
     def _write(self, fresh: Path, chunks: Iterable[bytes]) -> None:
         file = self._files.create(fresh)

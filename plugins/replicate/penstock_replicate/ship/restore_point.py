@@ -1,6 +1,7 @@
 """What an archive can be restored to, and which objects that takes."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import attrs
 
@@ -130,10 +131,17 @@ def _last_begun(archive: str, pieces: Sequence[Piece], last_ms: int) -> int:
     later = [n for n, piece in enumerate(pieces) if piece.first_ms > last_ms]
     if not begun and later and later[0] == 0:
         raise ArchiveError(
-            archive, "", f"it has nothing from that time: its first record is of {pieces[0].first_ms} ms, the time is {last_ms} ms"
+            archive, "", f"it has nothing from that time: its first record is of {_text(pieces[0].first_ms)}, the time is {_text(last_ms)}"
         )  # fmt: skip
     # Where a clock was set back, the log ends before its first later record.
     return later[0] - 1 if later and later[0] > 0 else len(pieces) - 1 if not later else 0
+
+
+def _text(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03d}Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
 
 
 def side_manifest(
