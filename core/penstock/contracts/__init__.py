@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `replicator`, `extension`; then the data:
-`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
+`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `summary_line`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
 `history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
@@ -60,7 +60,7 @@ from penstock.contracts.dispatcher import (
     QueueIndex,
     Trust,
 )
-from penstock.contracts.extension import Extension, SummaryLine
+from penstock.contracts.extension import Extension
 from penstock.contracts.findings import COPYING, Checker, Finding
 from penstock.contracts.flush_policy import Flusher, FlushPolicy
 from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
@@ -101,6 +101,7 @@ from penstock.contracts.segment_writer import (
     SegmentWriter,
     store_records,
 )
+from penstock.contracts.summary_line import SummaryLine
 from penstock.contracts.topic_config import TopicConfig
 from penstock.contracts.transaction import PutOptions, Transaction
 from penstock.format.names import SIDE_FOLDER, segment_name

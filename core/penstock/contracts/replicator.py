@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 
 from penstock.contracts.base import Context, Strategy
-from penstock.contracts.extension import SummaryLine
+from penstock.contracts.summary_line import SummaryLine
 
 # The value of `replicate.use` for a store without copies; no strategy has this name.
 NO_REPLICATOR = "none"

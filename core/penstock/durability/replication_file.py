@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.contracts.extension import SummaryLine
+from penstock.contracts.summary_line import SummaryLine
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 
@@ -53,7 +53,7 @@ class ReplicationFile:
             found = json.loads(self._files.read_whole(self._path, _SIZE_MAX))
             age_ms = now_ms - int(found["time_ms"])
             lines = [_line(each) for each in found["lines"]]
-        except (ValueError, TypeError, KeyError, RecursionError, OSError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError):
             return []
         if age_ms <= _FRESH_MS:
             return lines

@@ -75,23 +75,29 @@ class Copying:
         self._published: list[SummaryLine] = []
         self._published_ms = 0
         self._known: dict[str, tuple[bool, str | None]] = {}
-        self._has_started = self._has_raised = self._is_closed = False
+        # Whether `start` was called, and has returned.
+        self._has_begun = self._has_started = False
+        self._has_raised = self._is_closed = False
 
     def start(self, newest_ms: int) -> None:
         """Start the replicator, and tell it how far the log is."""
-        self._has_started = True
+        self._has_begun = True
         self.replicator.start()
+        self._has_started = True
         self.advance(newest_ms)
 
     def advance(self, newest_ms: int) -> None:
         """Tell the replicator if more became visible; `newest_ms` is the store time of a record that was visible before the call.
 
-        Called by the tail follower in each of its rounds.
+        Called by the tail follower in each of its rounds, also before `start`.
         """
+        if not self._has_started:
+            return
         visible = self.log.visible_offset
         if visible > self._told:
             self._told = visible
-            self.log.note_time(visible, newest_ms)
+            if newest_ms:
+                self.log.note_time(visible, newest_ms)
             self._tell(visible)
 
     def _tell(self, visible: int) -> None:
@@ -188,9 +194,10 @@ class Copying:
 
     def close(self) -> None:
         """Let the replicator send what is left, and end it; does nothing if it was not started, or was closed."""
-        if self._is_closed or not self._has_started:
+        if self._is_closed or not self._has_begun:
             return
-        self._tell(self.log.visible_offset)
+        if self._has_started:
+            self._tell(self.log.visible_offset)
         try:
             self.replicator.close()
         except Exception as error:
