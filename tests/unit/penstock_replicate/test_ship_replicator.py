@@ -25,7 +25,7 @@ class Shipping:
 
     def __init__(self, root: Path, url: Path, **options: Any) -> None:
         self.files, self.clock, self.workers = FaultyFiles(), ManualClock(), ManualWorkers()
-        self.store: Store = penstock.open(root, environ={}, clock=self.clock, spawn=ManualWorkers(), **SMALL)  # fmt: skip
+        self.store: Store = penstock.open(root, environ={}, clock=self.clock, spawn=ManualWorkers(), **{**SMALL, "flush": "async"})  # fmt: skip
         context = Context(root=root, files=self.files, clock=self.clock, geometry=Geometry(), spawn=self.workers)  # fmt: skip
         self.replicator = ShipReplicator(ShipOptions(url=str(url), **options), context, StoreLog(self.store))  # fmt: skip
         self.replicator.start()
@@ -36,6 +36,7 @@ class Shipping:
     def put(self, count: int = 1) -> None:
         for _ in range(count):
             self.store.put("t", b"x" * 300)
+        self.store.flush()
 
     def __enter__(self) -> "Shipping":  # noqa: PYI034 - a test's own
         return self
