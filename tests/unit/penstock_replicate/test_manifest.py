@@ -1,5 +1,6 @@
 """A manifest of any content is the one that was written, or refused."""
 
+import contextlib
 import hashlib
 import json
 from typing import Any
@@ -108,10 +109,8 @@ ANY = st.recursive(
 @given(st.dictionaries(st.sampled_from([key for key, _ in HOSTILE]), ANY) | ANY)
 def test_any_json_is_refused_or_read(value: Any) -> None:
     about = json.loads(encode_manifest(WHOLE).partition(b"\n")[0])
-    try:
+    with contextlib.suppress(ValueError):
         decode_manifest(signed({**about, **value} if isinstance(value, dict) else value), NAME)
-    except ValueError:
-        pass
 
 
 def test_deep_json_is_refused() -> None:

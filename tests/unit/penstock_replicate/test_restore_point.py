@@ -27,7 +27,7 @@ def test_consecutive_pieces_up_to_a_point_are_chosen() -> None:
     assert chosen(None, 6000) == [0, 4096, 5000]
     assert chosen(250, 9500) == [0, 4096, 5000]
     assert chosen_pieces("a", [], 5, None) == []
-    with pytest.raises(ArchiveError, match="1970-01-01 00:00:00.099Z"):
+    with pytest.raises(ArchiveError, match=r"1970-01-01 00:00:00\.099Z"):
         chosen(99)
     with pytest.raises(ArchiveError, match="0 to 9500"):
         chosen(None, 9501)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.penstock_replicate.shipping import Shipped, log_bytes
 
+from penstock.errors import StorageError
 from penstock_replicate.ship.planning import Upload
 from penstock_replicate.ship.restoring import unpacked
 from penstock_replicate.ship.ship_errors import ArchiveError, OtherLogError
@@ -26,7 +27,7 @@ def test_a_range_is_shipped_with_its_digest_and_times(tmp_path: Path, compress: 
         assert 0 < piece.first_ms <= piece.last_ms
         with pytest.raises(StoppedError):
             ship_range(shipped.archive, shipped.log, Upload(0, end, 1), compress, lambda: True)
-        with pytest.raises(OSError, match="no bytes at log offset"):
+        with pytest.raises(StorageError, match="no bytes at log offset"):
             ship_range(shipped.archive, shipped.log, Upload(0, end + 1, 1), compress, lambda: False)
 
 

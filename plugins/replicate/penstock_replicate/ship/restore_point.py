@@ -139,7 +139,9 @@ def _last_begun(archive: str, pieces: Sequence[Piece], last_ms: int) -> int:
 
 def _text(time_ms: int) -> str:
     try:
-        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03d}Z"
+        return (
+            f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03d}Z"
+        )
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
 

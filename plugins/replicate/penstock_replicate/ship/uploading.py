@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from penstock.contracts import ReplicatedLog
+from penstock.errors import StorageError
 from penstock_replicate.ship.archive import CHUNK_BYTES, Archive
 from penstock_replicate.ship.manifest import Piece, piece_name
 from penstock_replicate.ship.planning import Upload
@@ -56,9 +57,7 @@ class RangeSource:
         while at < stop:
             if self._is_stopped():
                 raise StoppedError
-            data = self._log.read(at, min(CHUNK_BYTES, stop - at))
-            if not data:
-                raise OSError(f"the log has no bytes at log offset {at}, before {stop}")
+            data = _read(self._log, at, stop)
             if at == self._upload.start:
                 header = header_at(data, 0)
                 self.first_ms = max(header.time_ms or 0, 0) if header else 0
@@ -69,6 +68,19 @@ class RangeSource:
         self._digest.update(data)
         self.size += len(data)
         return data
+
+
+def _read(log: ReplicatedLog, start: int, stop: int) -> bytes:
+    """Return the next bytes of a range; what fails here is the store's own disk, which no error of an archive may hide."""
+    try:
+        data = log.read(start, min(CHUNK_BYTES, stop - start))
+    except OSError as error:
+        raise StorageError(
+            f"{log.root}: the log cannot be read at log offset {start} ({error}): see penstock verify"
+        ) from error
+    if not data:
+        raise StorageError(f"{log.root}: the log has no bytes at log offset {start}, before {stop}")
+    return data
 
 
 def ship_range(
@@ -97,9 +109,7 @@ def digest_of(log: ReplicatedLog, start: int, stop: int) -> str:
     """Return the SHA-256 of a range of the log."""
     digest = hashlib.sha256()
     while start < stop:
-        data = log.read(start, min(CHUNK_BYTES, stop - start))
-        if not data:
-            raise OSError(f"the log has no bytes at log offset {start}, before {stop}")
+        data = _read(log, start, stop)
         digest.update(data)
         start += len(data)
     return digest.hexdigest()
