@@ -34,16 +34,14 @@ def check(archive: Archive, shipped: Shipped) -> Manifest:
 
 def test_each_round_ships_what_is_new(tmp_path: Path) -> None:
     with Shipped(tmp_path / "store", tmp_path / "archive") as shipped:
-        ends = []
         for number in range(10):
             shipped.put(20, number * 20)
             shipped.ship()
             manifest = check(shipped.archive, shipped)
             assert manifest.end == shipped.log.visible_offset
-            ends.append(manifest.end)
+        manifest = check(shipped.archive, shipped)
         written = shipped.shipper.shipped_bytes
-        number = manifest.number
-        assert shipped.ship() == number
+        assert shipped.ship() == manifest.number
         assert shipped.shipper.shipped_bytes == written
         whole = [piece for piece in manifest.pieces if piece.weight == 0]
         assert [(piece.stop - piece.start) for piece in whole] == [16 << 10] * len(whole)

@@ -8,7 +8,6 @@ The new store is a master of the same history in a new epoch. Its queues and ind
 
 import contextlib
 import hashlib
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -81,7 +80,7 @@ class RestoreReport:
 
 def restore(
     url: str,
-    target: str | os.PathLike[str],
+    target: str | Path,
     *,
     time: float | datetime | None = None,
     offset: int | None = None,
