@@ -1,7 +1,9 @@
 """A store is restored from an archive, whole, to a time, to a log offset; a corrupt archive is an error."""
 
+import hashlib
 import json
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import penstock
 import penstock_replicate
 from penstock_replicate.ship.manifest import manifest_names
 from penstock_replicate.ship.restoring import RestoreReport, restore
-from penstock_replicate.ship.ship_errors import ArchiveError, RestoreError
+from penstock_replicate.ship.ship_errors import ArchiveError, OtherLogError, RestoreError
 
 
 def made(tmp_path: Path, count: int = 300, rounds: int = 6, **settings: Any) -> tuple[Path, Path]:
@@ -212,3 +214,50 @@ def test_what_can_be_restored_is_listed(tmp_path: Path) -> None:
     assert span.end == found.manifest.end
     assert 0 < span.first_ms <= span.last_ms
     assert len(found.names) == 6
+
+
+def test_a_restored_store_ships_on_and_the_old_one_is_refused(tmp_path: Path) -> None:
+    root, target = made(tmp_path, 60, 2)
+    restore(str(target), tmp_path / "copy")
+    with Shipped(tmp_path / "copy", target) as copy:
+        copy.put(10, 60)
+        copy.ship()
+    with Shipped(root, target) as old:
+        old.put(30, 60)
+        with pytest.raises(OtherLogError, match="promoted or restored later, to epoch 1"):
+            old.ship()
+    restore(str(target), tmp_path / "again")
+    assert bodies(tmp_path / "again") == bodies(tmp_path / "copy")
+
+
+def test_a_manifest_of_more_than_the_disk_holds_writes_nothing(tmp_path: Path) -> None:
+    _, target = made(tmp_path, 10, 1)
+    (path,) = (target / "manifests").iterdir()
+    about = json.loads(path.read_bytes().partition(b"\n")[0])
+    size = 1 << 30
+    about["segment_bytes"] = size
+    about["pieces"] = [[n * size, n * size + size, 5, "0" * 64, "zlib", 1, 1, 0] for n in range(50_000)]  # fmt: skip
+    line = json.dumps(about).encode()
+    path.write_bytes(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
+    with pytest.raises(RestoreError, match="the disk has"):
+        restore(str(target), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """An object that unpacks to more than its range is refused as soon as it does, though its digest is right."""
+    _, target = made(tmp_path, 10, 1, compress="zlib")
+    (path,) = (target / "log").iterdir()
+    bomb = zlib.compress(bytes(64 << 20))[:100_000]
+    start, stop = (int(text) for text in path.name.partition(".")[0].split("-"))
+    short = zlib.compress(bytes(stop - start + 1))
+    for data in (bomb[: stop - start], short):
+        path.write_bytes(data)
+        (name,) = (target / "manifests").iterdir()
+        about = json.loads(name.read_bytes().partition(b"\n")[0])
+        about["pieces"][0][2:4] = [len(data), hashlib.sha256(data).hexdigest()]
+        line = json.dumps(about).encode()
+        name.write_bytes(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
+        with pytest.raises(ArchiveError, match=f"{path.name}: it has more than"):
+            restore(str(target), tmp_path / "copy")
+        assert not (tmp_path / "copy").exists()
