@@ -48,6 +48,8 @@
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
         - BusyError                the store cannot keep up; nothing was stored, try again
         - DispatcherFailedError    queues or index lack stored messages; an answer would omit them
+        - ReplicationError         a store cannot follow its master, and does not try again by itself
+            + DivergedError        its log and its master's differ; names the log offset where they part
 
 Facts are attributes. Each message says what happened, to which file or argument, and what to do. An `OSError`
 passes through unless the failure makes the store unusable.
@@ -55,7 +57,7 @@ passes through unless the failure makes the store unusable.
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from penstock.escape import visible
@@ -636,6 +638,58 @@ class DispatcherFailedError(StorageError):
             f"dispatcher {name} fails ({reason}): its files have the messages below log offset {reached} and lack those "
             f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
             f"catches up. Check the disk; the store retries by itself, see stats()"
+        )
+
+
+class ReplicationError(StorageError):
+    """A store cannot follow its master, and does not try again by itself; its log was not changed by that.
+
+    Attributes:
+        path: the store that follows.
+        master: the address of the master.
+        reason: why it cannot follow.
+        facts: numbers and texts that the reason speaks of, by name.
+        needs_copy: a new copy of the whole log could follow.
+    """
+
+    def __init__(
+        self, path: Path, master: str, reason: str, advice: str, facts: Mapping[str, object] | None = None, *,
+        needs_copy: bool = False,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.master = master
+        self.reason = reason
+        self.needs_copy = needs_copy
+        self.facts = dict(facts or {})
+        super().__init__(
+            f"{path} cannot follow {master}: {reason}. Its log was not changed. {advice}"
+        )
+
+
+class DivergedError(ReplicationError):
+    """The logs of a store and of its master differ, so one of them has bytes that the other one never had.
+
+    Attributes:
+        parts_at: the log offset of the first record that is not in both.
+        extra_bytes: how many bytes from there on are only in the store that follows.
+        extra_records: how many records these are; None if they were not counted.
+    """
+
+    def __init__(
+        self, path: Path, master: str, reason: str, parts_at: int, extra_bytes: int, extra_records: int | None,
+    ) -> None:  # fmt: skip
+        self.parts_at = parts_at
+        self.extra_bytes = extra_bytes
+        self.extra_records = extra_records
+        counted = "" if extra_records is None else f", {extra_records} records,"
+        super().__init__(
+            path,
+            master,
+            f"{reason}. The logs are the same before log offset {parts_at}; {extra_bytes} bytes{counted} after it are only here",
+            "To follow with these messages cut off and saved, use `--cut` (cut=True); to copy the master anew and keep this "
+            "store's folder under another name, `--full-copy` (full_copy=True)",
+            {"parts_at": parts_at, "extra_bytes": extra_bytes, "extra_records": extra_records},
+            needs_copy=True,
         )
 
 

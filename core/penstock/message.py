@@ -21,17 +21,36 @@ __all__ = [
 
 
 class PutStatus(StrEnum):
-    """The outcome of a put whose message is in the log. A put that stores nothing raises instead."""
+    """The outcome of a put whose message is in the log. A put that stores nothing raises instead.
+
+    Attributes:
+        PUT_OK: everything that the put waited for has happened.
+        FLUSH_DISK_TIMEOUT: the flush policy's time-out has passed; the message may still become durable.
+        FLUSH_SLAVE_TIMEOUT: the replicator's time-out has passed; the copies may still receive the message.
+        SLAVE_NOT_AVAILABLE: fewer copies than required are in sync; the put did not wait for them.
+    """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
 class Durability(StrEnum):
-    """The durability of a message when its receipt is created."""
+    """What is known about the durability of a message when its receipt is created.
+
+    Attributes:
+        ACCEPTED: it is in this store's log; nothing says that it is on a disk.
+        ON_DISK: it is on this store's disk.
+        ON_DISK_THERE: it is on the disks of as many copies as required (`[replicate]`); not known to be on this store's disk.
+        REPLICATED: it is on this store's disk, and on those of as many copies as required.
+        UNKNOWN: it is in this store's log, and a time-out has passed before anything was known about a disk.
+    """
 
     ACCEPTED = "accepted"
     ON_DISK = "on disk"
+    ON_DISK_THERE = "on disk there"
+    REPLICATED = "on disk here and there"
     UNKNOWN = "unknown"
 
 
@@ -122,6 +141,7 @@ class StoreStats(TypedDict):
         append_lock: how often appends waited for the append lock.
         strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
         dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
+        copies: the attributes of each `penstock.contracts.CopyState`; empty without a replicator.
         upkeep: figures of sealing and scrubbing.
     """
 
@@ -143,4 +163,5 @@ class StoreStats(TypedDict):
     append_lock: NotRequired[dict[str, int]]
     strategies: NotRequired[dict[str, dict[str, Any]]]
     dispatchers: NotRequired[dict[str, dict[str, Any]]]
+    copies: NotRequired[list[dict[str, Any]]]
     upkeep: NotRequired[dict[str, Any]]

@@ -50,15 +50,37 @@ class Broker(Jvm):
     def __init__(self, classpath: str, version: str) -> None:
         super().__init__(classpath, (), DRIVER, *FLAGS)
         self.version = version
+        # Of the broker that runs, and of the name server.
+        self.port = self.ha_port = 0
+        self.names = ""
+
+    def name_server(self) -> str:
+        """Start the name server of this JVM, unless it runs, and return its address."""
+        self.names = str(self.call("names")["names"])
+        return self.names
+
+    def end(self) -> int:
+        """Return where the broker's log ends."""
+        return int(self.call("end")["end"])
+
+    def register(self) -> None:
+        """Register with the name server now; a slave learns from its answer where the master is."""
+        self.call("register")
+
+    def sync(self) -> None:
+        """Let a slave ask its master for all tables now."""
+        self.call("sync")
 
     def start(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
         """Start a broker on a directory and wait until clients reach it; raises where it does not start."""
         newer = SETTINGS_5 if self.version.startswith("5") else {}
         config = {**SETTINGS, **newer, **(settings or {})}
-        if not self.call("start", root=str(root), config=config)["started"]:
+        done = self.call("start", root=str(root), config=config)
+        if not done["started"]:
             raise BrokerError(
                 f"the broker {self.version} does not start on {root}:\n{self.errors()}"
             )
+        self.port, self.ha_port, self.names = done["port"], done["ha_port"], done["names"]
 
     def stop(self) -> None:
         """Shut the broker down cleanly; the JVM can start another."""

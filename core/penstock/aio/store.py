@@ -76,9 +76,9 @@ class AsyncStore:
             "deliver_at": deliver_at,
         }  # fmt: skip
         if wait and self.store.puts_wait:
-            # Shares the syncs of other puts, without a thread that waits.
-            future = self.store.submit(topic, body, **given)
-            return await asyncio.shield(asyncio.wrap_future(future))
+            # Shares the syncs and copies of other puts, without a thread that waits.
+            receipt = self.store.put(topic, body, **given, wait=False)
+            return await asyncio.shield(asyncio.wrap_future(self.store.when_settled(receipt)))
         return self.store.put(topic, body, **given, wait=False)
 
     async def put_many(

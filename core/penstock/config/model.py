@@ -11,6 +11,7 @@ import attrs
 from penstock.config.profiles import EMBEDDED, PROFILES, Profile
 from penstock.contracts import MS_MAX, Strategy, limits
 from penstock.contracts.geometry import Geometry
+from penstock.contracts.replicator import NO_REPLICATOR
 from penstock.files import FILE_MODE
 
 _MODE_MAX = 0o666
@@ -136,6 +137,17 @@ class RetentionConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ReplicateConfig:
+    """Copies of the log in other places, made by a store that is open for writing.
+
+    Attributes:
+        use: the name of a replicator; "none" copies nothing.
+    """
+
+    use: str = NO_REPLICATOR
+
+
+@attrs.frozen(kw_only=True)
 class ExtensionsConfig:
     """What works around the store.
 
@@ -200,6 +212,7 @@ class Config:
     flush: FlushConfig = FlushConfig()
     index: IndexConfig = attrs.Factory(IndexConfig)
     retention: RetentionConfig = attrs.Factory(RetentionConfig)
+    replicate: ReplicateConfig = ReplicateConfig()
     extensions: ExtensionsConfig = attrs.Factory(ExtensionsConfig)
     scrub: ScrubConfig = ScrubConfig()
     plugins: PluginsConfig = attrs.Factory(PluginsConfig)
@@ -233,6 +246,7 @@ class Config:
         return {kind: [section.use] for kind, section in one} | {
             "index": self.index.use,
             "retention": self.retention.use or [],
+            "replicate": [] if self.replicate.use == NO_REPLICATOR else [self.replicate.use],
             "extensions": self.extensions.use,
         }
 
@@ -263,6 +277,7 @@ SECTIONS: dict[str, type] = {
     "flush": FlushConfig,
     "index": IndexConfig,
     "retention": RetentionConfig,
+    "replicate": ReplicateConfig,
     "extensions": ExtensionsConfig,
     "scrub": ScrubConfig,
     "plugins": PluginsConfig,

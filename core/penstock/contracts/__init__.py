@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
+In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `replicator`, `extension`; then the data:
+`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `summary_line`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
 `history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
@@ -60,7 +60,7 @@ from penstock.contracts.dispatcher import (
     QueueIndex,
     Trust,
 )
-from penstock.contracts.extension import Extension, SummaryLine
+from penstock.contracts.extension import Extension
 from penstock.contracts.findings import COPYING, Checker, Finding
 from penstock.contracts.flush_policy import Flusher, FlushPolicy
 from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
@@ -85,6 +85,13 @@ from penstock.contracts.index_entries import (
 )
 from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
 from penstock.contracts.prepared import CheckBack, CheckBacks, Prepared
+from penstock.contracts.replicator import (
+    CopyOutcome,
+    CopyState,
+    LentFile,
+    ReplicatedLog,
+    Replicator,
+)
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -94,6 +101,7 @@ from penstock.contracts.segment_writer import (
     SegmentWriter,
     store_records,
 )
+from penstock.contracts.summary_line import SummaryLine
 from penstock.contracts.topic_config import TopicConfig
 from penstock.contracts.transaction import PutOptions, Transaction
 from penstock.format.names import SIDE_FOLDER, segment_name
@@ -118,6 +126,8 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "Context",
+    "CopyOutcome",
+    "CopyState",
     "DelayedMessage",
     "DiskUse",
     "DispatchBatch",
@@ -134,6 +144,7 @@ __all__ = [
     "Geometry",
     "History",
     "KeyIndex",
+    "LentFile",
     "LogView",
     "MessageBatch",
     "MessageWaiter",
@@ -145,6 +156,8 @@ __all__ = [
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
+    "ReplicatedLog",
+    "Replicator",
     "RetentionPolicy",
     "SegmentChannel",
     "SegmentInfo",

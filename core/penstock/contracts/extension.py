@@ -1,28 +1,13 @@
 """Extensions: work around a store that uses its public methods, such as consumers, delays and transactions."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from penstock.contracts.base import Strategy
 from penstock.contracts.findings import Finding
 from penstock.contracts.open_store import OpenStore
+from penstock.contracts.summary_line import SummaryLine
 from penstock.message import Message
-
-
-class SummaryLine(NamedTuple):
-    """One line of what `Extension.summary` says about a store.
-
-    Attributes:
-        key: its name in JSON, unique within the store: lower-case words joined by `_`.
-        what: what is shown, as the first column of `penstock stat`.
-        text: the value as text, the second column.
-        value: the value for programs; anything that JSON can hold.
-    """
-
-    key: str
-    what: str
-    text: str
-    value: Any
 
 
 class Extension(Strategy):

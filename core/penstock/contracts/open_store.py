@@ -1,12 +1,14 @@
 """The store as an extension sees it: the public methods of `penstock.Store` that it may call, and a few more."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, Unpack
 
 from penstock.contracts.base import WorkWakes
 from penstock.contracts.dispatcher import QueueEntries
+from penstock.contracts.replicator import CopyOutcome
 from penstock.contracts.transaction import PutOptions
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
@@ -125,6 +127,12 @@ class OpenStore(Protocol):
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
+
+    def when_settled(self, receipt: Receipt) -> Future[Receipt]:
+        """Return a future of the receipt that a put which waits would have returned, for the receipt of one that did not."""
+
+    def await_copies(self) -> CopyOutcome | None:
+        """Wait for copies of everything that was put and flushed; return what became of them, None if puts do not wait for copies."""
 
     def message_batch(self) -> MessageBatch:
         """Return a batch to which messages are added one by one, and that is stored whole or not at all."""

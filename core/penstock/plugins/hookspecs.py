@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Dispatcher,
         Extension,
         FlushPolicy,
+        Replicator,
         RetentionPolicy,
         SegmentWriter,
     )
@@ -55,6 +56,12 @@ def penstock_register_dispatcher() -> "Iterable[type[Dispatcher]]":
 @hookspec
 def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
     """Return the retention policies this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def penstock_register_replicator() -> "Iterable[type[Replicator]]":
+    """Return the replicators this plugin offers."""
     raise NotImplementedError
 
 

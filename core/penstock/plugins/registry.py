@@ -22,10 +22,12 @@ from penstock.contracts import (
     Dispatcher,
     Extension,
     FlushPolicy,
+    Replicator,
     RetentionPolicy,
     SegmentWriter,
     Strategy,
 )
+from penstock.contracts.replicator import NO_REPLICATOR
 from penstock.errors import (
     DuplicateStrategyError,
     PluginLoadError,
@@ -106,6 +108,7 @@ class Registry:
         self.flush_policies = StrategySet("flush", FlushPolicy)  # type: ignore[type-abstract] # only asked about, never called
         self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # only asked about, never called
         self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
+        self.replicators = StrategySet("replicate", Replicator)  # type: ignore[type-abstract] # as above
         self.extensions = StrategySet("extensions", Extension)
 
     def sets(self) -> dict[str, StrategySet[Any]]:
@@ -116,6 +119,7 @@ class Registry:
             self.flush_policies,
             self.dispatchers,
             self.retention_policies,
+            self.replicators,
             self.extensions,
         )
         return {each.kind: each for each in found}
@@ -152,6 +156,7 @@ _REGISTER_HOOKS = {
     "flush": "penstock_register_flush",
     "index": "penstock_register_dispatcher",
     "retention": "penstock_register_retention",
+    "replicate": "penstock_register_replicator",
     "extensions": "penstock_register_extension",
 }
 
@@ -217,6 +222,8 @@ def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> Non
         problem = f"{cls.__name__} does not implement {missing} of {contract.__name__}"
     elif not isinstance(getattr(cls, "name", None), str) or not _NAME.fullmatch(cls.name):
         problem = f"{cls.__name__} has no name in kebab-case"
+    elif issubclass(cls, Replicator) and cls.name == NO_REPLICATOR:
+        problem = f"{cls.__name__} is named {NO_REPLICATOR}, which stands for no replicator"
     elif not attrs.has(cls.Options):
         problem = f"{cls.__name__}.Options is not an attrs class"
     if problem:

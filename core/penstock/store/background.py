@@ -61,6 +61,9 @@ class FollowerTask:
         # The log offset up to which waiting readers were woken: waking them again for nothing new costs each of them a round.
         self._woken_to = -1
         self.worker: Stoppable | None = None
+        # Called in each round, before records are dispatched, with the store time of a record that is visible; None if nobody
+        # wants to know.
+        self.on_round: Callable[[int], None] | None = None
 
     def visible_offset(self) -> int:
         """Return the log offset up to which readers may see records."""
@@ -80,6 +83,10 @@ class FollowerTask:
     def step(self) -> float | None:
         """Run one round of the tail follower; returns the pause in seconds, None to sleep until woken."""
         appender, follower = self._log.appender, self._follower
+        if self.on_round is not None:
+            self.on_round(
+                self._log.newest_time_ms if not self._waits else self._flusher.flushed_time_ms
+            )
         before, seen = follower.progress, self.visible_offset()
         began_ns = self._clock.thread_ns()
         appender.is_pausing = True

@@ -8,7 +8,15 @@ import attrs
 
 from penstock.config.model import Config
 from penstock.config.profiles import Profile
-from penstock.contracts import Context, Dispatcher, Extension, QueueIndex, RetentionPolicy
+from penstock.contracts import (
+    Context,
+    Dispatcher,
+    Extension,
+    QueueIndex,
+    ReplicatedLog,
+    Replicator,
+    RetentionPolicy,
+)
 from penstock.contracts.geometry import Geometry
 from penstock.errors import ConfigError, ConflictError
 from penstock.escape import get_logger
@@ -92,6 +100,13 @@ class Choices:
         names = self.config.picks()["retention"]
         classes = [self.registry.retention_policies.get(name) for name in names]
         return [cls(self.config.options_for("retention", cls), context) for cls in classes]
+
+    def replicator(self, context: Context, log: ReplicatedLog) -> Replicator | None:
+        """Return the configured replicator, not yet started; None if there is none."""
+        for name in self.config.picks()["replicate"]:
+            cls = self.registry.replicators.get(name)
+            return cls(self.config.options_for("replicate", cls), context, log)
+        return None
 
     def extensions(self, context: Context) -> list[Extension]:
         """Return the configured extensions, not yet attached."""

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import attrs
@@ -54,13 +55,15 @@ from penstock.integrity.background import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.log.queue_cursors import make_cursor
 from penstock.log.segment import Segment
-from penstock.message import Durability, Message, PutStatus
+from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.copying import Copying
+from penstock.store.pending_receipt import PendingReceipt
 from penstock.store.shutdown import Shutdown
 
 logger = get_logger(__name__)
@@ -118,6 +121,8 @@ class Engine:
     long_topics: bool
     removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
+    # None if there is no replicator.
+    copying: Copying | None = None
     cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
@@ -139,7 +144,7 @@ class Engine:
         )  # fmt: skip
         self._shutdown = Shutdown(
             self.root, self.files, self.log, self.flusher, self.follower, self.dispatchers,
-            self.progress, self.side, self.wakes, self.crew, self.lock,
+            self.progress, self.side, self.wakes, self.crew, self.lock, self.copying,
         )  # fmt: skip
         self._connect()
 
@@ -154,20 +159,26 @@ class Engine:
         self.retention.on_expired = self._may_delete
         self.retention.on_deleted = self._announce_deleted
         self.retention.on_refusal = self._on_refusal
-        policy = self.policy
-        settles = policy.appender_waits or policy.hears_appends
+        policy, copying = self.policy, self.copying
+        settle = self._settle_here
+        if copying is not None:
+            copying.log.visible = self.following.visible_offset
+            self.following.on_round = copying.advance
+            if copying.waits:
+                settle = self.settle
+        settles = policy.appender_waits or policy.hears_appends or self.waits_for_copies
         encoder = self.log.encoder
         encoder.make_cursor, encoder.make_copy_cursor = self.put_cursor, self.cursor
         encoder.rewrite = self.rewrite
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
-        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        self.log.appender.connect(settle, *_ACCEPTED, settles=settles)
         self.flusher.group_commit = policy.appender_waits and policy.group_commit
         self.flusher.on_gate = self._wait_at_gate
 
     def _wait_at_gate(self, gate: SyncGate) -> None:
         policy = self.policy
-        if self.flusher.group_commit and not policy.hears_appends:
+        if self.flusher.group_commit and not policy.hears_appends and not self.waits_for_copies:
             self.log.appender.wait_at(
                 gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )
@@ -234,6 +245,9 @@ class Engine:
         with self.log.lock:
             self.log.tail.expect()
         self.policy.start()
+        if self.copying is not None:
+            self.copying.start(self.log.newest_time_ms)
+            self._workers.append(spawn("penstock-copies", self.copying.publish))
         self.log.appender.allow(NOT_STARTED)
         self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._announce_corruption)
 
@@ -319,7 +333,28 @@ class Engine:
             return DiskFullError(self.log.log.folder, 0)
         return self.flusher.fail(f"an append failed ({error})")
 
+    @property
+    def waits_for_copies(self) -> bool:
+        """Whether puts that wait wait for copies."""
+        return self.copying is not None and self.copying.waits
+
     def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
+        """Apply flush policy and replicator to what was appended; returns the status and durability of its put."""
+        here = self._settle_here(end_offset, wait)
+        if not wait or self.copying is None or not self.copying.waits or here is _LATE:
+            # After the flush policy's time-out the message may not be copied yet: readers do not see it.
+            return here
+        return self.copying.settle(end_offset)
+
+    def settle_later(self, receipt: Receipt, *, flushes: bool) -> "Future[Receipt]":
+        """Return a future with the receipt of a message whose put did not wait, done when its outcome is known.
+
+        With `flushes` that includes that it is durable, under any flush policy.
+        """
+        copying = self.copying if self.waits_for_copies else None
+        return PendingReceipt(receipt, self.flusher, self.policy, copying).begin(flushes=flushes)
+
+    def _settle_here(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Apply the flush policy to an appended record; returns the put's status and durability."""
         policy = self.policy
         if policy.hears_appends:
@@ -371,6 +406,8 @@ class Engine:
             self.progress.write()
         except OSError:
             logger.exception("the failure could not be recorded in the progress file")
+        if self.copying is not None:
+            self.copying.fail(failure.reason)
         self.fire("penstock_store_failed", root=str(self.root), reason=failure.reason)
 
     # --- retention
@@ -383,12 +420,16 @@ class Engine:
         """Return the figures of `Store.stats()` that only a writing store has."""
         failure, tail = self.flusher.failure, self.log.tail
         used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
+        strategies = {kind: {"name": s.name, **s.stats()} for kind, s in used.items()}
+        if self.copying is not None:
+            strategies["replicate"] = self.copying.stats()
         return {
             "flushed_offset": self.flusher.flushed_offset,
             "flushes": self.flusher.count,
             "failure": str(failure) if failure else None,
             "append_lock": self.log.lock.stats(),
-            "strategies": {kind: {"name": s.name, **s.stats()} for kind, s in used.items()},
+            "strategies": strategies,
+            "copies": self.copying.copy_stats() if self.copying is not None else [],
             "dispatchers": {
                 d.name: {"progress": d.progress, "error": self.trouble(d.name), **d.stats()}
                 for d in self.dispatchers

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
+
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
@@ -34,6 +36,7 @@ from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.replica_file import FOLLOWER, ReplicaFile
+from penstock.durability.replication_file import ReplicationFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import (
@@ -80,6 +83,8 @@ from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.copied_log import CopiedLog
+from penstock.store.copying import Copying
 from penstock.store.engine import Engine, Intervals
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
@@ -205,6 +210,10 @@ class Opener(Choices):
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
         self.spawn = spawn
+        # The replicator's own threads, which end after those that may still append.
+        self._copy_crew = WorkerGroup(
+            self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
+        )
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, root)
@@ -233,6 +242,13 @@ class Opener(Choices):
         if self.spawn is not None:
             return self.spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
         return self._crew(name, step, wakes)
+
+    def _spawn_copier(
+        self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
+    ) -> Any:
+        if self.spawn is not None:
+            return self._spawn(name, step, wakes)
+        return self._copy_crew(name, step, wakes)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error(
@@ -315,6 +331,7 @@ class Opener(Choices):
             self.root, log, dispatchers, engine=None, offsets=offsets,
             removed_topics=self._removed_topics,
             extensions=self.extensions(context),
+            replication=lambda: ReplicationFile(self.files, self.root).read(self.clock.time_ms()),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
             outlook=self._make_forecast(context, log),
@@ -485,6 +502,7 @@ class Opener(Choices):
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
             removed_topics=self._removed_topics,
             extensions=() if self.follows else self.extensions(context),
+            copying=None if self.follows else self._copying(context, commit_log, flusher),
         )  # fmt: skip
 
     def _make_store(self, engine: Engine, context: Context) -> Store:
@@ -498,6 +516,15 @@ class Opener(Choices):
                 log, dispatchers, context.geometry, engine.dispatched_offset
             ),
         )  # fmt: skip
+
+    def _copying(self, context: Context, log: CommitLog, flusher: LogFlusher) -> Copying | None:
+        """Return the configured replicator with what it needs; None if there is none."""
+        copied = CopiedLog(self.root, self.files, log, flusher, self._removed_topics)
+        replicator = self.replicator(attrs.evolve(context, spawn=self._spawn_copier), copied)
+        if replicator is None:
+            return None
+        file = ReplicationFile(self.files, self.root)
+        return Copying(replicator, copied, file, self._copy_crew, self.clock)
 
     def _load_and_replay(
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int

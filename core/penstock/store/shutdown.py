@@ -16,6 +16,7 @@ from penstock.files.lock_file import Lock
 from penstock.log.commit_log import CommitLog
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
+from penstock.store.copying import Copying
 
 logger = get_logger(__name__)
 
@@ -36,6 +37,7 @@ class Shutdown:
         wakes: Wakes,
         crew: WorkerGroup,
         lock: Lock,
+        copying: Copying | None = None,
     ) -> None:
         self.root = root
         self.files = files
@@ -48,11 +50,15 @@ class Shutdown:
         self.wakes = wakes
         self.crew = crew
         self.lock = lock
+        self.copying = copying
 
     def close_cleanly(self, write_checkpoint: Callable[[], None]) -> None:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
         self.log.stop()
         self.flusher.flush()
+        if self.copying is not None:
+            # Everything is visible now, and goes out while the dispatchers finish.
+            self.copying.close()
         self.follower.finish()
         # A store whose records cannot be read back has failed, and is never marked clean.
         self.flusher.check()
@@ -98,6 +104,7 @@ class Shutdown:
         """Close all files and release the lock, in whatever state the store is."""
         try:
             parts = [
+                *(() if self.copying is None else (self.copying.close,)),
                 self.flusher.close,
                 self.log.log.close,
                 self.log.tail.close,

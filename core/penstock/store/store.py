@@ -12,6 +12,7 @@ from penstock._kernel import Batch, Producer
 from penstock.contracts import (
     Consumer,
     ConsumerOptions,
+    CopyOutcome,
     DelayedMessage,
     Dispatcher,
     Extension,
@@ -47,7 +48,7 @@ from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.decided import decided_batches
 from penstock.log.segmented_log import SegmentedLog
-from penstock.message import Durability, Message, Receipt, StoreStats
+from penstock.message import Message, Receipt, StoreStats
 from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
@@ -96,6 +97,7 @@ class Store(Reader, Producer):
         wakes: Wakes,
         removed_topics: RemovedTopicsFile,
         extensions: Sequence[Extension] = (),
+        replication: Callable[[], list[SummaryLine]] = list,
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
     ) -> None:
@@ -121,6 +123,7 @@ class Store(Reader, Producer):
         self._outlook = outlook
         self._verification = verification
         self._extensions = extensions
+        self._replication = replication
         self._removed_topics = removed_topics
         if engine is not None:
             self._opened_by = engine.files.process_id()
@@ -264,8 +267,12 @@ class Store(Reader, Producer):
 
     @property
     def puts_wait(self) -> bool:
-        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
-        return self._engine is not None and self._engine.policy.appender_waits
+        """Whether `put` waits until the message is durable, by the flush policy, or copied, by the replicator.
+
+        False for a store opened read-only.
+        """
+        engine = self._engine
+        return engine is not None and (engine.policy.appender_waits or engine.waits_for_copies)
 
     # --- putting
 
@@ -300,7 +307,7 @@ class Store(Reader, Producer):
         delay_ms: int = 0,
         deliver_at: float | datetime | None = None,
     ) -> "Future[Receipt]":
-        """Append one message; the future is done when it is durable, under any flush policy.
+        """Append one message; the future is done when it is durable, under any flush policy, and copied, if puts wait for copies.
 
         The arguments are those of `put`, except `wait`. The message is in the log when this returns.
         """
@@ -310,23 +317,28 @@ class Store(Reader, Producer):
             delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
             partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at, wait=False,
         )  # fmt: skip
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()
+        return engine.settle_later(receipt, flushes=True)
 
-        end = receipt.log_offset + receipt.size
+    def when_settled(self, receipt: Receipt) -> "Future[Receipt]":
+        """Return a future of the receipt that a put which waits would have returned, for the receipt of one that did not.
 
-        def notify() -> None:
-            failure = engine.flusher.outcome(end)
-            if future.done():
-                return
-            if failure is None:
-                future.set_result(receipt._replace(durability=Durability.ON_DISK))
-            else:
-                future.set_exception(failure)
+        It is done when the message is durable, if the flush policy makes puts wait, and when the outcome of its copies is known, if
+        the replicator does. There is no time-out of the flush policy.
+        """
+        engine = self._owner()
+        expected = "a receipt of a put of this store"
+        receipt = arguments.instance("when_settled", "receipt", receipt, Receipt, expected)
+        return engine.settle_later(receipt, flushes=engine.policy.appender_waits)
 
-        engine.flusher.add_waiter(end, notify)
-        engine.policy.request()
-        return future
+    def await_copies(self) -> CopyOutcome | None:
+        """Wait for copies of everything that was put and flushed so far; return what became of them.
+
+        Returns None at once if puts of this store do not wait for copies. For programs that put without waiting, and flush.
+        """
+        engine = self._owner()
+        if engine.copying is None or not engine.waits_for_copies:
+            return None
+        return engine.copying.wait(engine.flusher.flushed_offset)
 
     def check(self, message: Message, properties_text: bytes | None = None) -> None:
         """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.
@@ -843,12 +855,16 @@ class Store(Reader, Producer):
         return figures
 
     def summary(self) -> list[SummaryLine]:
-        """Return what the extensions say about the store, as `penstock stat` shows it: for example what waits, and for how long.
+        """Return what replicator and extensions say about the store, as `penstock stat` shows it: for example what waits.
 
         A line whose facts cannot be read says why; this does not raise for it. Works for a store opened read-only, too.
         """
         self._check_open()
         lines: list[SummaryLine] = []
+        if self._engine is None:
+            lines += self._replication()
+        elif self._engine.copying is not None:
+            lines += self._engine.copying.summary()
         for each in self._extensions:
             try:
                 lines.extend(each.summary())

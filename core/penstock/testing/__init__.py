@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.testing.suites.extension import ExtensionContract
     from penstock.testing.suites.flush import FlushPolicyContract
     from penstock.testing.suites.indexes import KeyIndexContract, QueueIndexContract
+    from penstock.testing.suites.replicator import ReplicatorContract
     from penstock.testing.suites.retention import RetentionPolicyContract
     from penstock.testing.suites.writer import SegmentWriterContract
 
@@ -34,6 +35,7 @@ SUITES = {
     "FlushPolicyContract": "flush",
     "KeyIndexContract": "indexes",
     "QueueIndexContract": "indexes",
+    "ReplicatorContract": "replicator",
     "RetentionPolicyContract": "retention",
     "SegmentWriterContract": "writer",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "ManualClock",
     "ManualWorkers",
     "QueueIndexContract",
+    "ReplicatorContract",
     "RetentionPolicyContract",
     "SegmentWriterContract",
     "SimulatedDisk",

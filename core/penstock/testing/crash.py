@@ -27,6 +27,7 @@ from penstock.contracts import (
     Extension,
     FlushPolicy,
     QueueIndex,
+    Replicator,
     RetentionPolicy,
     SegmentWriter,
     Strategy,
@@ -109,8 +110,11 @@ class Plot:
         )
 
 
-def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
-    """Return a plot of a store that uses this strategy together with the built-in ones; it need not be installed."""
+def plot_for(cls: type[Strategy], seed: int = 0, options: Mapping[str, Any] | None = None) -> Plot:
+    """Return a plot of a store that uses this strategy together with the built-in ones; it need not be installed.
+
+    `options` are options of the strategy other than the defaults.
+    """
     kind = "index"
     if issubclass(cls, SegmentWriter):
         kind = "write"
@@ -120,13 +124,16 @@ def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
         kind = "flush"
     elif issubclass(cls, RetentionPolicy):
         kind = "retention"
+    elif issubclass(cls, Replicator):
+        kind = "replicate"
     elif issubclass(cls, Extension):
         kind = "extensions"
     picks: Any = [cls.name] if kind in ("retention", "extensions") else cls.name
     if kind == "index":
         queues = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue"]
         picks = list(dict.fromkeys([*queues, "hash-index", cls.name]))
-    return Plot(seed=seed, settings={kind: picks}, strategies=(cls,))
+    given = {f"{kind}.{cls.name}.{key}": value for key, value in (options or {}).items()}
+    return Plot(seed=seed, settings={kind: picks, **given}, strategies=(cls,))
 
 
 def explore(

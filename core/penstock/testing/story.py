@@ -21,6 +21,7 @@ GROUP = "group"
 QUEUES = 2
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
+_ON_DISK = (Durability.ON_DISK, Durability.REPLICATED)
 # Everything rolls within a story: segments, queue files, index files.
 TINY = Geometry(segment_bytes=16 * 1024, queue_entries=20, index_slots=20, index_entries=40)
 
@@ -142,7 +143,7 @@ class Story:
                 self.sent.pop()
                 return
             self._ends.append(receipt.log_offset + receipt.size)
-            if receipt.durability is Durability.ON_DISK:
+            if receipt.durability in _ON_DISK:
                 self._acknowledged = len(self.sent)
 
     def _batch(self) -> None:
@@ -153,7 +154,7 @@ class Story:
             made.append(Message(TOPIC, body, queue=number % QUEUES, keys=[f"k{number}"]))
         receipts = self.store.put_many(made)
         self._ends += [each.log_offset + each.size for each in receipts]
-        if receipts[-1].durability is Durability.ON_DISK:
+        if receipts[-1].durability in _ON_DISK:
             self._acknowledged = len(self.sent)
 
     def _submit(self) -> None:

@@ -28,6 +28,7 @@ from typing import Protocol, TypeVar
 import attrs
 
 import penstock
+from penstock.contracts import CopyOutcome
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
@@ -320,6 +321,15 @@ class SinkCommitter:
                 store.put_staged(batch, first_mark=mark + done)
                 done += len(batch)
             end = store.flush()
+            # The batch is stored in any case, so it must not be repeated, whatever becomes of its copies.
+            outcome = store.await_copies()
+            if outcome in (CopyOutcome.LATE, CopyOutcome.NOT_AVAILABLE):
+                logger.warning(
+                    "batch %d is in %s, but not yet in its copies: %s",
+                    decision.batch,
+                    store.path,
+                    outcome,
+                )
             progress.write(BatchProgress(mark, end, done, is_complete=True))
 
     def _batches(

@@ -519,6 +519,8 @@ class MessagingExtension(Extension):
         try:
             if wait:
                 self.store.flush()
+                # The commit's receipt says what became of them: its copy comes after this message in the log.
+                self.store.await_copies()
         finally:
             # Also one whose caller gets an error: it may be on disk.
             self.checking.expect(half)

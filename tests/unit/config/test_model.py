@@ -31,7 +31,7 @@ def test_the_configured_strategies_are_listed_by_section() -> None:
     assert picks == {
         "write": ["mmap"], "alloc": [built().alloc.use], "flush": ["sync"],
         "index": ["consume-queue", "hash-index"], "retention": ["age", "size"],
-        "extensions": ["messaging"],
+        "replicate": [], "extensions": ["messaging"],
     }  # fmt: skip
 
 

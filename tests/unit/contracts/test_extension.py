@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts.extension import Extension, SummaryLine
+from penstock.contracts.extension import Extension
 from penstock.contracts.open_store import OpenStore
+from penstock.contracts.summary_line import SummaryLine
 from penstock.errors import (
     ConfigError,
     MessageError,

@@ -13,5 +13,5 @@ A second fixture, `options`, may return a dictionary of the strategy's options. 
 that it has in `capabilities`, and the suite tests them as well.
 
 `base` is shared by all suites; then there is one module per contract: `flush`, `writer`, `allocator`, `dispatcher`,
-`indexes`, `retention`, `extension`.
+`indexes`, `retention`, `replicator`, `extension`.
 """

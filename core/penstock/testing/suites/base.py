@@ -9,7 +9,7 @@ import pytest
 
 from penstock.contracts import CONTRACT_VERSION, Context, Strategy
 from penstock.testing.control import ManualClock, ManualWorkers
-from penstock.testing.crash import explore, plot_for
+from penstock.testing.crash import Plot, explore, plot_for
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import make_context, registry_with
 
@@ -80,10 +80,16 @@ class ContractSuite(ABC):
         reason = strategy.conflict(picks)
         assert reason is None or reason.strip()
 
-    def test_a_crash_anywhere_keeps_what_was_promised(self, strategy: type[Strategy]) -> None:
+    def crash_plot(self, strategy: type[Strategy], _options: dict[str, Any]) -> Plot:
+        """Return the story, and the settings of its store, for the test of crashes."""
+        return plot_for(strategy)
+
+    def test_a_crash_anywhere_keeps_what_was_promised(
+        self, strategy: type[Strategy], options: dict[str, Any]
+    ) -> None:
         """A store keeps its guarantees when a disk that loses unsynced bytes is crashed anywhere in a story."""
         if "own-files" in strategy.capabilities:
             pytest.skip("its files are not touched through Context.files; see `explore_kills`")
-        outcomes = list(explore(plot_for(strategy), cases=48))
+        outcomes = list(explore(self.crash_plot(strategy, options), cases=48))
         assert not [outcome.problem for outcome in outcomes if outcome.problem]
         assert len(outcomes) > 20

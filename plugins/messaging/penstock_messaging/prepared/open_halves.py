@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock import Durability, Message, Receipt, StoredMessage
+from penstock import Message, Receipt, StoredMessage
 from penstock.contracts import Context, OpenStore
 from penstock.errors import (
     ConfigError,
@@ -227,10 +227,11 @@ class OpenHalves:
             half.outcome = outcome
         if not copies:
             return None
-        if wait and self._context.appenders_wait:
+        if not wait:
+            return receipts[0]
+        if self._context.appenders_wait:
             self.store.flush()
-            return receipts[0]._replace(durability=Durability.ON_DISK)
-        return receipts[0]
+        return self.store.when_settled(receipts[0]).result()
 
     def _copies(self, half: OpenHalf, outcome: str) -> list[Copy]:
         """Return what is stored beside the removal; raises `PreparedFinishedError` if the message is finished."""

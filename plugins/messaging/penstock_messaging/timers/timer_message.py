@@ -128,6 +128,11 @@ def timer_in(pairs: Mapping[bytes, bytes]) -> Timer:
     return Timer(out_ms, exact_ms, topic, key, cancels)
 
 
+def rolls_of(message: StoredMessage) -> int:
+    """Return how often a message of the timer topic was put to it again before this copy."""
+    return _number(stored_pairs(message), ROLL_TIMES, _ROLLS) or 0
+
+
 def cancel_key(topic: bytes, unique_key: bytes) -> bytes:
     """Return the TIMER_DEL_UNIQKEY that cancels a message of a topic."""
     return topic + b"+" + unique_key

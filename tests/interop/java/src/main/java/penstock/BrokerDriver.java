@@ -98,6 +98,15 @@ public class BrokerDriver {
             case "pull": settle(); done.put("messages", pull(command)); break;
             case "consume": done.put("deliveries", consume(command)); break;
             case "save": save(); break;
+            case "end": settle(); done.put("end", broker.getMessageStore().getMaxPhyOffset()); break;
+            case "names": // only a name server, for tests whose brokers are in other JVMs
+                if (names == null) {
+                    startNames();
+                }
+                done.put("names", names);
+                break;
+            case "sync": broker.getSlaveSynchronize().syncAll(); break; // by itself, a slave of 5.x does so every 60 s
+            case "register": broker.registerBrokerAll(true, false, true); break;
             case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
             default: throw new IllegalArgumentException(command.toJSONString());
@@ -175,7 +184,12 @@ public class BrokerDriver {
         }
         made.start();
         broker = made;
-        startClients();
+        done.put("port", netty.getListenPort());
+        done.put("ha_port", store.getHaListenPort());
+        done.put("names", names);
+        if (config.getBrokerId() == 0) { // a slave has no clients, and its master may not be there yet
+            startClients();
+        }
     }
 
     private static BrokerController controller(Object... given) throws Exception {
@@ -296,8 +310,10 @@ public class BrokerDriver {
         BrokerController running = broker;
         broker = null;
         List<Thread> parts = new ArrayList<>();
-        for (Runnable part : List.<Runnable>of(producer::shutdown, transactions::shutdown, puller::shutdown, admin::shutdown)) {
-            parts.add(new Thread(part));
+        if (running.getBrokerConfig().getBrokerId() == 0) {
+            for (Runnable part : List.<Runnable>of(producer::shutdown, transactions::shutdown, puller::shutdown, admin::shutdown)) {
+                parts.add(new Thread(part));
+            }
         }
         parts.forEach(Thread::start);
         running.shutdown();
