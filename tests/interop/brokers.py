@@ -67,6 +67,10 @@ class Broker(Jvm):
         """Register with the name server now; a slave learns from its answer where the master is."""
         self.call("register")
 
+    def sync(self) -> None:
+        """Let a slave ask its master for all tables now."""
+        self.call("sync")
+
     def start(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
         """Start a broker on a directory and wait until clients reach it; raises where it does not start."""
         newer = SETTINGS_5 if self.version.startswith("5") else {}

@@ -62,8 +62,10 @@ def test_a_registration_says_who_and_where_and_no_topics() -> None:
     async def story() -> None:
         told: list[RemotingFrame] = []
         async with name_server(told) as server:
-            await Registration([server], NAMES).register()
-        (frame,) = told
+            registration = Registration([server], NAMES)
+            await registration.register()
+            await registration.close()
+        frame = told[0]
         fields = frame.fields
         assert fields["brokerId"] == "0"
         assert (fields["brokerAddr"], fields["haServerAddr"]) == (
@@ -90,5 +92,30 @@ def test_a_name_server_that_fails_is_named_once_and_keeps_none_of_the_others_wai
             assert len(told) == len(refusing) == 2
             assert set(registration.troubles) == {"127.0.0.1:1", bad, "nonsense"}
             assert len(caplog.records) == 3
+            await registration.close()
+
+    asyncio.run(story())
+
+
+def test_a_name_server_keeps_one_connection_and_gets_a_new_one_if_that_ends() -> None:
+    """A name server forgets a broker when its connection is closed."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answering(frame: RemotingFrame, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(frame.answer().encode())
+
+    async def story() -> None:
+        async with serving(answering) as server:
+            registration = Registration([server], NAMES, interval_s=0.01)
+            registration.start()
+            async with asyncio.timeout(10):
+                while len(writers) < 3:
+                    await asyncio.sleep(0.005)
+                assert len(set(map(id, writers))) == 1
+                writers[0].transport.abort()
+                while writers[-1] is writers[0]:
+                    await asyncio.sleep(0.005)
+            await registration.close()
 
     asyncio.run(story())

@@ -1,7 +1,7 @@
 """Tells name servers where the master is, so that Java slaves of the same broker name find it.
 
-A name server forgets a broker that it has not heard of for 120 s, so each is told every 30 s, and when the master closes. No topics are
-told: clients of the cluster must not come to the desk, which has no messages for them.
+A name server forgets a broker that it has not heard of for 120 s, or whose connection is closed. So one connection to each is kept; each
+is told every 30 s, and when the master closes. No topics are told: clients of the cluster must not come to the desk, which has no messages for them.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class Registration:
         self._name_servers, self._names = tuple(name_servers), names
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
+        self._connections: dict[str, RemotingConnection] = {}
         self.troubles: dict[str, str] = {}
 
     def start(self) -> None:
@@ -81,12 +82,14 @@ class Registration:
 
     async def close(self) -> None:
         """Unregister; a name server that cannot be reached forgets the master by itself."""
-        if self._task is None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if not self._connections:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
         await self._tell_all(UNREGISTER, self._names.fields(), b"")
+        await asyncio.gather(*(self._drop(each) for each in self._name_servers))
 
     async def _run(self) -> None:
         while True:
@@ -107,11 +110,20 @@ class Registration:
 
     async def _tell(self, name_server: str, code: int, fields: dict[str, str], body: bytes) -> None:
         try:
-            async with await RemotingConnection.open(name_server, _TIMEOUT_S) as connection:
-                await connection.request(code, _TIMEOUT_S, fields=fields, body=body)
+            connection = self._connections.get(name_server)
+            if connection is None:
+                connection = await RemotingConnection.open(name_server, _TIMEOUT_S)
+                self._connections[name_server] = connection
+            await connection.request(code, _TIMEOUT_S, fields=fields, body=body)
         except (OSError, ValueError) as error:
+            await self._drop(name_server)
             if str(error) != self.troubles.get(name_server):
                 self.troubles[name_server] = str(error)
                 logger.warning("the name server %s does not know of this master: %s; it is tried again", name_server, error)  # fmt: skip
         else:
             self.troubles.pop(name_server, None)
+
+    async def _drop(self, name_server: str) -> None:
+        connection = self._connections.pop(name_server, None)
+        if connection is not None:
+            await connection.close()

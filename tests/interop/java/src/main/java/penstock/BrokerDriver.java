@@ -105,6 +105,7 @@ public class BrokerDriver {
                 }
                 done.put("names", names);
                 break;
+            case "sync": broker.getSlaveSynchronize().syncAll(); break; // by itself, a slave of 5.x does so every 60 s
             case "register": broker.registerBrokerAll(true, false, true); break;
             case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
