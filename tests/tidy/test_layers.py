@@ -179,7 +179,13 @@ def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
 
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
 # A follower is opened by the kernel, and what a store is to its copies is kept by it; no other plugin does either.
-OF_REPLICATION = ("penstock.durability.replica_file", "penstock.store.following")
+OF_REPLICATION = (
+    "penstock.durability.replica_file",
+    "penstock.durability.side_folder",
+    "penstock.durability.written_ranges",
+    "penstock.runtime.clock",
+    "penstock.store.following",
+)
 # What plugins may use: the same for those that come with Penstock and for any other.
 FOR_PLUGINS = {"__init__", "contracts", "errors", "escape", "files", "format", "testing", "cli"}
 

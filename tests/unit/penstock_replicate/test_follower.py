@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.files import Files
 from penstock_replicate.following.follow import follow
-from penstock_replicate.following.follower import Follower
+from penstock_replicate.following.follower import LogFollower
 from penstock_replicate.roles.status_file import StatusFile
 
 
@@ -176,7 +176,7 @@ def promoted_pair(tmp_path: Path) -> tuple[Path, Path, int, int]:
     return old, new, parts_at, end
 
 
-def refusal(follower: Follower) -> ReplicationError:
+def refusal(follower: LogFollower) -> ReplicationError:
     assert follower.wait_over(20)
     with pytest.raises(ReplicationError) as caught:
         follower.close()

@@ -23,7 +23,7 @@ from penstock.cli.output import (
 from penstock.cli.root import NO, examples
 from penstock.escape import visible
 from penstock.files import Files
-from penstock_replicate.following.follower import Follower
+from penstock_replicate.following.follower import LogFollower
 from penstock_replicate.following.options import PROTOCOLS, ProtocolChoice
 from penstock_replicate.roles.status_file import ReplicaStatus, StatusFile
 from penstock_replicate.roles.wording import copy_text, status_line
@@ -89,10 +89,10 @@ def status(path: str, as_json: bool) -> int:
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--from", "master", required=True, metavar="HOST:PORT", help="Where the master listens for copies; of a RocketMQ broker its haListenPort.")  # fmt: skip
 @click.option("--protocol", type=click.Choice(PROTOCOLS), default="auto", show_default=True, help="What the master speaks.")  # fmt: skip
-@click.option("--secret-file", default="", type=_file, help="The file with the secret that both sides prove.")  # fmt: skip
-@click.option("--tls-ca", default="", type=_file, help="The certificate that signed the master's; turns TLS on.")  # fmt: skip
-@click.option("--tls-cert", default="", type=_file, help="This side's certificate, if the master wants one.")  # fmt: skip
-@click.option("--tls-key", default="", type=_file, help="The key of --tls-cert.")
+@click.option("--secret-file", default=None, type=_file, help="The file with the secret that both sides prove.")  # fmt: skip
+@click.option("--tls-ca", default=None, type=_file, help="The certificate that signed the master's; turns TLS on.")  # fmt: skip
+@click.option("--tls-cert", default=None, type=_file, help="This side's certificate, if the master wants one.")  # fmt: skip
+@click.option("--tls-key", default=None, type=_file, help="The key of --tls-cert.")
 @click.option("--from-last-file", is_flag=True, help="An empty store begins with the master's last file, not its first.")  # fmt: skip
 @click.option("--remoting", metavar="HOST:PORT", help="A RocketMQ master's remoting port, for offsets, topics and groups.")  # fmt: skip
 @click.option("--cut", is_flag=True, help="Cut off, and save, what only this store has.")
@@ -102,7 +102,7 @@ def status(path: str, as_json: bool) -> int:
 @json_option
 @quiet_option
 def follow_(
-    path: str, master: str, protocol: ProtocolChoice, secret_file: str, tls_ca: str, tls_cert: str, tls_key: str,
+    path: str, master: str, protocol: ProtocolChoice, secret_file: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
     from_last_file: bool, remoting: str | None, cut: bool, full_copy: bool, once: bool, settings: tuple[str, ...],
     config: str | None, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
@@ -114,7 +114,7 @@ def follow_(
 
     signal.signal(signal.SIGTERM, _interrupt)
     follower = follow(
-        path, master, protocol=protocol, secret_file=secret_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key,
+        path, master, protocol=protocol, secret_file=secret_file or "", tls_ca=tls_ca or "", tls_cert=tls_cert or "", tls_key=tls_key or "",
         from_last_file=from_last_file, remoting=remoting, cut=cut, full_copy=full_copy, config=config,
         **chosen(settings, None),
     )  # fmt: skip
@@ -130,7 +130,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _show_copying(follower: Follower, *, quiet: bool) -> None:
+def _show_copying(follower: LogFollower, *, quiet: bool) -> None:
     """Show a progress bar until all that the master has is here."""
     found, begin = follower.status(), 0
     with Bar(f"copying {found.peer}", None, "MiB", quiet=quiet) as bar:
@@ -146,7 +146,7 @@ def _show_copying(follower: Follower, *, quiet: bool) -> None:
                 bar.set(found.end_offset - begin, found.received_bytes >> _MIB)
 
 
-def _show_following(follower: Follower, *, quiet: bool, as_json: bool) -> None:
+def _show_following(follower: LogFollower, *, quiet: bool, as_json: bool) -> None:
     """Show a line that is renewed on a terminal, and is a new one elsewhere if more than numbers have changed."""
     shown: tuple[object, ...] = ()
     is_terminal = sys.stderr.isatty() and not as_json

@@ -1,39 +1,24 @@
 """`follow`: the public way to let a store follow a master."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from penstock.files import Files
 from penstock.format import arguments
 from penstock.runtime.clock import Clock
-from penstock_replicate.following.follower import Follower, OnStatus
+from penstock_replicate.following.follower import LogFollower, OnStatus
 from penstock_replicate.following.options import Address, FollowOptions, ProtocolChoice
 
 _SILENCE_MS = 20_000
 
 
 def follow(
-    path: str | os.PathLike[str],
-    master: str,
-    *,
-    protocol: ProtocolChoice = "auto",
-    secret_file: str = "",
-    tls_ca: str = "",
-    tls_cert: str = "",
-    tls_key: str = "",
-    from_last_file: bool = False,
-    remoting: str | None = None,
-    cut: bool = False,
-    full_copy: bool = False,
-    compress: bool = True,
-    silence_ms: int = _SILENCE_MS,
-    config: str | os.PathLike[str] | None = None,
-    on_status: OnStatus | None = None,
-    files: Files | None = None,
-    clock: Clock | None = None,
-    **settings: Any,
-) -> Follower:
+    path: str | Path, master: str, *, protocol: ProtocolChoice = "auto", secret_file: str = "", tls_ca: str = "",
+    tls_cert: str = "", tls_key: str = "", from_last_file: bool = False, remoting: str | None = None, cut: bool = False,
+    full_copy: bool = False, compress: bool = True, silence_ms: int = _SILENCE_MS,
+    config: str | Path | None = None, on_status: OnStatus | None = None, files: Files | None = None,
+    clock: Clock | None = None, **settings: Any,
+) -> LogFollower:  # fmt: skip
     """Let the store at `path` follow a master, in a thread of its own; creates the store if there is none.
 
     The store is a follower from then on: it is opened with `read_only=True` by everybody else, until it is promoted.
@@ -65,19 +50,10 @@ def follow(
     """
     root = arguments.folder("follow", "path", path)
     options = FollowOptions(
-        master=Address.parse(master),
-        protocol=protocol,
-        secret_file=secret_file,
-        tls_ca=tls_ca,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        from_last_file=from_last_file,
-        remoting=None if remoting is None else str(Address.parse(remoting, argument="remoting")),
-        cut=cut,
-        full_copy=full_copy,
-        compress=compress,
-        silence_ms=silence_ms,
-        config=config,
-        settings=settings,
+        master=Address.parse(master), protocol=protocol, secret_file=secret_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key,
+        from_last_file=from_last_file, remoting=None if remoting is None else str(Address.parse(remoting, argument="remoting")),
+        cut=cut, full_copy=full_copy, compress=compress, silence_ms=silence_ms, config=config, settings=settings,
+    )  # fmt: skip
+    return LogFollower(
+        Path(root).absolute(), options, files or Files(), clock or Clock(), on_status
     )
-    return Follower(Path(root).absolute(), options, files or Files(), clock or Clock(), on_status)

@@ -52,7 +52,7 @@ TICK_S = 0.2
 OnStatus = Callable[[ReplicaStatus], None]
 
 
-class Follower:
+class LogFollower:
     """A store that follows a master, in a thread of its own, until it is closed or promoted. Safe from any thread.
 
     Made by `follow`. Use it in `with`, or call `close`.
