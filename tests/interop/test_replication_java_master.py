@@ -30,7 +30,7 @@ from penstock_replicate.wire.plain import ASKS_FOR_PENSTOCK, encode_report
 
 VERSIONS = ("4.9.7", "5.3.3")
 # A Penstock follower waits for so long for the answer of a Penstock master; some more, on a busy machine.
-SILENCE_S = 5.0
+SILENCE_S = 4.0
 
 
 class JavaMaster:
@@ -67,7 +67,7 @@ class JavaMaster:
     def settled_end(self) -> int:
         """Return where the log ends once nothing is added to it any more, such as delayed deliveries."""
         end, since = self.broker.end(), time.monotonic()
-        while time.monotonic() < since + 2.5:
+        while time.monotonic() < since + 1.5:
             time.sleep(0.1)
             if self.broker.end() != end:
                 end, since = self.broker.end(), time.monotonic()
