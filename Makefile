@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs man changes fuzz sanitize clean
+.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs man changes fuzz streams sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-full  the same with every size and 10 million keys, kept in the history, plots and page made anew"
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
+	@echo "make streams  garbled streams to a master of replication, COUNT=1000000 of them, the first with SEED=1"
 	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
 	@echo "make mutants  mutation testing: change the code in small ways, and list the changes that no test notices"
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
@@ -101,6 +102,11 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev
 	$(INSTALL) 'penstock[fuzz]'
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
+
+COUNT ?= 1000000
+SEED ?= 1
+streams: $(VENV)/dev
+	$(BIN)/python -m tests.fuzz.streams --count $(COUNT) --seed $(SEED)
 
 # The interpreter itself is built without them, so the library that finds wrong addresses is loaded before it.
 TESTS ?= tests/unit tests/property

@@ -100,10 +100,13 @@ def context_of(root: Path) -> Context:
 
 
 @contextmanager
-def running_master(
-    log: MemoryLog, **options: Any
-) -> Iterator[HaReplicator]:
-    given = {"listen": "127.0.0.1:0", "heartbeat_ms": 50, "silence_ms": 2000, "side_interval_ms": 20} | options
+def running_master(log: MemoryLog, **options: Any) -> Iterator[HaReplicator]:
+    given: dict[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "heartbeat_ms": 50,
+        "silence_ms": 2000,
+        "side_interval_ms": 20,
+    } | options
     (log.root / "penstock").mkdir(exist_ok=True)
     master = HaReplicator(HaOptions(**given), context_of(log.root), log)
     master.start()
@@ -121,7 +124,9 @@ class WireTalk:
         assert master.address is not None
         host, _, port = master.address.rpartition(":")
         plain = socket.create_connection((host, int(port)), timeout=10)
-        self.socket = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        self.socket = (
+            plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        )
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

@@ -23,9 +23,9 @@ def filled(path: Path, count: int = 20, size: int = 100) -> int:
         return put_some(store, count, size)
 
 
-def settings() -> dict[str, Any]:
+def settings(segment_bytes: int = SEGMENT_BYTES) -> dict[str, Any]:
     """Return the settings of the stores in these tests: small segments."""
-    return {"geometry.segment_bytes": SEGMENT_BYTES}
+    return {"geometry.segment_bytes": segment_bytes}
 
 
 @contextlib.contextmanager

@@ -42,6 +42,7 @@ MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 # `os.environ`, `os.PathLike` and the encoding of paths; the type of what `File.map` returns.
 NAMES_OF_SYSTEM = {
     "format/arguments.py": "os",
+    "store/following.py": "os",
     "store/open.py": "os",
     "store/open_several.py": "os",
     "segmentwise/checkup.py": "os",
@@ -177,6 +178,8 @@ def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
 
 
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
+# A follower is opened by the kernel, and what a store is to its copies is kept by it; no other plugin does either.
+OF_REPLICATION = ("penstock.durability.replica_file", "penstock.store.following")
 # What plugins may use: the same for those that come with Penstock and for any other.
 FOR_PLUGINS = {"__init__", "contracts", "errors", "escape", "files", "format", "testing", "cli"}
 
@@ -191,6 +194,8 @@ def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
             if root == "mmap" and path.parent.name == "penstock_alloc":
                 continue  # the type of what `File.map` and `Files.memory` return
             assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"
+        if own == "penstock_replicate" and name.startswith(OF_REPLICATION):
+            continue
         room = imported_room(name)
         assert room is None or room in FOR_PLUGINS, f"{path.name} imports {name}"
 

@@ -16,6 +16,7 @@ Invariants:
     * A copy of the store's folder has the same role and history.
 """
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -81,7 +82,7 @@ def _check_number(_instance: object, field: Any, number: int) -> None:
 def _check_epochs(_instance: object, _field: object, epochs: tuple["Epoch", ...]) -> None:
     if len(epochs) > EPOCHS_MAX:
         raise ValueError(f"there are {len(epochs)} epochs, over {EPOCHS_MAX}")
-    for before, after in zip(epochs, epochs[1:], strict=False):
+    for before, after in itertools.pairwise(epochs):
         if not (before.epoch < after.epoch and before.start_offset <= after.start_offset):
             raise ValueError(f"epoch {after.epoch} follows epoch {before.epoch} out of order")
 

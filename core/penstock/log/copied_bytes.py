@@ -26,10 +26,9 @@ from penstock.format.validity import NO_COVERAGE, Coverage
 
 # The stated log offset of a record, and the bytes up to its end.
 _OFFSET_AT, _HEAD_BYTES = 28, 36
-_ADVICE = (
-    "nothing of it was appended. If it comes from this place again, the master's log is corrupt there: run penstock verify on it"
-)
+_ADVICE = "nothing of it was appended. If it comes from this place again, the master's log is corrupt there: run penstock verify on it"
 _NO_RECORDS = b""
+Head = bytes | bytearray | memoryview
 
 
 class Piece(NamedTuple):
@@ -93,7 +92,9 @@ class CopiedBytes:
         before = self.end_offset
         if log_offset != self.next_offset:
             if log_offset != before:
-                raise OffsetError(log_offset, self.next_offset, self.next_offset + 1, "copied log offset")
+                raise OffsetError(
+                    log_offset, self.next_offset, self.next_offset + 1, "copied log offset"
+                )
             self.forget(before)
         pieces: list[Piece] = []
         try:
@@ -142,7 +143,7 @@ class CopiedBytes:
         stop = at + needed - len(waiting)
         waiting += view[at:stop]
         if len(waiting) == needed and needed == SIZE_AND_MAGIC.size:
-            size, magic = SIZE_AND_MAGIC.unpack(waiting)
+            _, magic = SIZE_AND_MAGIC.unpack(waiting)
             if magic == MAGIC_BLANK:
                 self._filler = self._begin_filler(waiting)
                 self._filler.got = len(waiting)
@@ -154,7 +155,7 @@ class CopiedBytes:
         self._needed(self._waiting)
         return min(stop, len(view))
 
-    def _needed(self, head: Buffer) -> int:
+    def _needed(self, head: Head) -> int:
         """Return how many bytes of a record that begins with these tell more of it: of its head, or all of it."""
         if len(head) < SIZE_AND_MAGIC.size:
             return SIZE_AND_MAGIC.size
@@ -165,14 +166,15 @@ class CopiedBytes:
             self._refuse("a record that ends within its segment", f"one of {size} bytes")
         if size > self._record_max:
             self._refuse(
-                f"a record of at most {self._record_max} bytes (set log.body_bytes_max as on the master)", f"size {size}"
+                f"a record of at most {self._record_max} bytes (set log.body_bytes_max as on the master)",
+                f"size {size}",
             )
         if len(head) < _HEAD_BYTES:
             return _HEAD_BYTES
         stated = int.from_bytes(head[_OFFSET_AT:_HEAD_BYTES], "big", signed=True)
         if stated != self.end_offset:
             self._refuse("a record of this log offset", f"one of log offset {stated}")
-        return size
+        return int(size)
 
     def _add_records(self, window: Buffer, pieces: list[Piece]) -> tuple[int, int]:
         """Add the whole records at a window's start; returns their end in the window, and why they end."""
@@ -188,14 +190,16 @@ class CopiedBytes:
         if stop:
             records = ScannedColumns(window, rows, start + stop)
             if start + stop + BLANK_SIZE > self._segment_end:
-                self._refuse("records that leave room for a blank one", "records up to the segment's end")
+                self._refuse(
+                    "records that leave room for a blank one", "records up to the segment's end"
+                )
             pieces.append(Piece(start, window[:stop], records))
             self.end_offset += stop
         return stop, state
 
     # --- filler
 
-    def _begin_filler(self, head: Buffer) -> _Filler:
+    def _begin_filler(self, head: Head) -> _Filler:
         size, _ = SIZE_AND_MAGIC.unpack_from(head)
         room = self._segment_end - self.end_offset
         if size != room:
@@ -212,7 +216,9 @@ class CopiedBytes:
             del filler.data[max(filler.got, 0) :]
         if filler.data is not None:
             if filler.size > self._record_max:
-                self._refuse("filler of zeros", f"{filler.size} bytes of filler that are not all zero")
+                self._refuse(
+                    "filler of zeros", f"{filler.size} bytes of filler that are not all zero"
+                )
             filler.data += piece
         filler.got += len(piece)
         if filler.got == filler.size:

@@ -46,7 +46,9 @@ class HeldBatches:
         if self._held:
             # A batch may be left out only when no reader can be within it.
             going_on = self._open.begin if self._open is not None else -1
-            self._held = tuple(each for each in self._held if each[1] > shown or each[0] == going_on)
+            self._held = tuple(
+                each for each in self._held if each[1] > shown or each[0] == going_on
+            )
         if not len(records):
             self._drop()
             return

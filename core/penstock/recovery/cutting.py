@@ -9,38 +9,53 @@ from pathlib import Path
 import attrs
 
 from penstock.contracts.geometry import Geometry
+from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import SideFolder
 from penstock.errors import OffsetError
 from penstock.files import Files
 from penstock.format.names import segment_name
-from penstock.log.scan import Checks, scan_segment
+from penstock.log.scan import Checks, StopReason, scan_segment
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
 _PIECE_BYTES = 1 << 20
 
 
-def check_begins(log: SegmentedLog, log_offset: int) -> None:
-    """Raise `OffsetError` unless a record or filler begins at a log offset, or the log ends there."""
-    segment = log.find(log_offset)
+def newest_before(log: SegmentedLog, log_offset: int) -> int:
+    """Return the greatest store time in the last segment with records before a log offset; 0 if there is no record.
+
+    Raises `OffsetError` unless a record or filler begins there, or the log ends.
+    """
+    segment = log.find(log_offset - 1)
     if segment is None:
-        return
-    at = segment.base_offset
+        return 0
+    at, newest_ms = segment.base_offset, 0
     checks = Checks(log.coverage, crc=False)
-    for scanned in scan_segment(log, segment, at, log_offset, checks):
-        at = scanned.end_offset
-    if at != log_offset:
+    stop = StopReason.END
+    for records, at, stop in scan_segment(log, segment, segment.base_offset, log_offset, checks):  # noqa: B007 - the last one counts
+        if len(records):
+            newest_ms = max(newest_ms, int(records.store_times_ms.max()))
+    is_end = stop is StopReason.FILLER and log_offset == segment.end_offset
+    if at != log_offset and not is_end:
         raise OffsetError(log_offset, log.min_offset, at, "log offset of a record's beginning")
+    return newest_ms
 
 
-def cut_log(files: Files, root: Path, geometry: Geometry, log_offset: int, end_offset: int) -> Path:
-    """Cut the log at the beginning of a record, after its bytes from there on were saved; returns where."""
+def cut_log(
+    files: Files, root: Path, geometry: Geometry, log_offset: int, end_offset: int, newest_ms: int
+) -> Path:
+    """Cut the log at the beginning of a record, after its bytes from there on were saved; returns where.
+
+    `newest_ms` is the store time of a record before `log_offset`, 0 for none.
+    """
     log = SegmentedLog(files, root / "commitlog", geometry.segment_bytes, mapped=False)
     log.load(repair=False)
     side = SideFolder(files, root)
     try:
         saved = _save(files, side, log, log_offset, end_offset)
+        # RocketMQ begins its recovery by these times.
+        Checkpoint(files, root).write(Times(newest_ms, newest_ms, newest_ms))
         lower_progress(files, root, log_offset)
         log.truncate(log_offset, side.saved)
     finally:

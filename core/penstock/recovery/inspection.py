@@ -199,7 +199,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         )  # fmt: skip
     durable, start = found.state.flushed_offset, 0
     if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
-        start = _find_scan_start(log, found.state, names)
+        start = _find_scan_start(log, found.state, names, is_follower=found.is_follower)
     else:
         found.is_ours, durable = False, 0
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
@@ -216,10 +216,14 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
     # A master's batch is whole before any of it is durable; a follower syncs what it has.
-    return without_part_of_batch(log, end, start, least_ms, 0 if found.is_follower else durable)
+    if found.is_follower:
+        least_ms = durable = 0
+    return without_part_of_batch(log, end, start, least_ms, durable)
 
 
-def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) -> int:
+def _find_scan_start(
+    log: SegmentedLog, state: State, names: Collection[str], *, is_follower: bool
+) -> int:
     """Return the log offset from which records will be dispatched again: they must be scanned first."""
     reached = [offset for name, offset in state.dispatched.items() if name in names]
     least = max(min([state.flushed_offset, *reached]), log.min_offset)
@@ -228,8 +232,11 @@ def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) ->
     begins = segment is not None and (
         least == segment.base_offset or Resync(log, segment).is_record_at(least)
     )
-    # The progress that a plugin reported may be any number.
-    return least if begins else state.flushed_offset
+    if begins:
+        return least
+    # The progress that a plugin reported may be any number. In a follower's log a part of a batch, of which the queues have
+    # no entry, may begin there and be durable.
+    return segment.base_offset if is_follower and segment is not None else state.flushed_offset
 
 
 def _skip_filler(log: SegmentedLog, log_offset: int) -> int:

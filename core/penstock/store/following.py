@@ -14,9 +14,9 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 
@@ -41,7 +41,7 @@ from penstock.format.names import check_topic
 from penstock.log.copied_bytes import CopiedBytes, Piece
 from penstock.log.held_batches import HeldBatches
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.cutting import begin_log, check_begins, cut_log
+from penstock.recovery.cutting import begin_log, cut_log, lower_progress, newest_before
 from penstock.recovery.inspection import OpenState
 from penstock.recovery.log_end import RecoveryReport
 from penstock.recovery.restore import sync_names_up
@@ -128,7 +128,10 @@ class FollowingOpener(Opener):
                 f"changed. Tell it which history to follow, or follow into an empty folder"
             )
 
-    def _take_role(self) -> None:
+    def _take_role(self, found: OpenState) -> None:
+        if found.end.offset < found.state.flushed_offset:
+            # A part of a batch will be cut off, which is durable: a crash in between must not look like a loss.
+            lower_progress(self.files, self.root, found.end.offset)
         replica = self._given or self._file.read()
         if replica is None:
             replica = Replica(history=secrets.token_hex(16), role=FOLLOWER)
@@ -462,10 +465,10 @@ class FollowedStore:
         if not low <= log_offset < end:
             raise OffsetError(log_offset, low, end)
         self._engine.show_written()
-        check_begins(self._log.log, log_offset)
+        newest_ms = newest_before(self._log.log, log_offset)
         self._leave_engine()
         with self._reopened():
-            saved = cut_log(self.files, self.root, self.geometry, log_offset, end)
+            saved = cut_log(self.files, self.root, self.geometry, log_offset, end, newest_ms)
         logger.warning("%s: cut at log offset %d; the bytes up to %d are in %s", self.root, log_offset, end, saved)  # fmt: skip
         return saved
 
@@ -480,7 +483,7 @@ class FollowedStore:
             engine.abandon()
 
     @contextlib.contextmanager
-    def _reopened(self) -> "Any":
+    def _reopened(self) -> Iterator[None]:
         """Recover the store after a change of its files; closed if that fails."""
         try:
             yield
@@ -511,7 +514,7 @@ class FollowedStore:
         if not self._is_closed:
             self._end(lambda: None)
 
-    def _end(self, last: "Any") -> None:
+    def _end(self, last: Callable[[], None]) -> None:
         try:
             if self._held.begin is not None and self.failure is None:
                 # A clean close may not leave a part of a batch: recovery cuts it off.
@@ -523,7 +526,7 @@ class FollowedStore:
             self._is_closed = True
             self._lock.release()
 
-    def __enter__(self) -> "FollowedStore":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -408,7 +408,7 @@ class Opener(Choices):
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).settle()
         found = self._inspect(log, geometry, is_new=is_new)
-        self._take_role()
+        self._take_role(found)
         claim(self.files, found, geometry, self.profile)
         self._note_range(found, log)
         if not is_new:
@@ -420,16 +420,14 @@ class Opener(Choices):
         context = self.context(geometry, log, read_only=False)
         return self._build(lock, log, context, end, found), context, found, end
 
-    def _start(
-        self, engine: Engine, found: OpenState, end: LogEnd, began: int
-    ) -> RecoveryReport:
+    def _start(self, engine: Engine, found: OpenState, end: LogEnd, began: int) -> RecoveryReport:
         """Load and start a built engine; returns the report of the recovery."""
         report = self._load_and_replay(engine, engine.log.log, found, end, began)
         self._engine = engine
         engine.start(self._spawn, is_threaded=self.spawn is None)
         return report
 
-    def _take_role(self) -> None:
+    def _take_role(self, found: OpenState) -> None:
         """Called when the store can be opened, before its first change; a store that is written needs no role."""
 
     def _note_range(self, found: OpenState, log: SegmentedLog) -> None:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 def penstock_register_replicator() -> "list[type[Replicator]]":
     """Return the built-in replicators."""
     from penstock_replicate.master.ha import HaReplicator  # noqa: PLC0415 - see the module
+    from penstock_replicate.ship.ship_replicator import ShipReplicator  # noqa: PLC0415 - see the module  # fmt: skip
 
-    return [HaReplicator]
+    return [HaReplicator, ShipReplicator]
 
 
 @hookimpl
 def penstock_register_commands() -> Iterable[object]:
     """Return the commands that this package adds to `penstock`."""
-    from penstock_replicate.commands import replica  # noqa: PLC0415 - click is an extra, and slow to import
+    from penstock_replicate.commands import replica, restore  # noqa: PLC0415 - click is an extra, and slow to import  # fmt: skip
 
-    return [replica.command]
+    return [replica.command, restore.command]

@@ -4,89 +4,14 @@ import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
+from tests.timer_shop import DAY, NOW, WORKER, TimerShop
 
-from penstock import Message, MessageError, Receipt, Store
-from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
-from penstock.testing.kit import copy_store
-from penstock_messaging.extension import MessagingExtension
+from penstock import Message, MessageError
+from penstock.testing import ManualWorkers, open_store
 from penstock_messaging.properties_text import TIMER_TOPIC
-from penstock_messaging.timers import timer_delivery, timer_queue
-from penstock_messaging.timers.timer_delivery import TimerDelivery
-
-WORKER = "penstock-timers"
-DAY = 86_400_000
-# The second in which the tests begin.
-NOW = 1_700_000_000_000
-
-
-@attrs.define
-class TimerShop:
-    """A store with timer messages that a test opens, closes, and runs the delivery of."""
-
-    root: Path
-    files: FaultyFiles = attrs.Factory(FaultyFiles)
-    clock: ManualClock = attrs.Factory(ManualClock)
-    workers: ManualWorkers = attrs.Factory(ManualWorkers)
-    settings: dict[str, Any] = attrs.Factory(dict)
-    opened: Store | None = None
-
-    def open(self, **more: Any) -> Store:
-        self.workers = ManualWorkers()
-        self.opened = open_store(
-            self.root, files=self.files, clock=self.clock, spawn=self.workers,
-            **{**self.settings, **more},
-        )  # fmt: skip
-        return self.opened
-
-    @property
-    def store(self) -> Store:
-        return self.opened or self.open()
-
-    def close(self) -> None:
-        opened, self.opened = self.opened, None
-        if opened is not None:
-            opened.close()
-
-    def kill(self) -> None:
-        """Kill the writer: go on with a copy of its files, which holds all that was passed to the system."""
-        copy = copy_store(self.root, self.root.with_name(self.root.name + "-killed"))
-        self.close()
-        self.root = copy
-
-    def put(self, body: bytes, delay_ms: int, topic: str = "orders", **more: Any) -> Receipt:
-        return self.store.put(topic, body, delay_ms=delay_ms, **more)
-
-    def put_raw(self, body: bytes, text: bytes) -> Receipt:
-        """Put what another program has written to the timer topic."""
-        return self.store.put_copies([(Message(TIMER_TOPIC, body), text)])[0]
-
-    def run(self, *, after_ms: int = 0) -> float | None:
-        """Advance the clock, run rounds until nothing is left to do, and return the pause in seconds."""
-        self.clock.now_ms += after_ms
-        while True:
-            pause = self.workers.run(WORKER)
-            if pause != 0:
-                return pause
-
-    def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
-        return [message.body for message in self.store.scan(topic, queue)]
-
-    @property
-    def has_thread(self) -> bool:
-        return WORKER in self.workers.by_name
-
-    @property
-    def timers(self) -> TimerDelivery:
-        extension = self.store.extension("messaging")
-        assert isinstance(extension, MessagingExtension)
-        return extension.timers
-
-    def stats(self) -> dict[str, Any]:
-        return self.timers.stats()
+from penstock_messaging.timers import timer_delivery
 
 
 @pytest.fixture
@@ -353,108 +278,6 @@ def test_many_messages_of_one_moment_are_delivered_in_batches(
     assert shop.bodies() == [b"%02d" % n for n in range(40)]
 
 
-# --- cancelled
-
-
-@pytest.mark.parametrize("after_ms", [0, 4999, 5700])
-def test_a_cancelled_message_is_not_delivered(shop: TimerShop, after_ms: int) -> None:
-    """Before it is taken in, while it waits, and while its second is being delivered."""
-    first, other = shop.put(b"x", 5900), shop.put(b"y", 5900)
-    if after_ms:
-        shop.run(after_ms=after_ms)
-    assert shop.store.cancel_delayed(first)
-    assert not shop.store.cancel_delayed(first.message_id)
-    assert [each.message_id for each in shop.store.delayed()] == [other.message_id]
-    shop.run(after_ms=10_000)
-    assert shop.bodies() == [b"y"]
-    assert shop.stats()["cancelled"] == 1
-
-
-@pytest.mark.parametrize("ends", ["close", "kill"])
-@pytest.mark.parametrize("is_saved", [True, False])
-def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_saved: bool) -> None:
-    receipt = shop.put(b"x", 5900)
-    shop.put(b"y", 5900)
-    if is_saved:
-        shop.run(after_ms=1000)
-        shop.run(after_ms=1000)
-    assert shop.store.cancel_delayed(receipt)
-    getattr(shop, ends)()
-    shop.open()
-    assert len(shop.store.delayed()) == 1
-    assert not shop.store.cancel_delayed(receipt)
-    shop.run(after_ms=10_000)
-    assert shop.bodies() == [b"y"]
-
-
-@pytest.mark.parametrize("is_saved", [True, False])
-def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_saved: bool
-) -> None:
-    """The message that cancels was looked for only among those of seconds that had been opened, and in a later batch."""
-    monkeypatch.setattr(timer_queue, "COUNT_MAX", 2)
-    receipts = [shop.put(b"%d" % number, 3000 + number) for number in range(8)]
-    if is_saved:
-        shop.run()
-        shop.run(after_ms=1000)
-    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[1:])
-    shop.kill()
-    shop.clock.now_ms += 60_000
-    shop.open()
-    shop.run()
-    assert shop.bodies() == [b"0"]
-
-
-def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:
-    receipt = shop.put(b"x", 3 * DAY)
-    shop.put(b"y", 3 * DAY)
-    shop.run()
-    shop.run(after_ms=2 * DAY + 1000)
-    shop.run()
-    assert shop.store.max_offset(TIMER_TOPIC) == 4
-    assert shop.store.cancel_delayed(receipt)
-    for _ in range(3):
-        shop.run(after_ms=DAY)
-    assert shop.bodies() == [b"y"]
-
-
-def test_another_program_cancels_by_a_key(shop: TimerShop) -> None:
-    shop.put(b"x", 5500, properties={"UNIQ_KEY": "K"})
-    shop.put(b"y", 5500, properties={"UNIQ_KEY": "K"}, topic="other")
-    text = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01orders\x02TIMER_DEL_UNIQKEY\x01orders+K\x02" % (NOW + 5000)  # fmt: skip
-    shop.put_raw(b"0", text)
-    shop.run(after_ms=9000)
-    assert (shop.bodies(), shop.bodies("other")) == ([], [b"y"])
-    assert shop.stats()["cancelled"] == 1
-
-
-def test_what_does_not_wait_cannot_be_cancelled(shop: TimerShop) -> None:
-    plain = shop.store.put("orders", b"x")
-    delivered = shop.put(b"y", 10)
-    shop.run(after_ms=10)
-    for each in (plain, delivered):
-        assert shop.store.cancel_delayed(each) is False
-    text = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02" % (NOW + 5000)
-    with pytest.raises(MessageError, match="no UNIQ_KEY"):
-        shop.store.cancel_delayed(shop.put_raw(b"theirs", text))
-
-
-def test_a_message_is_cancelled_durably_or_waits_on(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receipt = shop.put(b"x", 5000)
-
-    def full(_copies: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "put_copies", full)
-        with pytest.raises(OSError, match="no space"):
-            shop.store.cancel_delayed(receipt)
-    shop.run(after_ms=5000)
-    assert shop.bodies() == [b"x"]
-
-
 # --- refused
 
 
@@ -507,26 +330,6 @@ def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
     assert shop.bodies() == [b"now", b"later"]
 
 
-def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_together(
-    shop: TimerShop,
-) -> None:
-    """It was put to the timer topic again after what cancels it had been handled, and delivered."""
-    receipt = shop.put(b"x", 3 * DAY)
-    shop.put(b"y", 3 * DAY)
-    shop.run()
-    shop.run(after_ms=1500)
-    shop.close()
-    shop.clock.now_ms += 3 * DAY // 2
-    assert shop.open().cancel_delayed(receipt)
-    shop.close()
-    shop.clock.now_ms += 3 * DAY
-    shop.open()
-    assert len(shop.store.delayed()) == 1
-    for _ in range(3):
-        shop.run(after_ms=1000)
-    assert shop.bodies() == [b"y"]
-
-
 def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerShop) -> None:
     """It was put to the timer topic again every 10 ms; a broker with another `timerPrecisionMs` writes such times."""
     shop.put(b"", 1)
@@ -538,50 +341,6 @@ def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerSh
     shop.run(after_ms=500)
     assert shop.bodies() == [b"", b"theirs"]
     assert shop.store.max_offset(TIMER_TOPIC) == 2
-
-
-def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened_yet(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timer_delivery, "_DUE_MAX", 3)
-    monkeypatch.setattr(timer_delivery, "_COUNT_MAX", 2)
-    receipts = [shop.put(b"%d" % number, 500 * number + 1) for number in range(12)]
-    shop.run(after_ms=1)
-    shop.run(after_ms=1000)
-    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[4:])
-    shop.kill()
-    shop.clock.now_ms += 60_000
-    shop.open()
-    for _ in range(9):
-        shop.run(after_ms=1000)
-    assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
-
-
-def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
-    shop: TimerShop,
-) -> None:
-    """The files cannot name a second that they say is over; such a message was taken for one of the second after it.
-
-    So it came late, and what cancelled it in its own second did not find it. The same happened without a clock that went back to
-    a message that was put while the files were written.
-    """
-    shop.put(b"first", 10_000)
-    shop.run(after_ms=10_000)
-    shop.run(after_ms=1000)
-    shop.clock.now_ms -= 5000
-    receipt = shop.put(b"x", 1500)
-    shop.put(b"y", 1500)
-    shop.run()
-    shop.run(after_ms=1000)
-    assert shop.store.cancel_delayed(receipt)
-    shop.kill()
-    shop.open()
-    shop.run(after_ms=499)
-    assert shop.bodies() == [b"first"]
-    shop.run(after_ms=1)
-    assert shop.bodies() == [b"first", b"y"]
-    shop.run(after_ms=10_000)
-    assert shop.bodies() == [b"first", b"y"]
 
 
 def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:

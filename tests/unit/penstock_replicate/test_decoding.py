@@ -15,7 +15,9 @@ def test_frames_come_whole_from_pieces_of_any_size(step: int) -> None:
     stream = b"".join(map(encode, sent))
     decoder = FrameDecoder(ALL)
     found = [
-        frame for at in range(0, len(stream), step) for frame in decoder.frames(stream[at : at + step])
+        frame
+        for at in range(0, len(stream), step)
+        for frame in decoder.frames(stream[at : at + step])
     ]
     assert found == sent
 

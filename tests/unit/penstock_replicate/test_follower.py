@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.scripted_masters import SEGMENT_BYTES, bodies, filled, log_of, put_some, serving
+from tests.scripted_masters import (
+    SEGMENT_BYTES,
+    bodies,
+    filled,
+    log_of,
+    put_some,
+    serving,
+    settings,
+)
 
 import penstock
 from penstock.durability.replica_file import ReplicaFile
@@ -143,7 +151,7 @@ def test_the_last_file_alone_is_copied_on_request(tmp_path: Path) -> None:
 
 def test_segments_of_another_size_are_refused_with_both_numbers(tmp_path: Path) -> None:
     filled(tmp_path / "m", 10)
-    with penstock.open(tmp_path / "c", **{"geometry.segment_bytes": 2 * SEGMENT_BYTES}) as store:
+    with penstock.open(tmp_path / "c", **settings(2 * SEGMENT_BYTES)) as store:
         put_some(store, 10)
     with serving(tmp_path / "m") as (_, address):
         follower = follow(tmp_path / "c", address)

@@ -41,7 +41,9 @@ SAMPLES: list[Frame] = [
     Ack(9, 8),
     Side("config/topics.json", b"{}", True),
     Removed(7, "orders"),
-    CoverageNote(written=((0, 8, "crc32"), (8, None, "crc32+record")), perhaps=((0, 9),), gaps=((0, 9),)),
+    CoverageNote(
+        written=((0, 8, "crc32"), (8, None, "crc32+record")), perhaps=((0, 9),), gaps=((0, 9),)
+    ),
     DigestQuestion(((0, 9), (9, 10))),
     DigestAnswer((RangeDigest(0, 9, None), RangeDigest(0, 9, "ff" * 32))),
     Heartbeat(1, 2),

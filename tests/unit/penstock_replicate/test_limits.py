@@ -20,9 +20,14 @@ def test_numbers_flags_and_texts_are_of_their_type() -> None:
             limits.hex_of(wrong, "h", 2)
 
 
+WRONG_FACTS: list[object] = [
+    {"a": []}, {"a": 1.5}, {"a": True}, {"a" * 300: 1}, {"a": "b" * 3000}, {str(n): n for n in range(40)}, [],
+]  # fmt: skip
+
+
 def test_facts_are_few_and_small() -> None:
     assert limits.facts_of({"a": 1, "b": "c", "d": None}, "f")
-    for wrong in ({"a": []}, {"a": 1.5}, {"a": True}, {"a" * 300: 1}, {"a": "b" * 3000}, {str(n): n for n in range(40)}, []):
+    for wrong in WRONG_FACTS:
         with pytest.raises(WireViolation):
             limits.facts_of(wrong, "f")
 

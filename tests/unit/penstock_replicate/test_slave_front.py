@@ -90,4 +90,6 @@ def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
 def test_addresses_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, object]) -> None:
     given = {f"replicate.ha.{name}": value for name, value in settings.items()}
     with pytest.raises(ConfigError, match=r"replicate\.ha"):
-        open_store(tmp_path / "store", strategies=[HaReplicator], **{"replicate.use": "ha", **given})
+        open_store(
+            tmp_path / "store", strategies=[HaReplicator], **{"replicate.use": "ha", **given}
+        )

@@ -30,6 +30,7 @@ from penstock.escape import get_logger
 from penstock.format.java_hash import java_hash
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import REAL_QUEUE, REAL_TOPIC, TIMER_TOPIC
+from penstock_messaging.timers.cancellations import Cancellations
 from penstock_messaging.timers.due_timers import (
     DueTimer,
     DueTimers,
@@ -38,16 +39,15 @@ from penstock_messaging.timers.due_timers import (
     key_hash,
 )
 from penstock_messaging.timers.rolled_timers import RolledTimers
-from penstock_messaging.timers.timer_message import (
-    SECOND_MS,
-    Timer,
-    cancelling,
-    copied,
-    timer_of,
+from penstock_messaging.timers.timer_message import SECOND_MS, Timer, cancelling, copied, timer_of
+from penstock_messaging.timers.timer_queue import (
+    TimerQueue,
+    entry_of,
+    waiting_message,
+    waiting_timer,
 )
-from penstock_messaging.timers.timer_queue import TimerQueue, entry_of, may_roll
 from penstock_messaging.timers.timer_state import TimerFiles, TimerUnit
-from penstock_messaging.timers.waiting_timers import CANCELS, ROLLS, WaitingTimer, WaitingTimers
+from penstock_messaging.timers.waiting_timers import CANCELS, WaitingTimer, WaitingTimers
 
 logger = get_logger(__name__)
 
@@ -106,17 +106,21 @@ class TimerDelivery:
         self._queue = TimerQueue()
         self._waiting = WaitingTimers()
         self._due = DueTimers()
+        self._cancels = Cancellations(self._waiting, self._due)
         # The units that the files do not have yet, six numbers each; the log offset of the last one, also if it was passed to the
-        # files; and what of all that waited was handled since they were written.
+        # files; what of all that waited was handled since they were written; and the messages that were cancelled since then, with
+        # what cancelled them.
         self._unsaved = array("q")
         self._unsaved_last = -1
         self._gone: set[int] = set()
+        self._called_off: set[int] = set()
         # Messages of those that are due, by log offset, and the memory that they take.
         self._held: dict[int, StoredMessage] = {}
         self._held_bytes = 0
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
-        # Whether all was taken in once: after the opening, what cancels a message comes before the message is delivered.
+        # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels a message is
+        # taken in before the message is delivered.
         self._is_caught_up = False
         # The last second of which something may be delivered.
         self.read_ms = self._opened_ms = 0
@@ -149,7 +153,7 @@ class TimerDelivery:
 
     def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
         """Return an entry of the first second that the files could name, in its own second if that is earlier; see `_save`."""
-        timer = self._timer(store, entry)
+        timer = waiting_timer(store, entry)
         if timer is None or timer.second_ms >= entry.slot_ms:
             return entry
         return entry._replace(slot_ms=timer.second_ms)
@@ -336,6 +340,7 @@ class TimerDelivery:
                 self._unsaved.extend(_unit(entry, timer))
                 self._unsaved_last = entry.log_offset
             if entry.log_offset in self._spent:
+                self._called_off.add(entry.log_offset)
                 self._spent.discard(entry.log_offset)
             elif entry.slot_ms > self._opened_ms or self._context.read_only:
                 # Also if its second has come: what waits in that second may be what it cancels.
@@ -360,7 +365,7 @@ class TimerDelivery:
         second = SecondColumns(first_ms)
         for entry in self._waiting.first():
             try:
-                message = self._message(store, entry)
+                message = waiting_message(store, entry)
                 timer = timer_of(message)
             except (MessageError, OffsetError, CorruptionError) as error:
                 refused.append(_refusal(entry, error))
@@ -377,13 +382,6 @@ class TimerDelivery:
         self._skip(refused)
         return True
 
-    def _message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
-        """Return the message of an entry, which may come from a file; raises `MessageError` if it is not one that waits."""
-        message = store.at(entry.log_offset)
-        if message.topic != TIMER_TOPIC or message.queue != 0:
-            raise MessageError(f"it is in {message.topic}/{message.queue}, not in {TIMER_TOPIC}")
-        return message
-
     def _hold(self, message: StoredMessage) -> None:
         """Keep a message until it is delivered, if there is room."""
         size = message.size + _OBJECT_BYTES
@@ -393,10 +391,10 @@ class TimerDelivery:
             self._held_bytes += size
 
     def _held_message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
-        """Do as `_message`, of a message that may be kept, and keep it no longer."""
+        """Do as `waiting_message`, of a message that may be kept, and keep it no longer."""
         message = self._held.pop(entry.log_offset, None)
         if message is None:
-            return self._message(store, entry)
+            return waiting_message(store, entry)
         self._held_bytes -= message.size + _OBJECT_BYTES
         return message
 
@@ -406,9 +404,8 @@ class TimerDelivery:
         """Put the copies of messages that are due, at most a batch."""
         second_ms = self._waiting.first_ms()
         # What cancels a message may wait in a second that has come and is not opened yet.
-        taken = self._due.take(
-            now if second_ms is None else min(now, second_ms), _COUNT_MAX, _BYTES_MAX
-        )
+        until_ms = now if second_ms is None else min(now, second_ms)
+        taken = self._due.take(until_ms, _COUNT_MAX, _BYTES_MAX)
         if not taken:
             return
         refused: list[str] = []
@@ -416,9 +413,9 @@ class TimerDelivery:
         place = self._places()
         try:
             if any(each.entry.kind & CANCELS for each in taken):
-                self._cancel_due(store, taken)
+                self._cancel_due(store, taken, until_ms)
             for each in taken:
-                if each.entry.log_offset in self._gone:
+                if each.entry.log_offset in self._called_off:
                     continue
                 try:
                     message = self._held_message(store, each.entry)
@@ -431,7 +428,8 @@ class TimerDelivery:
                     refused.append(_refusal(each.entry, error))
             refused += self._put(store, copies)
         except BaseException:
-            left = [each for each in taken if each.entry.log_offset not in self._gone]
+            handled = self._gone | self._called_off
+            left = [each for each in taken if each.entry.log_offset not in handled]
             self._due.give_back(left)
             raise
         finally:
@@ -457,38 +455,12 @@ class TimerDelivery:
 
         return place
 
-    def _cancel_due(self, store: OpenStore, taken: Sequence[DueTimer]) -> None:
+    def _cancel_due(self, store: OpenStore, taken: Sequence[DueTimer], until_ms: int) -> None:
         """Cancel what messages that are due cancel, of these and of those that are due later."""
-        timers = [(each, self._timer(store, each.entry)) for each in taken]
-        cancels = {
-            (timer.second_ms, timer.cancels): each.entry.log_offset
-            for each, timer in timers
-            if timer is not None and timer.cancels and timer.second_ms <= each.due_ms
-        }
-        later = self._due.with_keys([hash(key) for key in cancels])
-        gone = [
-            each.entry.log_offset
-            for each, timer in [
-                *timers,
-                *((each, self._timer(store, each.entry)) for each in later),
-            ]
-            if timer is not None and not timer.cancels and (timer.second_ms, timer.key) in cancels
-        ]
-        self._due.remove(gone)
-        self._cancelled += len(gone)
-        self._gone.update(gone)
-        self._gone.update(
-            each.entry.log_offset
-            for each, timer in timers
-            if timer is not None and (timer.second_ms, timer.cancels) in cancels
-        )
-
-    def _timer(self, store: OpenStore, entry: WaitingTimer) -> Timer | None:
-        """Return what the message of an entry requests; None if it is gone or corrupt."""
-        try:
-            return timer_of(self._message(store, entry))
-        except (MessageError, OffsetError, CorruptionError):
-            return None
+        cancelled, done = self._cancels.among(store, taken, until_ms)
+        self._due.remove(cancelled)
+        self._cancelled += len(cancelled)
+        self._called_off.update(cancelled, done)
 
     def _put(self, store: OpenStore, copies: Sequence[tuple[WaitingTimer, Copy]]) -> list[str]:
         """Put copies, together if possible; returns a sentence for each that cannot be stored."""
@@ -501,7 +473,11 @@ class TimerDelivery:
             # If a later put fails, those before it are not repeated.
             return [why for one in copies for why in self._put(store, [one])]
         self._gone.update(entry.log_offset for entry, _ in copies)
-        self._delivered += sum(copy[0].topic != TIMER_TOPIC for _, copy in copies)
+        count = sum(copy[0].topic != TIMER_TOPIC for _, copy in copies)
+        self._delivered += count
+        if count < len(copies):
+            # What was put to the timer topic again may cancel a message that is delivered next.
+            self._is_caught_up = False
         return []
 
     def _skip(self, reasons: Sequence[str]) -> None:
@@ -524,8 +500,8 @@ class TimerDelivery:
                 raise StoreClosedError
             timer = timer_of(message)
             self._take_in_all(store)
-            found = self._find(store, message, timer)
-            if found is None or self._is_cancelled(store, message, timer):
+            found = self._cancels.copies_of(store, message, timer, self._clock.time_ms())
+            if not found or self._cancels.is_cancelled(store, message, timer):
                 return False
             if not timer.key:
                 raise MessageError(
@@ -534,12 +510,10 @@ class TimerDelivery:
             receipt = store.put_copies([cancelling(timer)])[0]
             # In this order: after a failure to put, the message still waits.
             self._spent.add(receipt.log_offset)
-            if found.log_offset in self._unsaved[1 :: len(TimerUnit._fields)]:
-                # The files will not have the message, so they need nothing that cancels it.
-                self._gone.add(receipt.log_offset)
-            if not self._waiting.remove(found):
-                self._due.remove([found.log_offset])
-            self._gone.add(found.log_offset)
+            for entry in found:
+                if not self._waiting.remove(entry):
+                    self._due.remove([entry.log_offset])
+                self._called_off.add(entry.log_offset)
             self._cancelled += 1
             self._note_change()
             store.flush()
@@ -550,48 +524,6 @@ class TimerDelivery:
         if worker is not None:
             worker.wake()
         return True
-
-    def _find(self, store: OpenStore, message: StoredMessage, timer: Timer) -> WaitingTimer | None:
-        """Return the entry of a message, or of the copy of it that waits in its place."""
-        log_offset = message.log_offset
-        near = {entry_of(message, timer, message.store_time_ms).slot_ms, timer.second_ms}
-        late = self._due.with_offset(log_offset)
-        found = None if late is None else late.entry
-        for slot_ms in near:
-            found = found or self._waiting.with_offset(log_offset, slot_ms)
-        if found is None:
-            # It was rolled, or is looked at in another second than expected.
-            found = self._waiting.with_offset(log_offset)
-        if timer.cancels:
-            return None
-        if found is not None or not timer.key or not may_roll(timer, message.store_time_ms):
-            return found
-        others: list[WaitingTimer] = [*self._waiting, *(each.entry for each in self._due)]
-        for entry in others:
-            if (entry.kind & ROLLS or entry.slot_ms in near) and self._has_key(store, entry, timer):
-                return entry
-        return None
-
-    def _is_cancelled(self, store: OpenStore, message: StoredMessage, timer: Timer) -> bool:
-        """Return whether a message that waits will be cancelled, by an entry that an earlier opening has left."""
-        others = [each for each in self._waiting.of_second(timer.second_ms) if each.kind & CANCELS]
-        if may_roll(timer, message.store_time_ms):
-            both = ROLLS | CANCELS
-            others += [entry for entry in self._waiting if entry.kind & both == both]
-        for entry in others:
-            found = self._timer(store, entry)
-            if found is not None and (found.cancels, found.second_ms) == (
-                timer.key,
-                timer.second_ms,
-            ):
-                return True
-        return False
-
-    def _has_key(self, store: OpenStore, entry: WaitingTimer, timer: Timer) -> bool:
-        found = self._timer(store, entry)
-        return found is not None and (found.key, found.second_ms, found.cancels) == (
-            timer.key, timer.second_ms, b"",
-        )  # fmt: skip
 
     # --- saving
 
@@ -624,12 +556,7 @@ class TimerDelivery:
         width = len(TimerUnit._fields)
         for at in range(0, len(self._unsaved), width):
             unit = TimerUnit(*self._unsaved[at : at + width])
-            # What is delivered is not looked at again; what waits is, also if the clock has gone back to before it.
-            is_gone = unit.log_offset in self._gone
-            slot_ms = (
-                min(unit.slot_ms, read_ms - SECOND_MS) if is_gone else max(unit.slot_ms, read_ms)
-            )
-            self._files.add(unit._replace(slot_ms=slot_ms))
+            self._files.add(unit._replace(slot_ms=self._saved_slot_ms(unit, read_ms)))
         self._unsaved = array("q")
         if is_partial:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
@@ -641,13 +568,26 @@ class TimerDelivery:
         self._changed_second = now_ms // SECOND_MS
         self._changed_ms = self._clock.monotonic_ms() if is_open else _NEVER
         self._gone.clear()
+        self._called_off.clear()
+
+    def _saved_slot_ms(self, unit: TimerUnit, read_ms: int) -> int:
+        """Return the second in which the files name a record from now on.
+
+        What is delivered is not looked at again; what waits is, also if the clock has gone back to before it. What cancels a message
+        is looked at again as long as the message is: an earlier save may have named that, or the one of which it is a copy.
+        """
+        is_over = unit.log_offset in self._gone
+        if unit.log_offset in self._called_off:
+            # While the files go on from the same second, they may name in it a message of a second before it.
+            is_over = unit.slot_ms < read_ms and self.read_ms < read_ms
+        return min(unit.slot_ms, read_ms - SECOND_MS) if is_over else max(unit.slot_ms, read_ms)
 
     def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:
         """Return what is left of a second that may be delivered in part."""
         left = []
         entries = [each.entry for each in sorted(self._due.of_second(slot_ms))]
         for entry in [*entries, *self._waiting.of_second(slot_ms)]:
-            timer = self._timer(store, entry)
+            timer = waiting_timer(store, entry)
             if timer is not None:
                 left.append(_unit(entry, timer))
         return left

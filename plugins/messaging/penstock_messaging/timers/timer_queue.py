@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock import StoredMessage
 from penstock.contracts import OpenStore
-from penstock.errors import MessageError
+from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_message import SECOND_MS, Timer, timer_of
 from penstock_messaging.timers.waiting_timers import CANCELS, ROLLS, WAITS, WaitingTimer
@@ -72,6 +72,27 @@ class TimerQueue:
             self.offset = message.queue_offset + 1
         self.offset = max(found.next_offset, inside)
         return inside < self.offset < high
+
+
+def waiting_message(store: OpenStore, entry: WaitingTimer) -> StoredMessage:
+    """Return the message of an entry, which may come from a file.
+
+    Raises:
+        MessageError: it is not one that waits.
+        OffsetError, CorruptionError: it is gone or corrupt.
+    """
+    message = store.at(entry.log_offset)
+    if message.topic != TIMER_TOPIC or message.queue != 0:
+        raise MessageError(f"it is in {message.topic}/{message.queue}, not in {TIMER_TOPIC}")
+    return message
+
+
+def waiting_timer(store: OpenStore, entry: WaitingTimer) -> Timer | None:
+    """Return what the message of an entry requests; None if it is gone or corrupt."""
+    try:
+        return timer_of(waiting_message(store, entry))
+    except (MessageError, OffsetError, CorruptionError):
+        return None
 
 
 def may_roll(timer: Timer, since_ms: int) -> bool:

@@ -12,6 +12,8 @@ from typing import Self
 
 BUFFERED_BYTES = 4 << 20
 UNSENT_BYTES = 64 << 10
+# Asyncio's own reads are of 256 KiB: four wake-ups for each chunk of a master.
+READ_BYTES = 1 << 20
 CONNECT_S = 5.0
 
 
@@ -19,10 +21,11 @@ class ConnectionLostError(Exception):
     """The connection has ended, or the peer is silent; the text says which. It never leaves this package."""
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.BufferedProtocol):
     """A connection to a master. Used by the event loop's thread only."""
 
     def __init__(self) -> None:
+        self._read_into = memoryview(bytearray(READ_BYTES))
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._transport: asyncio.Transport | None = None
@@ -53,10 +56,14 @@ class Channel(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory that is read into."""
+        return self._read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Keep bytes until they are taken."""
-        self._chunks.append(data)
-        self._size += len(data)
+        self._chunks.append(bytes(self._read_into[:nbytes]))
+        self._size += nbytes
         if self._size > BUFFERED_BYTES and self._transport is not None:
             self._transport.pause_reading()
         self._wake()

@@ -13,7 +13,7 @@ from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_replicate.following import refusals
 from penstock_replicate.following.agreement import OwnSide, disagreement
 from penstock_replicate.following.channel import Channel, ConnectionLostError
-from penstock_replicate.following.landing import Landing
+from penstock_replicate.following.landing import FAR_BEHIND_BYTES, Landing
 from penstock_replicate.following.standing import FollowState, Standing
 from penstock_replicate.following.trouble import BadBytesError
 from penstock_replicate.wire.decoding import FrameDecoder, SideFiles
@@ -41,6 +41,8 @@ from penstock_replicate.wire.proof import is_proof, make_nonce, prove
 
 # A peer that lives needs an acknowledgement as often, or it takes this side for dead.
 ACK_S = 5.0
+# Nobody waits for a copy that lacks much.
+FAR_BEHIND_ACK_S = 0.05
 ANSWER_S = 20.0
 REFUSAL_S = 5.0
 
@@ -56,8 +58,9 @@ class FrameSession:
         self._decoder = FrameDecoder(frozenset({FrameType.HELLO}))
         self._waiting: deque[AnyFrame] = deque()
         self._acked = (-1, -1)
-        self._ack_at = 0.0
+        self._ack_at = self._acked_at = 0.0
         self._sides = SideFiles()
+        self._first_offset = 0
         self._takers: dict[type[AnyFrame], Callable[..., None]] = {}
 
     # --- the beginning
@@ -71,6 +74,8 @@ class FrameSession:
         except (WireViolation, ValueError) as error:
             raise ConnectionLostError(f"the master breaks the protocol: {error}") from error
         assert isinstance(hello, Hello)
+        # No other offset begins an empty log: one that was changed on the way would leave a hole for ever.
+        self._first_offset = hello.min_offset
         self._standing.kind = "penstock"
         self._standing.heard(hello.end_offset)
         return hello
@@ -189,8 +194,10 @@ class FrameSession:
 
     def _acknowledge(self, landing: Landing, now: float) -> None:
         ends = landing.end_offset, landing.flushed_offset
-        if ends == self._acked and now < self._ack_at:
+        pause_s = FAR_BEHIND_ACK_S if self._standing.lag_bytes > FAR_BEHIND_BYTES else 0.0
+        if now < self._ack_at and (ends == self._acked or now < self._acked_at + pause_s):
             return
+        self._acked_at = now
         if self._channel.send_latest(encode(Ack(*ends))):
             self._acked = ends
         self._ack_at = now + ACK_S
@@ -206,7 +213,7 @@ class FrameSession:
         taker(frame)
 
     def _take_data(self, landing: Landing, frame: Data) -> None:
-        if landing.is_empty and frame.log_offset != landing.position:
+        if landing.is_empty and frame.log_offset == self._first_offset:
             landing.begin_at(frame.log_offset)
         if frame.log_offset != landing.position:
             raise ConnectionLostError(

@@ -151,7 +151,8 @@ class LocalStore:
             end_offset=landing.end_offset,
             is_empty=own.is_empty,
             digests=last_digests(own, hello),
-            compress=self._options.compress,
+            # Memory is faster than any compression.
+            compress=self._options.compress and not self._options.master.is_this_machine,
         )
 
     def accepted(self, hello: Hello) -> None:

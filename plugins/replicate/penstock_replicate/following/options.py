@@ -22,6 +22,11 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether what is sent there goes over no network."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     @classmethod
     def parse(cls, text: object, call: str = "follow", argument: str = "master") -> "Address":
         """Return the address in a text such as `10.0.0.2:10912` or `[::1]:10912`."""

@@ -49,7 +49,12 @@ def _by_history(mine: Hello, theirs: Hello) -> Refused | None:
 
 
 def _by_epochs(mine: Hello, theirs: Hello, end_offset: int) -> Refused | None:
-    if theirs.history is None or not theirs.epochs:
+    if (
+        theirs.history is None
+        or not theirs.epochs
+        or theirs.epochs[-1] == (mine.epochs or (None,))[-1]
+    ):
+        # The same epoch: only the ends and the bytes can differ.
         return None
     part_at = parting(mine.epochs, mine.end_offset, theirs.epochs, end_offset)
     newest, newest_there = (mine.epochs[-1][0] if mine.epochs else 0), theirs.epochs[-1][0]

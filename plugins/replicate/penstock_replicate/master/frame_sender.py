@@ -232,15 +232,19 @@ class FrameSender:
             data = self._log.read(self._position, size)
             loop = asyncio.get_running_loop()
             zipped = await loop.run_in_executor(None, self._compression.zipped, data)
+            await self._parts.bandwidth.take(len(data if zipped is None else zipped))
             return await self._send_bytes(data, zipped)
         if size >= _SENDFILE_BYTES_MIN and self._link.can_sendfile:
+            # Before the file is lent, which is only for a while.
+            await self._parts.bandwidth.take(size)
             with self._log.lend_file(self._position) as lent:
                 if lent.descriptor is not None:
                     return await self._send_lent(lent, min(size, lent.size))
+            return await self._send_bytes(self._log.read(self._position, size), None)
+        await self._parts.bandwidth.take(size)
         return await self._send_bytes(self._log.read(self._position, size), None)
 
     async def _send_lent(self, lent: LentFile, size: int) -> int:
-        await self._parts.bandwidth.take(size)
         header = encode_data_header(self._position, size)
         self._position += size
         await self._link.send_file(header, lent, size)
@@ -249,7 +253,6 @@ class FrameSender:
     async def _send_bytes(self, data: bytes, zipped: bytes | None) -> int:
         body = data if zipped is None else zipped
         header = encode_data_header(self._position, len(body), zipped=zipped is not None)
-        await self._parts.bandwidth.take(len(body))
         self._position += len(data)
         await self._link.send(header, body)
         return len(body)

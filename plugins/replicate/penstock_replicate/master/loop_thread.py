@@ -85,7 +85,7 @@ class LoopThread:
         await self.loop.shutdown_default_executor()
 
 
-class Bell:
+class TaskBell:
     """Wakes one task. What is rung while it does not wait ends its next wait at once. Used in the loop's thread only."""
 
     def __init__(self) -> None:

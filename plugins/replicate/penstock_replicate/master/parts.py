@@ -20,7 +20,7 @@ class MasterParts:
         history: of the log.
         epochs: of the log.
         secret: what followers must prove; None if nothing.
-        is_private: RocketMQ slaves are refused, because of a secret or TLS.
+
         time_s: the loop's clock.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock.contracts import LentFile
-from penstock_replicate.master.loop_thread import Bell
+from penstock_replicate.master.loop_thread import TaskBell
 from penstock_replicate.wire.limits import WireViolation
 
 # Beyond it, nothing more is written until the peer has taken some.
@@ -51,7 +51,7 @@ class PeerLink(asyncio.Protocol):
         self._serve, self._silence_s = serve, silence_s
         self._transport: asyncio.Transport | None = None
         self._is_full = False
-        self.bell = Bell()
+        self.bell = TaskBell()
         self.on_data: Callable[[bytes], None] = self._keep
         self.kept = b""
         self.name = "?"

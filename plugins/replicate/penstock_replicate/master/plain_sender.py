@@ -36,6 +36,8 @@ class PlainSender:
         self._log = parts.log
         self._reports = ReportDecoder()
         self._position = 0
+        # Where an empty slave begins.
+        self._empty_until: int | None = None
         # How many bytes of a record that is sent in pieces are left.
         self._rest = 0
 
@@ -43,6 +45,7 @@ class PlainSender:
         """Serve until the connection ends; raises `LinkEndedError`."""
         self._peer.kind = "rocketmq"
         self._position = await self._begin(first_report)
+        self._empty_until = None if first_report else self._position
         # The slave has at least what it said; an empty one begins where it is sent from.
         self._parts.copies.begin(self._peer, self._position)
         self._link.handle_by(self._take_reports)
@@ -83,8 +86,8 @@ class PlainSender:
 
     def _take_reports(self, data: bytes) -> None:
         report = self._reports.last(data)
-        if report is None or (report == 0 and self._peer.received >= self._position):
-            # An empty slave reports 0 until it has got something.
+        if report is None or (report == 0 and self._peer.received == self._empty_until):
+            # An empty slave reports 0 until it has got something, which may be under way.
             return
         if report > self._position:
             raise WireViolation(

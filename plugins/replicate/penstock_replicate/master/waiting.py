@@ -54,11 +54,8 @@ class WaitingPuts:
         self.late = self.not_available = 0
 
     def add(self, end_offset: int, notify: Notify) -> bool:
-        """Add a put; return whether the loop is to call `take_in`. Tells it at once if too few copies are in sync."""
-        if not self._needed:
-            notify(CopyOutcome.RECEIVED)
-            return False
-        if self._is_over() or self._copies.in_sync_count < self._needed:
+        """Add a put; return whether the loop is to call `take_in`. Tells it at once if too few copies are in sync, or none is needed."""
+        if self._is_over() or not self._needed or self._copies.in_sync_count < self._needed:
             self.not_available += 1
             notify(CopyOutcome.NOT_AVAILABLE)
             return False
