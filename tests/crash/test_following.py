@@ -75,7 +75,7 @@ class Story:
     def feed(self, store: FollowedStore, stop: int) -> None:
         while store.next_offset < stop:
             at = store.next_offset
-            size = self.chance.choice((1, 7, 100, 900, 5000, 40_000))
+            size = self.chance.choice((7, 100, 300, 900, 5000))
             self.most = self.log.end
             self.kept = store.feed(at, self.log.raw[at : min(at + size, stop)])
             self.held += store.held_from is not None
@@ -128,7 +128,7 @@ def test_a_crash_before_any_call_leaves_a_whole_prefix_of_the_masters_log(
     story.play()
     states = [(at, survival) for at in range(len(story.moments)) for survival in Survival]
     seen = Counter[str]()
-    for at, survival in cases(states, str(settings)):
+    for at, survival in cases(states, str(settings), always=states[-6 * len(Survival) :]):
         moment = story.moments[at]
         where = (at, moment.call, survival, moment.step)
         disk = SimulatedDisk.after(moment.image, survival, Random(at))
@@ -197,7 +197,7 @@ def test_a_full_disk_stops_a_follower_without_damage(log: MasterLog) -> None:
             assert store.failure is None
             assert store.next_offset == store.end_offset
         disk.plan.heal()
-    assert refused > 3
+    assert refused > 1
     assert store.end_offset == log.end
     store.close()
     with reader(disk=disk) as found:
@@ -216,7 +216,7 @@ def test_a_killed_follower_has_what_it_had_taken(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tests.crash.copier", str(root), str(path), str(seed)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
-            left = chance.randrange(1, 4 + 3000 // kills(200))
+            left = chance.randrange(1, 4 + 600 // kills(200))
             for line in child.stdout:
                 what, _, number = line.partition(" ")
                 if what == "end":

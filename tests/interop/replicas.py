@@ -98,6 +98,5 @@ def start_slave(broker: Broker, root: Path, names: str, **more: object) -> None:
 def open_master(root: Path, **more: Any) -> Store:
     """Open a master of ours with small files and real threads and time."""
     settings = {"replicate.use": "ha", "replicate.ha.listen": "127.0.0.1:0", "retention.use": []}
-    return open_store(
-        root, strategies=[HaReplicator], clock=Clock(), **{**settings, **more}  # type: ignore[arg-type] - the clock of real time
-    )  # fmt: skip
+    clock: Any = Clock()
+    return open_store(root, strategies=[HaReplicator], clock=clock, **{**settings, **more})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.interop.brokers import Broker
 from tests.interop.replicas import (
+    SEGMENT_BYTES,
     log_bytes,
     open_master,
     read_copy,
@@ -120,7 +121,7 @@ def test_a_real_slave_follows_our_master(
         slave.stop()
         start = min(int(path.name) for path in (slave_root / "commitlog").iterdir())
         same_logs(master.root, slave_root, start, end_of(store))
-        assert end_of(store) > start + 5 * 64 * 1024
+        assert end_of(store) > start + 5 * SEGMENT_BYTES
         with read_copy(slave_root, tmp_path / "slave-copy") as copy:
             assert same_answers(store, copy, ["many", "atomic"]) > 200
 

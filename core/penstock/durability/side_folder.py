@@ -5,6 +5,7 @@
     penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/replica    whether the store follows another one (see `replica_file`)
+    penstock/cut        where a follower's log is being cut (see `recovery.cutting`)
     penstock/removed-topics   which topics were removed (see `removed_topics`)
     penstock/holder     who has the store open for writing
     penstock/loads/     how far files were loaded (see `exchange.progress`)

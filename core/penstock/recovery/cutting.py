@@ -1,9 +1,11 @@
 """Changes the ends of a follower's log while it is not being written: cuts it, or lets it begin elsewhere.
 
-Each change can be interrupted: the next recovery finds the log as it was, or as it should be. The caller holds the store's
-lock, and has left the abort marker, so that the next opening recovers.
+Each change can be interrupted: the next recovery finds the log as it was, or as it should be. A cut is noted before it
+begins (`penstock/cut`), and the next opening of the follower completes it. The caller holds the store's lock, and has left the
+abort marker, so that the next opening recovers.
 """
 
+import json
 from pathlib import Path
 
 import attrs
@@ -12,7 +14,7 @@ from penstock.contracts.geometry import Geometry
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import SideFolder
-from penstock.errors import OffsetError
+from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.names import segment_name
 from penstock.log.scan import Checks, StopReason, scan_segment
@@ -20,6 +22,8 @@ from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
 _PIECE_BYTES = 1 << 20
+_NOTE = "cut"
+_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, RecursionError, OSError)
 
 
 def newest_before(log: SegmentedLog, log_offset: int) -> int:
@@ -54,13 +58,41 @@ def cut_log(
     side = SideFolder(files, root)
     try:
         saved = _save(files, side, log, log_offset, end_offset)
-        # RocketMQ begins its recovery by these times.
-        Checkpoint(files, root).write(Times(newest_ms, newest_ms, newest_ms))
-        lower_progress(files, root, log_offset)
+    finally:
+        log.close()
+    # From now on the cut is completed, whatever happens: valid records after erased ones would look like corruption.
+    note = json.dumps({"at": log_offset, "newest_ms": newest_ms})
+    files.write_whole(side.path / _NOTE, note.encode())
+    complete_cut(files, root, geometry)
+    return saved
+
+
+def complete_cut(files: Files, root: Path, geometry: Geometry) -> None:
+    """Complete a cut that was begun, if there is one; raises `CorruptionError` if its note cannot be read."""
+    side = SideFolder(files, root)
+    path = side.path / _NOTE
+    if not files.exists(path):
+        return
+    try:
+        note = json.loads(files.read_whole(path, 4096))
+        log_offset, newest_ms = note["at"], note["newest_ms"]
+        if type(log_offset) is not int or type(newest_ms) is not int or log_offset < 0:
+            raise ValueError("its numbers are not offset and time")
+    except _NOT_UNDERSTOOD as error:
+        advice = "nothing was changed; make the copy anew from its master"
+        raise CorruptionError(path, 0, "where the log is to be cut", str(error), advice) from error
+    # RocketMQ begins its recovery by these times.
+    Checkpoint(files, root).write(Times(newest_ms, newest_ms, newest_ms))
+    lower_progress(files, root, log_offset)
+    log = SegmentedLog(files, root / "commitlog", geometry.segment_bytes, mapped=False)
+    log.load(repair=False)
+    try:
+        files.make_folder_durably(side.saved)
         log.truncate(log_offset, side.saved)
     finally:
         log.close()
-    return saved
+    files.remove(path)
+    files.sync_folder(side.path)
 
 
 def lower_progress(files: Files, root: Path, log_offset: int) -> None:

@@ -53,7 +53,7 @@ _OWN_NAMES = frozenset(
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
 _FILES = ("checkpoint", "abort", "lock", "penstock/progress")
 _WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair")
-_WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/replica", "penstock/holder",
+_WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/replica", "penstock/cut", "penstock/holder",
           "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
 # `geometry.json` itself has its own error.
 _WRITTEN_FILES = (

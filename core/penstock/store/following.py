@@ -41,7 +41,13 @@ from penstock.format.names import check_topic
 from penstock.log.copied_bytes import CopiedBytes, Piece
 from penstock.log.held_batches import HeldBatches
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.cutting import begin_log, cut_log, lower_progress, newest_before
+from penstock.recovery.cutting import (
+    begin_log,
+    complete_cut,
+    cut_log,
+    lower_progress,
+    newest_before,
+)
 from penstock.recovery.inspection import OpenState
 from penstock.recovery.log_end import RecoveryReport
 from penstock.recovery.restore import sync_names_up
@@ -149,6 +155,7 @@ class FollowingOpener(Opener):
         """Return the recovered and started engine."""
         began = self.clock.monotonic_ms()
         is_new = not is_store(self.files, self.root)
+        complete_cut(self.files, self.root, self.geometry())
         engine, _, found, end = self._claim(lock, self.geometry(), is_new=is_new)
         try:
             report = self._start(engine, found, end, began)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.following import SEGMENT, MasterLog, contents, findings, follow, make_log, reader
 
-from penstock.errors import ArgumentError, OffsetError
+from penstock.errors import ArgumentError, CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.cutting import newest_before
@@ -62,6 +62,14 @@ def test_a_cut_within_a_record_or_outside_of_the_log_changes_nothing(
     assert times[0] == 0 < times[1]
     with pytest.raises(OffsetError):
         newest_before(segments, SEGMENT + 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"at": -1, "newest_ms": 0}', b'{"at": "x", "newest_ms": 0}'])  # fmt: skip
+def test_a_note_of_a_cut_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    follow(tmp_path).close()
+    (tmp_path / "penstock" / "cut").write_bytes(content)
+    with pytest.raises(CorruptionError, match="penstock/cut"):
+        follow(tmp_path)
 
 
 def test_an_empty_log_begins_at_any_segment_border(log: MasterLog, tmp_path: Path) -> None:
