@@ -24,7 +24,7 @@ from tests.unit.penstock_replicate.test_desk import free_port
 
 from penstock.testing import open_store
 from penstock_replicate.following.follow import follow
-from penstock_replicate.following.follower import Follower
+from penstock_replicate.following.follower import LogFollower
 from penstock_replicate.remoting.table_client import fetch_tables
 from penstock_replicate.wire.plain import ASKS_FOR_PENSTOCK, encode_report
 
@@ -74,7 +74,7 @@ class JavaMaster:
         return end
 
 
-def following(root: Path, master: JavaMaster, **more: Any) -> Follower:
+def following(root: Path, master: JavaMaster, **more: Any) -> LogFollower:
     return follow(
         root, f"127.0.0.1:{master.settings['haListenPort']}", remoting=f"127.0.0.1:{master.settings['listenPort']}",
         **SETTINGS, **more,
