@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.penstock_replicate.shipping import Shipped, bodies, log_bytes
+from tests.shipped import Shipped, bodies, log_bytes
 
 from penstock.durability.replica_file import Epoch, Replica, ReplicaFile
 from penstock.files import Files
