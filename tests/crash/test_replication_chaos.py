@@ -69,6 +69,9 @@ class Member:
 
     def check(self) -> None:
         """It still runs."""
+        if self.process.poll() is not None:
+            for thread in self._threads:
+                thread.join()
         assert self.process.poll() is None, "\n".join([*self.lines[-3:], *self.errors])
 
     def wait_for(self, what: str) -> None:
@@ -182,6 +185,9 @@ class Pair:
     def disturb(self) -> None:
         """Let both run for a while, in which things happen."""
         chance = self.chance
+        if self._copies > 1:
+            self._proxy.calm()
+            until("a put that waits for the copy", self._has_promised, self.check)
         for _ in range(chance.randrange(1, 4)):
             self._proxy.chaos = chance.choice(MOODS)
             time.sleep(chance.random() * 0.8)
@@ -198,18 +204,23 @@ class Pair:
             elif draw < 0.6:
                 self._proxy.cut()
 
+    def _has_promised(self) -> bool:
+        assert self._master is not None
+        return any(PROMISED in line for line in self._master.lines[-100:])
+
     def level(self) -> None:
         """Let the copy get everything, end both, and compare them."""
         self._proxy.calm()
         master, follower = self._master, self._follower
         assert master is not None
         assert follower is not None
+        self.check()
         assert master.process.stdin is not None
         master.process.stdin.write("pause\n")
         master.process.stdin.flush()
         # Until nothing more is delivered: the longest delay is a second and a bit.
-        since, end = time.monotonic(), -1
         until("paused", lambda: master.last("paused") >= 0, self.check)
+        since, end = time.monotonic(), -1
         while time.monotonic() < since + 1.6:
             if master.last("paused") != end:
                 end, since = master.last("paused"), time.monotonic()
