@@ -5,6 +5,7 @@ Run as `replica_processes.py master PATH LISTEN FIRST` and `replica_processes.py
 
 import sys
 import time
+from typing import Any
 
 import penstock
 from penstock.message import PutStatus
@@ -20,7 +21,7 @@ def body(number: int) -> bytes:
 
 def put_for_ever(path: str, listen: str, first: int) -> None:
     """Put messages, and say the number of each that is promised, and when copies can connect."""
-    settings = {
+    settings: dict[str, Any] = {
         "flush": "sync", "replicate": "ha", "replicate.ha.listen": listen, "replicate.ha.in_sync_replicas": 2,
         "replicate.ha.timeout_ms": 1000, **SMALL,
     }  # fmt: skip

@@ -1,4 +1,7 @@
-"""Our follower follows a real RocketMQ master: the log, the queues, and the tables beside it; either side is killed on the way."""
+"""Our follower follows a real RocketMQ master: the log, the queues, and the tables beside it; either side ends on the way.
+
+PENSTOCK_KILLS says how often the master is killed; see `tests.conftest.kills`.
+"""
 
 import asyncio
 import base64
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import kills
 from tests.interop.brokers import Broker, sent
 from tests.interop.replicas import (
     SEGMENT_BYTES,
@@ -24,7 +28,7 @@ from tests.unit.penstock_replicate.test_desk import free_port
 
 from penstock.testing import open_store
 from penstock_replicate.following.follow import follow
-from penstock_replicate.following.follower import Follower
+from penstock_replicate.following.follower import LogFollower
 from penstock_replicate.remoting.table_client import fetch_tables
 from penstock_replicate.wire.plain import ASKS_FOR_PENSTOCK, encode_report
 
@@ -74,7 +78,7 @@ class JavaMaster:
         return end
 
 
-def following(root: Path, master: JavaMaster, **more: Any) -> Follower:
+def following(root: Path, master: JavaMaster, **more: Any) -> LogFollower:
     return follow(
         root, f"127.0.0.1:{master.settings['haListenPort']}", remoting=f"127.0.0.1:{master.settings['listenPort']}",
         **SETTINGS, **more,
@@ -93,15 +97,16 @@ def test_our_follower_follows_a_real_master(
     assert master.broker.end() < SEGMENT_BYTES
     with following(root, master) as follower:
         assert follower.wait_caught_up(30)
-        master.fill(40)
+        master.fill(25)
         assert follower.wait_caught_up(30)
     with following(root, master, protocol="rocketmq") as follower:
-        master.fill(30)
+        master.fill(15)
         # The master is killed, and comes again. What it had not written of its own tables would be gone.
-        master.broker.save()
-        master.broker.kill()
-        master.start()
-        master.fill(30)
+        for _ in range(max(kills(4), 1)):
+            master.broker.save()
+            master.broker.kill()
+            master.start()
+            master.fill(20)
         end = master.settled_end()
         assert follower.wait_caught_up(60, log_offset=end)
         until(
@@ -123,7 +128,7 @@ def test_our_follower_follows_a_real_master(
         read_copy(master.root, tmp_path / "master-copy") as theirs,
         open_store(root, read_only=True) as ours,
     ):
-        assert same_answers(theirs, ours, ["many"]) > 200
+        assert same_answers(theirs, ours, ["many"]) > 100
 
 
 @pytest.mark.parametrize("version", VERSIONS)

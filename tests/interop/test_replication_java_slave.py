@@ -1,4 +1,7 @@
-"""A real RocketMQ slave follows our master: the log, the queues, and the tables beside it; either side is killed on the way."""
+"""A real RocketMQ slave follows our master: the log, the queues, and the tables beside it; either side ends on the way.
+
+PENSTOCK_KILLS says how often the slave is killed; see `tests.conftest.kills`.
+"""
 
 import random
 from collections.abc import Callable
@@ -6,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import WHOLE, kills
 from tests.interop.brokers import Broker
 from tests.interop.replicas import (
     SEGMENT_BYTES,
@@ -109,19 +113,23 @@ def test_a_real_slave_follows_our_master(
         )
         assert table(slave_root, "consumerOffset.json", "offsetTable")["orders@billing"]["0"] == 3
         # The slave is killed, and goes on.
-        slave.kill()
-        master.fill(store, 60)
-        slave = make_broker(version)
-        start_slave(slave, slave_root, names)
-        caught_up(slave, store)
-    # The master closes and opens again, and the slave finds it by itself.
+        for _ in range(max(kills(4), 1)):
+            slave.kill()
+            master.fill(store, 60)
+            slave = make_broker(version)
+            start_slave(slave, slave_root, names)
+            caught_up(slave, store)
+    # The master closes and opens again, and the slave finds it by itself; it waits for 5 s before.
     with master.open() as store:
-        master.fill(store, 60)
-        caught_up(slave, store)
+        if version == VERSIONS[0] or WHOLE:
+            master.fill(store, 60)
+            caught_up(slave, store)
+        end = slave.end()
+        assert end == end_of(store)
         slave.stop()
         start = min(int(path.name) for path in (slave_root / "commitlog").iterdir())
-        same_logs(master.root, slave_root, start, end_of(store))
-        assert end_of(store) > start + 5 * SEGMENT_BYTES
+        same_logs(master.root, slave_root, start, end)
+        assert end > start + 5 * SEGMENT_BYTES
         with read_copy(slave_root, tmp_path / "slave-copy") as copy:
             assert same_answers(store, copy, ["many", "atomic"]) > 200
 

@@ -25,7 +25,8 @@ def greeting(answer: bytes, options: FollowOptions, *, knows_penstock: bool = Fa
 
     async def main() -> tuple[bytes, bytes] | None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        channel = await Channel.connect(*server.sockets[0].getsockname(), None)
+        host, port = server.sockets[0].getsockname()
+        channel = await Channel.connect(host, port, None)
         try:
             greeter = Greeter(options, Files())
             return await greeter.greet(channel, knows_penstock=knows_penstock)

@@ -5,7 +5,14 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from penstock.contracts import Context, CopyOutcome, CopyState, ReplicatedLog, Replicator
+from penstock.contracts import (
+    Context,
+    CopyOutcome,
+    CopyState,
+    ReplicatedLog,
+    Replicator,
+)
+from penstock.durability.replica_file import Replica
 from penstock.errors import ConfigError
 from penstock.escape import get_logger
 from penstock_replicate.beside import SideReader
@@ -19,6 +26,8 @@ from penstock_replicate.master.parts import MasterParts
 from penstock_replicate.master.side_feed import SideFeed
 from penstock_replicate.master.waiting import WaitingPuts
 from penstock_replicate.remoting.slave_front import SlaveFront
+from penstock_replicate.roles.master_status import MasterStatus
+from penstock_replicate.roles.status_file import ReplicaStatus
 from penstock_replicate.wire.proof import read_secret
 from penstock_replicate.wire.tls import server_context
 
@@ -54,6 +63,8 @@ class HaReplicator(Replicator):
         self._thread: LoopThread | None = None
         self._listener: Listener | None = None
         self._front: SlaveFront | None = None
+        self._status: MasterStatus | None = None
+        self._status_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Listen, in a thread of its own."""
@@ -78,7 +89,18 @@ class HaReplicator(Replicator):
                 f"replicate.ha.listen is {options.listen!r}, where this process cannot listen: {error}"
             ) from error
         self._start_front(self._thread, self.address)
+        self._thread.call(self._start_status(lineage), _START_S)
         logger.info("%s is a master: copies connect to %s", self.log.root, self.address)
+
+    async def _start_status(self, lineage: Replica) -> None:
+        """Say once a second, for other processes, how far the copies are."""
+        now_ms = self.context.clock.time_ms()
+        about = ReplicaStatus(
+            role="master", state="listening", pid=self.context.files.process_id(), time_ms=now_ms, since_ms=now_ms,
+            address=self.address, epoch=lineage.epoch, history=lineage.history,
+        )  # fmt: skip
+        self._status = MasterStatus(self.context, self.log, self.copies, about)
+        self._status_task = asyncio.create_task(self._status.run())
 
     def _start_front(self, thread: LoopThread, address: str) -> None:
         """Answer RocketMQ slaves, if that is configured."""
@@ -144,8 +166,13 @@ class HaReplicator(Replicator):
         self._thread.stop()
         # Those that came while the thread ended.
         self._waiting.close()
+        if self._status is not None:
+            self._status.finish()
+            self._status = None
 
     async def _finish(self) -> None:
+        if self._status_task is not None:
+            self._status_task.cancel()
         end_offset, until_s = self.log.visible_offset, monotonic_s() + self.timeout_ms / 1000
         self._on_ping()
         while not self._copies.are_complete(end_offset) and monotonic_s() < until_s:
