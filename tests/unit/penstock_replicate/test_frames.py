@@ -1,9 +1,11 @@
+import contextlib
 import json
 import zlib
 
 import pytest
 
 from penstock_replicate.wire import frames
+from penstock_replicate.wire.decoding import FrameDecoder
 from penstock_replicate.wire.frames import (
     HEADER,
     Ack,
@@ -57,6 +59,18 @@ def test_what_is_encoded_is_decoded(frame: Frame) -> None:
     kind, size = parse_header(whole, frozenset(FrameType))
     assert (kind, size) == (frame.type, len(whole) - HEADER.size)
     assert decode(kind, whole[HEADER.size :]) == frame
+
+
+@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: frame.type.name)
+def test_no_changed_frame_is_believed(frame: Frame) -> None:
+    whole = encode(frame)
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        decoder = FrameDecoder(frozenset(FrameType))
+        # What has another length is not complete, or too long.
+        with contextlib.suppress(WireViolation):
+            assert list(decoder.frames(changed)) == []
 
 
 def test_every_type_has_a_sample_and_a_limit() -> None:
