@@ -33,7 +33,7 @@ _JOINED_BYTES = 128 << 10
 Head = bytes | bytearray | memoryview
 
 
-class Piece(NamedTuple):
+class CopiedPiece(NamedTuple):
     """Consecutive bytes of one segment.
 
     Attributes:
@@ -84,7 +84,7 @@ class CopiedBytes:
         self._waiting = bytearray()
         self._filler = None
 
-    def take(self, log_offset: int, data: Buffer) -> list[Piece]:
+    def take(self, log_offset: int, data: Buffer) -> list[CopiedPiece]:
         """Return the whole records, and filler, that are complete with the next bytes; views of them where possible.
 
         Raises:
@@ -98,7 +98,7 @@ class CopiedBytes:
                     log_offset, self.next_offset, self.next_offset + 1, "copied log offset"
                 )
             self.forget(before)
-        pieces: list[Piece] = []
+        pieces: list[CopiedPiece] = []
         try:
             if self._waiting and len(self._waiting) + len(data) <= _JOINED_BYTES:
                 # One scan and one write for all takes less time than two.
@@ -110,7 +110,7 @@ class CopiedBytes:
             raise
         return pieces
 
-    def _divide(self, view: memoryview, pieces: list[Piece]) -> None:
+    def _divide(self, view: memoryview, pieces: list[CopiedPiece]) -> None:
         at = 0
         while at < len(view):
             if self._filler is not None:
@@ -127,7 +127,7 @@ class CopiedBytes:
 
     # --- records
 
-    def _scan(self, view: memoryview, at: int, pieces: list[Piece]) -> int:
+    def _scan(self, view: memoryview, at: int, pieces: list[CopiedPiece]) -> int:
         """Take whole records; returns the position after them, and after the head of what follows."""
         room = self._segment_end - self.end_offset
         window = view[at : at + room]
@@ -142,7 +142,7 @@ class CopiedBytes:
             stop = len(window)
         return at + stop
 
-    def _complete(self, view: memoryview, at: int, pieces: list[Piece]) -> int:
+    def _complete(self, view: memoryview, at: int, pieces: list[CopiedPiece]) -> int:
         """Take the next bytes of a record that waits; returns the position after them."""
         waiting = self._waiting
         needed = self._needed(waiting)
@@ -182,7 +182,7 @@ class CopiedBytes:
             self._refuse("a record of this log offset", f"one of log offset {stated}")
         return int(size)
 
-    def _add_records(self, window: Buffer, pieces: list[Piece]) -> tuple[int, int]:
+    def _add_records(self, window: Buffer, pieces: list[CopiedPiece]) -> tuple[int, int]:
         """Add the whole records at a window's start; returns their end in the window, and why they end."""
         start = self.end_offset
         rows, stop, state, _ = _kernel.scan(window, start, _kernel.CRC, self.coverage.packed)
@@ -199,7 +199,7 @@ class CopiedBytes:
                 self._refuse(
                     "records that leave room for a blank one", "records up to the segment's end"
                 )
-            pieces.append(Piece(start, window[:stop], records))
+            pieces.append(CopiedPiece(start, window[:stop], records))
             self.end_offset += stop
         return stop, state
 
@@ -212,7 +212,9 @@ class CopiedBytes:
             self._refuse(f"a blank record of {room} bytes, to the segment's end", f"one of {size}")
         return _Filler(size)
 
-    def _take_filler(self, filler: _Filler, view: memoryview, at: int, pieces: list[Piece]) -> int:
+    def _take_filler(
+        self, filler: _Filler, view: memoryview, at: int, pieces: list[CopiedPiece]
+    ) -> int:
         """Take the next bytes of filler; returns the position after them."""
         piece = view[at : at + filler.size - filler.got]
         body = piece[max(SIZE_AND_MAGIC.size - filler.got, 0) :]
@@ -228,7 +230,7 @@ class CopiedBytes:
             filler.data += piece
         filler.got += len(piece)
         if filler.got == filler.size:
-            pieces.append(Piece(self.end_offset, bytes(filler.data or _NO_RECORDS), None))
+            pieces.append(CopiedPiece(self.end_offset, bytes(filler.data or _NO_RECORDS), None))
             self.end_offset += filler.size
             self._filler = None
         return at + len(piece)

@@ -38,7 +38,7 @@ from penstock.files.lock_file import Lock
 from penstock.format import arguments
 from penstock.format.columns import Buffer
 from penstock.format.names import check_topic
-from penstock.log.copied_bytes import CopiedBytes, Piece
+from penstock.log.copied_bytes import CopiedBytes, CopiedPiece
 from penstock.log.held_batches import HeldBatches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.cutting import (
@@ -376,13 +376,13 @@ class FollowedStore:
         """
         return self._write(self._take(log_offset, data))
 
-    def _take(self, log_offset: int, data: Buffer) -> list[Piece]:
+    def _take(self, log_offset: int, data: Buffer) -> list[CopiedPiece]:
         self._check_open()
         if not self._log.log.segments and log_offset > 0 and self._stream.next_offset == 0:
             raise OffsetError(log_offset, 0, 1, "copied log offset; the log is empty (begin_at)")
         return self._stream.take(log_offset, data)
 
-    def _write(self, pieces: list[Piece]) -> int:
+    def _write(self, pieces: list[CopiedPiece]) -> int:
         """Append checked pieces; returns the new end."""
         engine, log = self._engine, self._log
         try:

@@ -502,8 +502,9 @@ class Store(Reader, Producer):
     def cancel_delayed(self, message_id: str | Receipt) -> bool:
         """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
 
-        False says that it is delivered already, or was cancelled before. A broker of RocketMQ 5.3 that takes over the store cancels
-        it, too: with all messages of the same topic and UNIQ_KEY that are due in the same second.
+        False says that it is delivered already, or was cancelled before. The next program that has the store open for writing,
+        Penstock or a broker of RocketMQ 5.3, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
+        second.
 
         Args:
             message_id: the message id of its put, or of `delayed`; or the receipt of its put.

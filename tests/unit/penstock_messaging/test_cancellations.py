@@ -10,6 +10,11 @@ from tests.timer_shop import DAY, NOW, WORKER, TimerShop
 from penstock import MessageError
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers import timer_delivery, timer_queue
+from penstock_messaging.timers.cancellations import Cancellations
+from penstock_messaging.timers.due_timers import DueTimers, due_in, key_hash
+from penstock_messaging.timers.timer_message import cancelling, timer_of
+from penstock_messaging.timers.timer_queue import entry_of
+from penstock_messaging.timers.waiting_timers import WaitingTimers
 
 
 @pytest.fixture
@@ -17,6 +22,28 @@ def shop(tmp_path: Path) -> Iterator[TimerShop]:
     made = TimerShop(tmp_path / "store")
     yield made
     made.close()
+
+
+def test_what_cancels_is_found_by_second_topic_and_key(shop: TimerShop) -> None:
+    """What is due with it and what is due later, and not the message of another second."""
+    receipts = [
+        shop.put(b"x", 5100, properties={"UNIQ_KEY": "K"}),
+        shop.put(b"x", 5900, properties={"UNIQ_KEY": "K"}),
+        shop.put(b"other", 5900, properties={"UNIQ_KEY": "L"}),
+        shop.put(b"second", 6900, properties={"UNIQ_KEY": "K"}),
+        shop.put(b"topic", 5900, topic="other", properties={"UNIQ_KEY": "K"}),
+    ]
+    messages = [shop.store.get(receipt.message_id) for receipt in receipts]
+    cancels = shop.store.put_copies([cancelling(timer_of(messages[0]))])[0]
+    due = DueTimers()
+    for message in [*messages, shop.store.get(cancels.message_id)]:
+        timer = timer_of(message)
+        entry = entry_of(message, timer, NOW)
+        due.add(entry, due_in(entry, timer, NOW + 5000), key_hash(timer))
+    taken = due.take(NOW + 5500, 10, 1 << 20)
+    found, done = Cancellations(WaitingTimers(), due).among(shop.store, taken)
+    assert found == [receipts[0].log_offset, receipts[1].log_offset]
+    assert done == [cancels.log_offset]
 
 
 @pytest.mark.parametrize("after_ms", [0, 4999, 5700])
@@ -93,6 +120,17 @@ def test_a_cancelled_message_stays_cancelled_after_two_kills(
     shop.run()
     shop.run(after_ms=10_000)
     assert set(shop.bodies()) == {b"y"}
+
+
+def test_nothing_is_named_of_a_cancelled_message_whose_second_is_over(shop: TimerShop) -> None:
+    receipt = shop.put(b"x", 5900)
+    shop.run()
+    assert shop.store.cancel_delayed(receipt)
+    shop.run(after_ms=9000)
+    shop.kill()
+    shop.open()
+    assert not shop.has_thread
+    assert shop.stats()["waiting"] == 0
 
 
 def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:
@@ -305,8 +343,9 @@ def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened
     assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
 def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
-    shop: TimerShop,
+    shop: TimerShop, is_saved: bool
 ) -> None:
     """The files cannot name a second that they say is over; such a message was taken for one of the second after it.
 
@@ -322,8 +361,12 @@ def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
     shop.run()
     shop.run(after_ms=1000)
     assert shop.store.cancel_delayed(receipt)
+    if is_saved:
+        shop.clock.now_ms -= 1000
+        shop.run()
     shop.kill()
     shop.open()
+    shop.clock.now_ms += 1000 * is_saved
     shop.run(after_ms=499)
     assert shop.bodies() == [b"first"]
     shop.run(after_ms=1)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.penstock_replicate.test_connection import serving
@@ -60,7 +61,7 @@ def test_an_address_of_all_of_a_machine_is_told_as_the_desks(
 
 def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
     port = free_port()
-    settings = {
+    settings: dict[str, Any] = {
         "replicate.use": "ha",
         "replicate.ha.listen": "127.0.0.1:0",
         "replicate.ha.desk": f"127.0.0.1:{port}",
@@ -88,7 +89,7 @@ def test_a_store_answers_slaves_at_its_desk(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, object]) -> None:
-    given = {f"replicate.ha.{name}": value for name, value in settings.items()}
+    given: dict[str, Any] = {f"replicate.ha.{name}": value for name, value in settings.items()}
     with pytest.raises(ConfigError, match=r"replicate\.ha"):
         open_store(
             tmp_path / "store", strategies=[HaReplicator], **{"replicate.use": "ha", **given}

@@ -76,24 +76,17 @@ class Cancellations:
                 return True
         return False
 
-    def among(
-        self, store: OpenStore, taken: Sequence[DueTimer], until_ms: int
-    ) -> tuple[list[int], list[int]]:
+    def among(self, store: OpenStore, taken: Sequence[DueTimer]) -> tuple[list[int], list[int]]:
         """Return what is cancelled by messages that are due, of these and of those that are due later, and what is done with that.
 
         Both as log offsets. A message that cancels others is done with in its own second, also if there is nothing left to cancel.
         One that is looked at earlier is to be put again, also if that second has come: the files name it only before that.
-
-        Args:
-            store: the store.
-            taken: messages that are due.
-            until_ms: a time; what waits in seconds before it is due, too. What cancels messages of a later second does not do so yet.
         """
         timers = [(each, waiting_timer(store, each.entry)) for each in taken]
         cancels = {
             (timer.second_ms, timer.cancels)
             for _, timer in timers
-            if timer is not None and timer.cancels and timer.second_ms <= until_ms
+            if timer is not None and timer.cancels
         }
         later = self._due.with_keys([hash(key) for key in cancels])
         both = [*timers, *((each, waiting_timer(store, each.entry)) for each in later)]
@@ -105,8 +98,6 @@ class Cancellations:
         done = [
             each.entry.log_offset
             for each, timer in timers
-            if timer is not None
-            and (timer.second_ms, timer.cancels) in cancels
-            and timer.second_ms <= each.due_ms
+            if timer is not None and timer.cancels and timer.second_ms <= each.due_ms
         ]
         return cancelled, done

@@ -7,6 +7,7 @@ Invariants:
     * No message is delivered before its time by the clock; one whose exact time is not known, at the end of its second.
     * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. It
       delivers again at most what was delivered since they were written, every second.
+    * While they name a message, they name what cancels it, unless the timer topic has that after the offset that is saved with them.
     * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one. A put that fails
       for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
 """
@@ -404,8 +405,9 @@ class TimerDelivery:
         """Put the copies of messages that are due, at most a batch."""
         second_ms = self._waiting.first_ms()
         # What cancels a message may wait in a second that has come and is not opened yet.
-        until_ms = now if second_ms is None else min(now, second_ms)
-        taken = self._due.take(until_ms, _COUNT_MAX, _BYTES_MAX)
+        taken = self._due.take(
+            now if second_ms is None else min(now, second_ms), _COUNT_MAX, _BYTES_MAX
+        )
         if not taken:
             return
         refused: list[str] = []
@@ -413,7 +415,7 @@ class TimerDelivery:
         place = self._places()
         try:
             if any(each.entry.kind & CANCELS for each in taken):
-                self._cancel_due(store, taken, until_ms)
+                self._cancel_due(store, taken)
             for each in taken:
                 if each.entry.log_offset in self._called_off:
                     continue
@@ -455,9 +457,9 @@ class TimerDelivery:
 
         return place
 
-    def _cancel_due(self, store: OpenStore, taken: Sequence[DueTimer], until_ms: int) -> None:
+    def _cancel_due(self, store: OpenStore, taken: Sequence[DueTimer]) -> None:
         """Cancel what messages that are due cancel, of these and of those that are due later."""
-        cancelled, done = self._cancels.among(store, taken, until_ms)
+        cancelled, done = self._cancels.among(store, taken)
         self._due.remove(cancelled)
         self._cancelled += len(cancelled)
         self._called_off.update(cancelled, done)
