@@ -5,12 +5,15 @@ puts wait for the copy, what they were told to be there is there after the promo
 rounds, `PENSTOCK_SEED` to repeat a run as far as that can be repeated, `make soak-replicas MINUTES=60` for an hour.
 """
 
+import argparse
 import contextlib
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -374,3 +377,39 @@ def test_a_copy_under_chaos_is_the_same_and_keeps_what_was_promised(
     print(dict(figures))
     assert figures["bytes compared"]
     assert copies == 1 or figures["promises kept"]
+
+
+def soak(folder: Path, minutes: float, seed: int) -> Iterator[tuple[int, Counter[str]]]:
+    """Play with one pair after another, in turn with puts that wait for the copy and with others, until the time is over."""
+    end = time.monotonic() + minutes * 60
+    for number in range(sys.maxsize):
+        if time.monotonic() >= end:
+            return
+        path = folder / f"pair-{number}"
+        path.mkdir()
+        copies, flush = ((2, "sync"), (1, "async"), (2, "async"))[number % 3]
+        figures = chaos(
+            path, seed + number, lambda count: count >= 20 or time.monotonic() >= end, copies=copies, flush=flush
+        )  # fmt: skip
+        yield seed + number, figures
+        # What failed is left in place.
+        shutil.rmtree(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-replicas-"))
+    print(f"stores are in {folder}", flush=True)
+    total: Counter[str] = Counter()
+    for seed, figures in soak(folder, given.minutes, given.seed):
+        total += figures
+        print(f"seed {seed}: {dict(figures)}", flush=True)
+    print(f"in total: {dict(total)}")
+
+
+if __name__ == "__main__":
+    main()
