@@ -98,9 +98,10 @@ def log(tmp_path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (b"\0\0\0\0\0", "breaks the protocol"),
-        (b"\xff\xff\xff\xff\x05", "breaks the protocol"),
+        (bytes(9), "breaks the protocol"),
+        (b"\xff\xff\xff\xff\x05\0\0\0\0", "breaks the protocol"),
         (b"\0\0\0\x05\x63abcd", "unknown type"),
+        (encode(Heartbeat(9, 0))[:-1] + b"\1", "changed on the way"),
         (encode(Auth(bytes(32))), "not expected here"),
         (encode(Data(8, b"x")), "multiple|not valid|expected"),
         (encode(Data(0, b"garbage that is no record at all")), "not valid"),

@@ -114,7 +114,12 @@ class FrameSession:
         When this returns, the master has accepted: what it sends next is for `run`.
         """
         self._decoder.allowed = FROM_MASTER
-        trouble = await disagreement(own, hello, self._standing.peer, self._ask_digest)
+        try:
+            trouble = await disagreement(own, hello, self._standing.peer, self._ask_digest)
+        except OffsetError as error:
+            raise ConnectionLostError(
+                f"retention here has deleted what was about to be compared: {error}"
+            ) from error
         self._channel.send(encode(follow))
         try:
             frame = await self._next(REFUSAL_S if trouble else ANSWER_S)
