@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from bench.process import PausableProcess
+from bench.process import PausableProcess, environment
 
 _LOOK_S = 0.002
 
@@ -30,6 +30,7 @@ class FollowerProcess(PausableProcess):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.follower", str(root), master],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment({}),
         )  # fmt: skip
         super().__init__(self._process)
         self.receive()

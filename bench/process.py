@@ -27,7 +27,7 @@ class EngineError(Exception):
     """Raised when an engine returns an error instead of a figure."""
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with these variables, and with Python's byte code cache enabled, as for an installed package."""
     found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return found | dict(variables)
@@ -65,7 +65,7 @@ class EngineProcess(PausableProcess):
         self._process = subprocess.Popen(
             rocketmq.command(home) if is_java else [sys.executable, "-m", "bench.worker", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT,
-            env=_environment(variables or {}),
+            env=environment(variables or {}),
         )  # fmt: skip
         super().__init__(self._process)
 

@@ -38,7 +38,7 @@ from penstock import PutStatus
 _BODY_BYTES = 1024
 _FILL_BATCH = 1000
 _SIZES = (128, 1024)
-_PUTS = 20_000
+_PUTS = 200_000
 _THREADS = (1, 16)
 _SYNC_PUTS = {1: 2000, 16: 4000}
 _SETTLE_S = 0.3
@@ -160,7 +160,7 @@ class Replication:
             follower.reach(0)
             for size in _SIZES:
                 times: dict[str, list[float]] = {"alone": [], "followed": []}
-                for number in range(self.rounds * 4 + 2):
+                for number in range(self.rounds + 2):
                     for name in self.chance.sample(("alone", "followed"), 2):
                         took_s = self._put_turn(engines[name], size)
                         follower.reach(end_of(engines["followed"]))
