@@ -1,6 +1,6 @@
 """A follower in a process of its own, for `bench.replication`: one JSON command a line in, one answer a line out.
 
-Run as `python -m bench.follower FOLDER HOST:PORT`. What it imports is imported before its first answer.
+Run as `python -m bench.follower FOLDER HOST:PORT [apart]`. What it imports is imported before its first answer.
 """
 
 import json
@@ -19,16 +19,17 @@ _LOOK_S = 0.002
 
 
 class FollowerProcess(PausableProcess):
-    """Follows a master; a context manager. On Linux it uses the last processor, so that the master has the others.
+    """Follows a master; a context manager.
 
     Args:
         root: the follower's folder.
         master: where the master listens.
+        apart: on Linux it uses only the last processor, so that the master has the others.
     """
 
-    def __init__(self, root: Path, master: str) -> None:
+    def __init__(self, root: Path, master: str, *, apart: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.follower", str(root), master],
+            [sys.executable, "-m", "bench.follower", str(root), master, *["apart"] * apart],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment({}),
         )  # fmt: skip
@@ -75,8 +76,9 @@ def main() -> None:
     import penstock.store.following  # noqa: PLC0415, F401
     from penstock_replicate.following.follow import follow  # noqa: PLC0415
 
-    _use_last_processor()
-    root, master = sys.argv[1:]
+    root, master, *apart = sys.argv[1:]
+    if apart:
+        _use_last_processor()
     print("{}", flush=True)
     follower = None
     for line in sys.stdin:

@@ -156,7 +156,7 @@ class Replication:
                 "alone": self._opened(stack, "alone", _ASYNC),
                 "followed": self._opened(stack, "followed", {**_ASYNC, **ha(listen)}),
             }
-            follower = stack.enter_context(FollowerProcess(self.home / "copy", listen))
+            follower = stack.enter_context(FollowerProcess(self.home / "copy", listen, apart=True))
             follower.reach(0)
             for size in _SIZES:
                 times: dict[str, list[float]] = {"alone": [], "followed": []}
