@@ -58,7 +58,7 @@ class FrameSession:
         self._decoder = FrameDecoder(frozenset({FrameType.HELLO}))
         self._waiting: deque[AnyFrame] = deque()
         self._acked = (-1, -1)
-        self._ack_at = self._acked_at = 0.0
+        self._ack_at = self._acked_at = self._heard_at = 0.0
         self._sides = SideFiles()
         self._first_offset = 0
         self._takers: dict[type[AnyFrame], Callable[..., None]] = {}
@@ -160,7 +160,7 @@ class FrameSession:
             self._decode(data)
         return self._waiting.popleft()
 
-    def _decode(self, data: bytes) -> None:
+    def _decode(self, data: bytes | memoryview) -> None:
         try:
             self._waiting.extend(self._decoder.frames(data))
         except WireViolation as error:
@@ -180,22 +180,28 @@ class FrameSession:
         }
         landing.on_flushed = self._channel.wake
         self._standing.turn(FollowState.CATCHING_UP)
-        heard_at = loop.time()
+        self._heard_at = loop.time()
+        self._take_waiting(landing)
+        self._channel.hand_over(lambda data: self._take_bytes(landing, data))
         while True:
-            while self._waiting:
-                self._take(self._waiting.popleft())
-            self._standing.settle(
-                is_level=landing.end_offset >= (self._standing.master_offset or 0)
-            )
             self._acknowledge(landing, loop.time())
-            pause = min(self._ack_at, heard_at + self._silence_s) - loop.time()
-            data = await self._channel.receive(max(pause, 0.001))
-            now = loop.time()
-            if data:
-                heard_at = now
-                self._decode(data)
-            elif now - heard_at >= self._silence_s:
-                raise ConnectionLostError(f"the master is silent for {now - heard_at:.0f} s")
+            pause = min(self._ack_at, self._heard_at + self._silence_s) - loop.time()
+            await self._channel.receive(max(pause, 0.001))
+            silent_s = loop.time() - self._heard_at
+            if silent_s >= self._silence_s:
+                raise ConnectionLostError(f"the master is silent for {silent_s:.0f} s")
+
+    def _take_bytes(self, landing: Landing, data: memoryview) -> None:
+        """Take what has come, and acknowledge it at once: a put may wait for that."""
+        self._heard_at = asyncio.get_running_loop().time()
+        self._decode(data)
+        self._take_waiting(landing)
+        self._acknowledge(landing, self._heard_at)
+
+    def _take_waiting(self, landing: Landing) -> None:
+        while self._waiting:
+            self._take(self._waiting.popleft())
+        self._standing.settle(is_level=landing.end_offset >= (self._standing.master_offset or 0))
 
     def _acknowledge(self, landing: Landing, now: float) -> None:
         ends = landing.end_offset, landing.flushed_offset

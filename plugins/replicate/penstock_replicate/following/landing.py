@@ -5,7 +5,7 @@ Invariants:
     * What is said to be flushed was synced before.
     * A file beside the log is written after the log that it speaks of is on disk.
 
-The event loop's thread appends. One worker thread syncs, as long as anything is unsynced, and writes the files beside the log.
+The event loop's thread appends. One worker thread syncs while anything is unsynced, with pauses, and writes the files beside the log.
 """
 
 import asyncio
@@ -25,6 +25,9 @@ from penstock_replicate.wire.frames import CoverageNote, Removed
 
 logger = get_logger(__name__)
 
+# A put at the master is answered by what was received, so a sync of each is not worth the time that it takes from the disk, and from
+# the thread that receives. A follower whose flush policy syncs each put makes no such pause.
+SYNC_PAUSE_S = 0.05
 # While much is missing, a sync of each chunk would take the disk's time from the copying.
 FAR_BEHIND_BYTES = 8 << 20
 FAR_BEHIND_PAUSE_S = 0.25
@@ -141,6 +144,8 @@ class Landing:
                 await loop.run_in_executor(self._pool, self._write_sides, flushed)
             if self._standing.lag_bytes > FAR_BEHIND_BYTES:
                 await asyncio.sleep(FAR_BEHIND_PAUSE_S)
+            elif not self.store.syncs_each:
+                await asyncio.sleep(SYNC_PAUSE_S)
 
     def _write_sides(self, flushed: int) -> None:
         """Write the files that are due; runs in the worker thread, the only one that touches them."""
