@@ -343,7 +343,9 @@ def find_all(store: Store) -> None:
             for key in known.keys() & set(m.keys):
                 known[key].append(m.log_offset)
         for key, offsets in known.items():
-            assert sorted(m.log_offset for m in store.find(topic, key, limit=1 << 20)) == sorted(offsets), key
+            assert sorted(m.log_offset for m in store.find(topic, key, limit=1 << 20)) == sorted(
+                offsets
+            ), key
 
 
 def same_answers(one: Store, other: Store, start: int, end: int) -> None:

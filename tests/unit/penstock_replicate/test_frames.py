@@ -95,7 +95,9 @@ def test_compressed_data_is_decompressed_in_bounded_memory() -> None:
     bomb = zlib.compress(bytes(DATA_BYTES_MAX + 1))
     for bad in (bomb, zipped[:-1], zipped + b"x", b"no zlib"):
         with pytest.raises(WireViolation):
-            decode(FrameType.DATA, encode_data_header(0, len(bad), zipped=True)[HEADER.size :] + bad)
+            decode(
+                FrameType.DATA, encode_data_header(0, len(bad), zipped=True)[HEADER.size :] + bad
+            )
 
 
 @pytest.mark.parametrize(
