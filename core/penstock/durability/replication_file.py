@@ -2,7 +2,7 @@
 
 Layout: JSON, one object: `time_ms`, when it was written, and `lines`, each a list of the four parts of a `SummaryLine`. It is
 replaced about once a second while the content changes, without a sync, and removed at a clean close. Nothing depends on it: a file
-that cannot be read, such as after a crash of the machine, is ignored.
+that cannot be read, such as after a crash of the machine, is ignored. Of a follower that no process lets follow, its role is told.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.contracts.summary_line import SummaryLine
+from penstock.durability.replica_file import FOLLOWER, ReplicaFile, about_replica
+from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 
@@ -24,7 +26,7 @@ class ReplicationFile:
     """The file of one store. One writer, many readers."""
 
     def __init__(self, files: Files, root: Path) -> None:
-        self._files = files
+        self._files, self._root = files, root
         self._path = root / SIDE_FOLDER / "replication"
 
     def write(self, lines: Sequence[SummaryLine], time_ms: int) -> None:
@@ -46,7 +48,21 @@ class ReplicationFile:
             self._files.remove(self._path)
 
     def read(self, now_ms: int) -> list[SummaryLine]:
-        """Return the lines, with their age if they are not fresh; none if there is no file, or it cannot be read."""
+        """Return the lines, with their age if they are not fresh; only the role if there is no file, or it cannot be read."""
+        return self._lines(now_ms) or self._role()
+
+    def _role(self) -> list[SummaryLine]:
+        try:
+            replica = ReplicaFile(self._files, self._root).read()
+        except (CorruptionError, OSError):
+            # Whoever opens the store for writing is told.
+            return []
+        if replica is None or replica.role != FOLLOWER:
+            return []
+        text = f"follower of {replica.master or 'no master yet'}, epoch {replica.epoch}; no process lets it follow now"
+        return [SummaryLine("replication", "replication", text, about_replica(replica))]
+
+    def _lines(self, now_ms: int) -> list[SummaryLine]:
         if not self._files.exists(self._path):
             return []
         try:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.contracts import SummaryLine
+from penstock.durability.replica_file import Replica, ReplicaFile
 from penstock.durability.replication_file import ReplicationFile
 from penstock.files import Files
 
@@ -53,3 +54,14 @@ def test_removing_twice_is_fine(file: ReplicationFile) -> None:
 def test_what_cannot_be_read_is_ignored(file: ReplicationFile, tmp_path: Path, content: bytes) -> None:  # fmt: skip
     (tmp_path / "penstock" / "replication").write_bytes(content)
     assert file.read(0) == []
+
+
+def test_a_follower_without_a_process_says_its_role(tmp_path: Path) -> None:
+    replica = Replica(history="ab" * 16, role="follower", master="10.0.0.2:10912")
+    ReplicaFile(Files(), tmp_path).write(replica)
+    (line,) = ReplicationFile(Files(), tmp_path).read(5)
+    assert line.text == "follower of 10.0.0.2:10912, epoch 0; no process lets it follow now"
+    ReplicaFile(Files(), tmp_path).write(replica.promoted(0))
+    assert ReplicationFile(Files(), tmp_path).read(5) == []
+    (tmp_path / "penstock" / "replica").write_bytes(b"?")
+    assert ReplicationFile(Files(), tmp_path).read(5) == []

@@ -323,3 +323,20 @@ def test_the_status_file_says_how_far_the_follower_is(tmp_path: Path) -> None:
         json.loads((tmp_path / "c" / "penstock" / "replica-status").read_text())["lag_bytes"] == 0
     )
     assert seen[-1] == "stopped"
+
+
+def test_the_summary_of_a_store_says_whom_it_follows(tmp_path: Path) -> None:
+    filled(tmp_path / "m")
+
+    def told() -> str:
+        with penstock.open(tmp_path / "c", read_only=True) as store:
+            return " ".join(line.text for line in store.summary() if line.key == "replication")
+
+    with serving(tmp_path / "m") as (_, address):
+        with follow(tmp_path / "c", address) as follower:
+            assert follower.wait_caught_up(10)
+            deadline = time.monotonic() + 10
+            while f"follows {address} (penstock), following" not in told():
+                assert time.monotonic() < deadline, told()
+                time.sleep(0.1)
+        assert told() == f"follower of {address}, epoch 1; no process lets it follow now"

@@ -39,3 +39,6 @@ def test_a_master_says_how_far_its_copies_are() -> None:
     assert status_line(master, 0).startswith("master at 0.0.0.0:10912, listening, log end 12,345")
     assert copy_text(copy) in status_line(master, 0)
     assert "no copy is connected" in status_line(attrs.evolve(master, copies=()), 0)
+    head = status_line(master, 0, has_list=True)
+    assert "copies: 1, 1 in sync" in head
+    assert "no copy" not in head

@@ -75,8 +75,7 @@ def status(path: str, as_json: bool) -> int:
         out(f"{replica.role}{whose}, epoch {replica.epoch}, history {replica.history}")
     if found is not None:
         age = "" if is_live else "not running now; as it was when it ran last: "
-        shown = attrs.evolve(found, copies=()) if found.copies else found
-        out(age + status_line(shown, _now_ms()))
+        out(age + status_line(found, _now_ms(), has_list=True))
         for copy in found.copies:
             out(f"    {copy_text(copy)}")
     return 0

@@ -18,7 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import attrs
+
+from penstock.contracts import SummaryLine
 from penstock.durability.replica_file import Replica
+from penstock.durability.replication_file import ReplicationFile
 from penstock.errors import (
     BusyError,
     DiskFullError,
@@ -40,6 +44,7 @@ from penstock_replicate.following.standing import FINAL, FollowState, Standing
 from penstock_replicate.following.trouble import BadBytesError
 from penstock_replicate.roles.requests import PromotionRequests
 from penstock_replicate.roles.status_file import INTERVAL_MS, ReplicaStatus, StatusFile
+from penstock_replicate.roles.wording import status_line
 from penstock_replicate.wire.frames import Hello
 
 logger = get_logger(__name__)
@@ -247,8 +252,17 @@ class LogFollower:
             # It only informs: nothing depends on it.
             with contextlib.suppress(OSError):
                 self._status_file.write(status)
+                self._publish(status)
         if self._on_status is not None:
             self._on_status(status)
+
+    def _publish(self, status: ReplicaStatus) -> None:
+        """Tell `penstock stat`; what a process says that has ended is not left behind."""
+        file = ReplicationFile(self._files, self._root)
+        if self.is_over:
+            return file.remove()
+        text = status_line(status, status.time_ms)
+        return file.write([SummaryLine("replication", "replication", text, attrs.asdict(status))], status.time_ms)  # fmt: skip
 
     async def _follow_forever(self) -> None:
         pause_s = FIRST_PAUSE_S

@@ -40,12 +40,15 @@ def copy_text(copy: PeerStatus) -> str:
     return f"{copy.name} ({copy.kind}) at {copy.received_offset:,}, {lag}, {sync}{failed}"
 
 
-def status_line(status: ReplicaStatus, now_ms: int) -> str:
-    """Return a status in one line."""
+def status_line(status: ReplicaStatus, now_ms: int, *, has_list: bool = False) -> str:
+    """Return a status in one line; with `has_list` the copies follow it, and are only counted in it."""
     failed = f"; last error: {status.last_error}" if status.last_error else ""
     ends = f"log end {status.end_offset:,}, on disk {status.flushed_offset:,}, epoch {status.epoch}"
     if status.role == "master":
         copies = "; ".join(map(copy_text, status.copies)) or "no copy is connected"
+        if has_list and status.copies:
+            in_sync = sum(copy.in_sync for copy in status.copies)
+            copies = f"copies: {len(status.copies)}, {in_sync} in sync"
         where = f" at {status.address}" if status.address else ""
         return f"master{where}, {status.state}, {ends}; {copies}{failed}"
     kind = f" ({status.kind})" if status.kind else ""
