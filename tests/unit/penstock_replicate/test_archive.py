@@ -70,3 +70,13 @@ def test_urls_are_told_from_folders_and_shown_without_secrets(tmp_path: Path) ->
         open_archive("", Files())
     with pytest.raises(ConfigError, match="within"):
         open_archive(str(tmp_path / "x"), Files(), root=tmp_path)
+
+
+def test_no_way_leads_into_the_store(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    root.mkdir()
+    (tmp_path / "link").symlink_to(root)
+    for way in (root, root / "in", tmp_path / "link" / "in", tmp_path / "x" / ".." / "s" / "in"):
+        with pytest.raises(ConfigError, match="within the store's folder"):
+            open_archive(str(way), Files(), root=root)
+    open_archive(str(tmp_path / "sa"), Files(), root=root)

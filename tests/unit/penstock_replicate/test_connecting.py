@@ -1,6 +1,7 @@
 """What the master speaks: found out by its answer, or by its silence."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,24 @@ def test_a_penstock_master_greets(tmp_path: Path) -> None:
     found, heard = greeting(encode_greeting(b"hello") + b"more", ANY)
     assert found == (b"hello", b"more")
     assert heard == b"\xff" * 8
+
+
+def test_a_master_that_closes_without_a_word_may_want_something_else() -> None:
+    async def main() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        channel = await Channel.connect(host, port, None)
+        try:
+            with pytest.raises(ConnectionLostError, match=r"without an answer; .*TLS"):
+                await Greeter(ANY, Files()).greet(channel, knows_penstock=False)
+            with pytest.raises(ConnectionLostError, match=r": \S.*; this side uses TLS"):
+                await Channel.connect(host, port, ssl.create_default_context())
+        finally:
+            channel.abort()
+            server.close()
+            await asyncio.sleep(0.05)
+
+    asyncio.run(main())
 
 
 def test_a_rocketmq_master_is_silent() -> None:

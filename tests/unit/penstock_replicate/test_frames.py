@@ -70,7 +70,7 @@ def test_no_changed_frame_is_believed(frame: Frame) -> None:
         decoder = FrameDecoder(frozenset(FrameType))
         # What has another length is not complete, or too long.
         with contextlib.suppress(WireViolation):
-            assert list(decoder.frames(changed)) == []
+            assert list(decoder.frames(bytes(changed))) == []
 
 
 def test_every_type_has_a_sample_and_a_limit() -> None:

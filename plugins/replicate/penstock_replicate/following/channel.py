@@ -50,7 +50,9 @@ class Channel(asyncio.BufferedProtocol):
             text = f"{host}:{port} does not answer within {CONNECT_S:.0f} s"
             raise ConnectionLostError(text) from error
         except (OSError, ssl.SSLError) as error:
-            raise ConnectionLostError(f"{host}:{port} cannot be reached: {error}") from error
+            reason = str(error) or type(error).__name__
+            hint = "" if tls is None else "; this side uses TLS, and the master must, too (replicate.ha.tls_cert)"  # fmt: skip
+            raise ConnectionLostError(f"{host}:{port} cannot be reached: {reason}{hint}") from error
         return made
 
     # --- called by asyncio

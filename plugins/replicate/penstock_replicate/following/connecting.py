@@ -33,6 +33,12 @@ class Greeter:
         self.secret = read_secret(files, options.secret_file)
         self.tls = client_context(options.tls_cert, options.tls_key, options.tls_ca)
 
+    @property
+    def _advice(self) -> str:
+        """What may be wrong with a master that closes the connection at once."""
+        tls = "it may want TLS (tls_ca); look" if self.tls is None else "look"
+        return f"check the address; {tls} into its log"
+
     async def greet(self, channel: Channel, *, knows_penstock: bool) -> tuple[bytes, bytes] | None:
         """Return a Penstock master's first frame and the bytes after it; None if the master is RocketMQ."""
         if self._options.protocol == "rocketmq":
@@ -44,7 +50,10 @@ class Greeter:
         deadline = loop.time() + (KNOWN_GREETING_S if must_be else GREETING_S)
         while decoder.hello is None:
             left = deadline - loop.time()
-            data = await channel.receive(max(left, 0))
+            try:
+                data = await channel.receive(max(left, 0))
+            except ConnectionLostError as error:
+                raise ConnectionLostError(f"{error} without an answer; {self._advice}") from error
             if not data and left <= 0:
                 if must_be:
                     raise ConnectionLostError(

@@ -168,7 +168,8 @@ def open_archive(url: str, files: Files, *, root: Path | None = None) -> Archive
 
         return UrlArchive(url)
     folder = folder_of(url)
-    if root is not None and (folder == root or folder.is_relative_to(root)):
+    # Neither a link nor `..` leads into the store.
+    if root is not None and folder.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
             f"replicate.ship.url is {folder}, which is within the store's folder {root}: take another folder, best on another disk"
         )
