@@ -26,12 +26,13 @@ from penstock.config.build import build_config
 from penstock.config.model import SECTIONS, Config
 from penstock.config.sources import gather
 from penstock.errors import ArgumentError, PenstockError, StoreClosedError
-from penstock.message import Message, StoredMessage
+from penstock.message import Durability, Message, PutStatus, Receipt, StoredMessage
 from penstock.plugins.registry import load_registry
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
 KERNEL_TYPES = ast.parse(Path(str(_kernel.__file__)).with_name("_kernel.pyi").read_text())
+RECEIPT = Receipt(PutStatus.PUT_OK, 0, 0, 0, 1, 100, Durability.ACCEPTED, b"\x7f\0\0\1\0\0\x2a\x9f")
 TABLE = pa.table({"topic": ["orders"], "body": [b"x"]})
 
 
@@ -83,7 +84,7 @@ def valid_value(name: str) -> Any:
         "message_id": lambda: "7F00000100002A9F0000000000000000", "time_ms": lambda: 0, "queue": lambda: 0,
         "messages": lambda: [Message("orders", b"x")], "message": lambda: Message("orders", b"x"), "copies": list, "table": lambda: TABLE, "spans": list, "start": lambda: 0,
         "stop": lambda: 1, "count": lambda: 1, "first_mark": lambda: 1 << 62, "most": lambda: 1, "batch": object,
-        "keys": lambda: pa.array(["k"]), "name": lambda: "messaging", "moves": lambda: {("g", "orders", 0): (None, 0)}, "encoding": lambda: staged.encoding_for("new", environ={}),
+        "keys": lambda: pa.array(["k"]), "receipt": lambda: RECEIPT, "name": lambda: "messaging", "moves": lambda: {("g", "orders", 0): (None, 0)}, "encoding": lambda: staged.encoding_for("new", environ={}),
     }  # fmt: skip
     assert name in made, f"{name} is an argument without a default: give it a valid value here"
     return made[name]()

@@ -4,6 +4,7 @@
     penstock/clean      written last at a clean close: the log's end and a digest of all files
     penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
+    penstock/replication  what is known of copies, for other processes; only with a replicator (see `replication_file`)
     penstock/holder     who has the store open for writing
     penstock/saved/     bytes that recovery cut off, if they held whole records
 

@@ -1,6 +1,7 @@
 """Composition: from a configuration to a running store, its lifecycle, and the public class.
 
 In reading order: `open` (opens the store at a path), `open_several`, `choices` (the configuration completed for one store), `engine` (the
-writing half), `background` (its threads' work), `put_batch`, `message_batch` (messages
+writing half), `background` (its threads' work), `copied_log` and `copying` (the log as a replicator sees it, and how the store uses
+one), `pending_receipt`, `put_batch`, `message_batch` (messages
 added one by one), `shutdown`, `consumer_offsets` and `offset_table`, `store` (the public class).
 """

@@ -458,8 +458,7 @@ class Opener(Choices):
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
             removed_topics=self._removed_topics,
-            extensions=self.extensions(context),
-            copying=self._copying(context, commit_log, flusher),
+            extensions=self.extensions(context), copying=self._copying(context, commit_log, flusher),
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,

@@ -79,7 +79,7 @@ class RecordedLog:
         return []
 
 
-class Answers:
+class CopyAnswers:
     """The outcomes that a replicator gave, by the number of the request. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class ReplicatorContract(ContractSuite):
         self, replicator: Replicator, log: RecordedLog, workers: ManualWorkers
     ) -> None:
         """Every `notify` is called once, also for bytes that never become visible, and also after `close`."""
-        answers = Answers()
+        answers = CopyAnswers()
         for _ in range(10):
             end = log.append(3000)
             replicator.advanced(end)
@@ -183,7 +183,7 @@ class ReplicatorContract(ContractSuite):
         self, replicator: Replicator, log: RecordedLog, workers: ManualWorkers
     ) -> None:
         """`ON_DISK` and `RECEIVED` are answered only if some copy is that far."""
-        answers = Answers()
+        answers = CopyAnswers()
         end = log.append(5000)
         replicator.advanced(end)
         answers.request(replicator, end)
@@ -208,10 +208,10 @@ class ReplicatorContract(ContractSuite):
         self, replicator: Replicator, log: RecordedLog, workers: ManualWorkers
     ) -> None:
         """Requests of many threads at once are each answered once."""
-        each_has = [Answers() for _ in range(4)]
+        each_has = [CopyAnswers() for _ in range(4)]
         end = log.append(20_000)
 
-        def ask(answers: Answers) -> None:
+        def ask(answers: CopyAnswers) -> None:
             for number in range(200):
                 replicator.advanced(end)
                 answers.request(replicator, min(100 * number, end))
@@ -231,7 +231,7 @@ class ReplicatorContract(ContractSuite):
         self, replicator: Replicator, log: RecordedLog
     ) -> None:
         """`advanced` and `copied` do not wait for a lock that the interrupted thread holds."""
-        end, answers = log.append(1000), Answers()
+        end, answers = log.append(1000), CopyAnswers()
         ends_at = time.monotonic() + LIMIT_S
 
         def interrupt(*_: object) -> None:
