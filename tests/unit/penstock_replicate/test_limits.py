@@ -36,3 +36,10 @@ def test_epochs_ascend() -> None:
     assert limits.epochs_of([[1, 0], [2, 0]]) == ((1, 0), (2, 0))
     with pytest.raises(WireViolation):
         limits.epochs_of([[1, 0], [1, 0]])
+
+
+def test_an_epoch_leaves_room_for_the_next_promotion() -> None:
+    assert limits.epochs_of([[limits.EPOCH_MAX, 0]]) == ((limits.EPOCH_MAX, 0),)
+    for wrong in ([[limits.EPOCH_MAX + 1, 0]], [[1, limits.EPOCH_MAX + 1]]):
+        with pytest.raises(WireViolation):
+            limits.epochs_of(wrong)

@@ -21,6 +21,8 @@ JSON_BYTES_MAX = 1 << 20
 TEXT_MAX = 2000
 NAME_MAX = 255
 EPOCHS_MAX = 4096
+# As the file of a store's role has it, less the epoch that a promotion adds.
+EPOCH_MAX = (1 << 62) - 1
 FACTS_MAX = 32
 RANGES_MAX = 4096
 # What one question about digests may make the other side read.
@@ -108,7 +110,7 @@ def epochs_of(value: object) -> tuple[tuple[int, int], ...]:
     for item in list_of(value, "epochs", EPOCHS_MAX):
         if type(item) is not list or len(item) != 2:  # noqa: PLR2004 - a pair
             raise WireViolation("an epoch is not a pair")
-        pairs.append((int_of(item[0], "an epoch"), int_of(item[1], "an epoch's start")))
+        pairs.append((int_of(item[0], "an epoch", 0, EPOCH_MAX), int_of(item[1], "an epoch's start", 0, EPOCH_MAX)))
     if any(first[0] >= second[0] for first, second in itertools.pairwise(pairs)):
         raise WireViolation("epochs do not ascend")
     ascending([start for _, start in pairs], "starts of epochs")
