@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner, Result
-from tests.unit.penstock_replicate.shipping import Shipped, bodies
+from tests.shipped import Shipped, bodies
 
 from penstock_replicate.commands.restore import command
 from penstock_replicate.ship.ship_errors import ArchiveError
