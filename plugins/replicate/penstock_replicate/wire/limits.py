@@ -110,7 +110,12 @@ def epochs_of(value: object) -> tuple[tuple[int, int], ...]:
     for item in list_of(value, "epochs", EPOCHS_MAX):
         if type(item) is not list or len(item) != 2:  # noqa: PLR2004 - a pair
             raise WireViolation("an epoch is not a pair")
-        pairs.append((int_of(item[0], "an epoch", 0, EPOCH_MAX), int_of(item[1], "an epoch's start", 0, EPOCH_MAX)))
+        pairs.append(
+            (
+                int_of(item[0], "an epoch", 0, EPOCH_MAX),
+                int_of(item[1], "an epoch's start", 0, EPOCH_MAX),
+            )
+        )
     if any(first[0] >= second[0] for first, second in itertools.pairwise(pairs)):
         raise WireViolation("epochs do not ascend")
     ascending([start for _, start in pairs], "starts of epochs")
