@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_replicate.ship.manifest import (
+    LogPiece,
     Manifest,
     ManifestName,
-    LogPiece,
     SideVersion,
     decode_manifest,
     encode_manifest,

@@ -9,7 +9,7 @@
 
 from collections.abc import Collection, Sequence
 
-from penstock_replicate.ship.manifest import ManifestName, LogPiece
+from penstock_replicate.ship.manifest import LogPiece, ManifestName
 from penstock_replicate.ship.planning import WHOLE
 
 _DAY_MS = 24 * 3_600_000
@@ -59,7 +59,9 @@ def kept_pieces(
     return tuple(pieces[first:])
 
 
-def unnamed(present: Collection[str], manifests_pieces: Collection[tuple[LogPiece, ...]]) -> list[str]:
+def unnamed(
+    present: Collection[str], manifests_pieces: Collection[tuple[LogPiece, ...]]
+) -> list[str]:
     """Return which objects of the log no manifest names, sorted."""
     named = {piece.name for pieces in manifests_pieces for piece in pieces}
     return sorted(set(present) - named)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import attrs
 
 from penstock_replicate.ship.archive import Archive
-from penstock_replicate.ship.manifest import Manifest, ManifestName, LogPiece, manifest_names
+from penstock_replicate.ship.manifest import LogPiece, Manifest, ManifestName, manifest_names
 from penstock_replicate.ship.ship_errors import ArchiveError
 from penstock_replicate.ship.shipper import read_manifest
 

@@ -25,7 +25,7 @@ from penstock_replicate.beside.side_names import SIDE_NAMES
 from penstock_replicate.ship.archive import Archive, open_archive
 from penstock_replicate.ship.identity import Identity, write_doubts, write_restored
 from penstock_replicate.ship.log_writer import LogWriter
-from penstock_replicate.ship.manifest import SIDE_STORED_MAX, Manifest, LogPiece
+from penstock_replicate.ship.manifest import SIDE_STORED_MAX, LogPiece, Manifest
 from penstock_replicate.ship.record_walk import RecordWalk
 from penstock_replicate.ship.restore_point import Survey, chosen_pieces, side_manifest, survey
 from penstock_replicate.ship.ship_errors import ArchiveError, RestoreError

@@ -23,9 +23,9 @@ from penstock_replicate.ship.archive import Archive
 from penstock_replicate.ship.identity import Identity
 from penstock_replicate.ship.manifest import (
     MANIFEST_BYTES_MAX,
+    LogPiece,
     Manifest,
     ManifestName,
-    LogPiece,
     SideVersion,
     decode_manifest,
     encode_manifest,
