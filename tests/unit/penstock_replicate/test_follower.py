@@ -329,6 +329,7 @@ def test_the_status_file_says_how_far_the_follower_is(tmp_path: Path) -> None:
 def test_a_follower_that_is_behind_sees_every_life_of_a_topic(tmp_path: Path) -> None:
     """Only the last removal was known: a follower that was behind gave the first two lives the queue offsets of one."""
     with serving(tmp_path / "m") as (store, address):
+        end = 0
         for life in range(4):
             for number in range(3 + life):
                 store.put("again", b"%d" % number)
