@@ -344,3 +344,16 @@ def test_a_follower_that_is_behind_sees_every_life_of_a_topic(tmp_path: Path) ->
     assert RemovedTopicsFile(Files(), tmp_path / "c").read().topics == removed
     with penstock.open(tmp_path / "c", read_only=True) as copy:
         assert [(m.queue, m.queue_offset, m.log_offset) for m in copy.scan("again")] == expected
+
+
+def test_readers_are_told_that_the_store_follows(tmp_path: Path) -> None:
+    with serving(tmp_path / "m") as (store, address):
+        end = put_some(store, 5)
+        with follow(tmp_path / "c", address) as follower:
+            assert follower.wait_caught_up(10, log_offset=end)
+            with penstock.open(tmp_path / "c", read_only=True) as copy:
+                eventually(
+                    lambda: any(f"follows {address}" in line.text for line in copy.summary())
+                )
+        with penstock.open(tmp_path / "c", read_only=True) as copy:
+            assert not [line for line in copy.summary() if line.key == "replication"]

@@ -18,7 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.contracts import SummaryLine
 from penstock.durability.replica_file import Replica
+from penstock.durability.replication_file import ReplicationFile
 from penstock.errors import (
     BusyError,
     DiskFullError,
@@ -40,6 +42,7 @@ from penstock_replicate.following.standing import FINAL, FollowState, Standing
 from penstock_replicate.following.trouble import BadBytesError
 from penstock_replicate.roles.requests import PromotionRequests
 from penstock_replicate.roles.status_file import INTERVAL_MS, ReplicaStatus, StatusFile
+from penstock_replicate.roles.wording import status_line
 from penstock_replicate.wire.frames import Hello
 
 logger = get_logger(__name__)
@@ -71,6 +74,7 @@ class LogFollower:
         self._local = LocalStore(root, options, files, clock, self._standing)
         self._local.open_existing()
         self._status_file = StatusFile(files, root)
+        self._replication_file = ReplicationFile(files, root)
         self._requests = PromotionRequests(files, root)
         self._request: str | None = None
         self._is_to_promote = False
@@ -247,8 +251,19 @@ class LogFollower:
             # It only informs: nothing depends on it.
             with contextlib.suppress(OSError):
                 self._status_file.write(status)
+                self._show(status)
         if self._on_status is not None:
             self._on_status(status)
+
+    def _show(self, status: ReplicaStatus) -> None:
+        """Let `penstock stat` and `tail -f` of other processes show the role, as for a master."""
+        if self.is_over:
+            self._replication_file.remove()
+            return
+        text = status_line(status, status.time_ms)
+        value = {"role": status.role, "master": status.peer, "state": status.state, "lag_bytes": status.lag_bytes, "lag_ms": status.lag_ms}  # fmt: skip
+        line = SummaryLine("replication", "replication", text, value)
+        self._replication_file.write([line], status.time_ms)
 
     async def _follow_forever(self) -> None:
         pause_s = FIRST_PAUSE_S
