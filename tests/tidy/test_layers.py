@@ -181,6 +181,7 @@ PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").
 # A follower is opened by the kernel, and what a store is to its copies is kept by it; no other plugin does either.
 OF_REPLICATION = (
     "penstock.durability.replica_file",
+    "penstock.durability.replication_file",
     "penstock.durability.side_folder",
     "penstock.durability.written_ranges",
     "penstock.runtime.clock",
