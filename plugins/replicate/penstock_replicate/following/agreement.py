@@ -11,11 +11,13 @@ import attrs
 
 from penstock.errors import DivergedError, ReplicationError
 from penstock_replicate.following import refusals
+from penstock_replicate.following.channel import ConnectionLostError
 from penstock_replicate.following.comparing import (
     CommonPart,
     RawLog,
     common_part,
     count_records,
+    is_equal,
     last_window,
     parting_of,
     record_start,
@@ -75,6 +77,9 @@ async def disagreement(own: OwnSide, hello: Hello, master: str, ask: AskHex) -> 
         hello: what the master said of itself.
         master: its address.
         ask: returns the SHA-256 of a range of the master's log, in hexadecimal digits; None if it lacks any of it.
+
+    Raises:
+        ConnectionLostError: the master's retention deletes what is compared; to be tried again.
     """
     log = own.log
     if hello.segment_bytes != log.segment_bytes:
@@ -103,12 +108,14 @@ async def _difference(
 
     async def their_digest(start: int, stop: int) -> bytes:
         found = await ask(start, stop)
-        return b"" if found is None else bytes.fromhex(found)
+        if found is None:
+            # No sign of a difference: what the master had when it said hello is deleted meanwhile.
+            raise ConnectionLostError(
+                f"the master's retention has deleted log offset {start}, which was about to be compared"
+            )
+        return bytes.fromhex(found)
 
-    is_same = True
-    if end > low:
-        window = last_window(low, end)
-        is_same = log.digest(*window) == await their_digest(*window)
+    is_same = await is_equal(log, their_digest, low, end)
     if is_same and end == log.end_offset:
         return None
     parts_at = end if is_same else record_start(log, await parting_of(log, their_digest, low, end))
