@@ -131,7 +131,7 @@ class ReplicatedLog(Protocol):
         """Return the store time of the record that begins at `log_offset`, or else of an earlier one near it; 0 if not known."""
 
     def removed_topics(self) -> Sequence[tuple[str, int]]:
-        """Return each topic that was ever removed, with the log offset before which its records are removed."""
+        """Return each removal of a topic, with the log offset before which its records were removed; of one topic ascending."""
 
 
 class Replicator(Strategy):

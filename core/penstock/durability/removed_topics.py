@@ -1,8 +1,9 @@
 """The file `penstock/removed-topics`: which topics were removed, and which of their records are removed with them.
 
-Layout: JSON, one object: topic to `{"before": 4711, "count": 1}`. The topic's records before log offset `before` have no
+Layout: JSON, one object: topic to `{"before": 4711, "count": 2, "earlier": [815]}`. The topic's records before log offset `before` have no
 queue entry, whatever the log still holds; records from there on are of a topic of the same name that was created later.
-`count` is how often the topic was removed: queue offsets begin at 0 each time.
+`count` is how often the topic was removed: queue offsets begin at 0 each time. `earlier` has the log offsets of the removals before the
+last one, ascending, for followers that are not there yet; the newest `_EARLIER_MAX` of them. Files of older versions lack it.
 
 Invariants:
     * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed topic
@@ -32,15 +33,18 @@ logger = get_logger(__name__)
 _SIZE_MAX = 16 << 20
 _OFFSET_MAX = 1 << 62
 _SIZES = 1024
+# Each is a few bytes of a file that is written with every removal.
+_EARLIER_MAX = 256
 _NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
 
 
 @attrs.frozen
 class Removal:
-    """A topic was removed `count` times, the last time with all its records before log offset `before`."""
+    """A topic was removed `count` times, the last time with all its records before log offset `before`, and before at the offsets `earlier`."""
 
     before: int
     count: int
+    earlier: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -54,6 +58,15 @@ class RemovedTopics:
         """Topic to the log offset before which its records are removed."""
         return {topic: removal.before for topic, removal in self.topics.items()}
 
+    @property
+    def removals(self) -> list[tuple[str, int]]:
+        """Each removal: the topic, and the log offset before which its records were removed."""
+        return [
+            (topic, before)
+            for topic, removal in self.topics.items()
+            for before in (*removal.earlier, removal.before)
+        ]
+
     def before_of(self, topic: str) -> int:
         """Return the log offset before which a topic's records are removed; 0 if it never was."""
         found = self.topics.get(topic)
@@ -66,14 +79,20 @@ class RemovedTopics:
 
     def with_removed(self, topic: str, log_offset: int) -> "RemovedTopics":
         """Return the same with a topic's records before a log offset removed."""
-        removal = Removal(log_offset, self.count(topic) + 1)
+        last = self.topics.get(topic)
+        earlier = () if last is None else (*last.earlier, last.before)[-_EARLIER_MAX:]
+        removal = Removal(log_offset, self.count(topic) + 1, earlier)
         return RemovedTopics({**self.topics, topic: removal})
 
     def lowered(self, log_end: int) -> "RemovedTopics":
         """Return the same for a log that ends at `log_end`: records written from there on are not removed."""
         return RemovedTopics(
             {
-                topic: attrs.evolve(removal, before=min(removal.before, log_end))
+                topic: attrs.evolve(
+                    removal,
+                    before=min(removal.before, log_end),
+                    earlier=tuple(min(each, log_end) for each in removal.earlier),
+                )
                 for topic, removal in self.topics.items()
             }
         )
@@ -110,12 +129,19 @@ class RemovedTopicsFile:
         found = {}
         for topic, about in table.items():
             before, count = about["before"], about["count"]
-            if type(before) is not int or type(count) is not int:
+            earlier = tuple(about.get("earlier", ()))
+            if {type(each) for each in (before, count, *earlier)} != {int}:
                 raise ValueError(f"the entry of topic {topic!r} has no whole numbers")
             if not (0 <= before <= _OFFSET_MAX and 0 < count <= _OFFSET_MAX):
                 raise ValueError(f"a number of topic {topic!r} is out of range")
+            if (
+                len(earlier) > _EARLIER_MAX
+                or list(earlier) != sorted(earlier)
+                or not all(0 <= each <= before for each in earlier)
+            ):
+                raise ValueError(f"the earlier removals of topic {topic!r} are out of order")
             try:
-                found[check_topic(topic)] = Removal(before, count)
+                found[check_topic(topic)] = Removal(before, count, earlier)
             except MessageError as error:
                 raise ValueError(str(error)) from error
         return RemovedTopics(found)

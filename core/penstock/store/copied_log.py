@@ -103,7 +103,7 @@ class CopiedLog:
 
     def removed_topics(self) -> Sequence[tuple[str, int]]:
         """See `contracts.ReplicatedLog`."""
-        return list(self._removed_topics.read().before.items())
+        return self._removed_topics.read().removals
 
     # --- times
 

@@ -79,3 +79,23 @@ def test_a_file_that_cannot_be_read_is_named_and_set_aside(
     assert not path.exists()
     assert path.with_name("removed-topics.unreadable-1").read_bytes() == content
     assert file.settle(100) == []
+
+
+def test_every_removal_of_a_topic_is_known(tmp_path: Path) -> None:
+    (tmp_path / "penstock").mkdir()
+    file = RemovedTopicsFile(Files(), tmp_path)
+    removed = RemovedTopics()
+    for offset in (10, 20, 20, 35):
+        removed = removed.with_removed("a", offset)
+    file.write(removed)
+    assert RemovedTopicsFile(Files(), tmp_path).read() == removed
+    assert removed.removals == [("a", 10), ("a", 20), ("a", 20), ("a", 35)]
+    assert removed.lowered(15).removals == [("a", 10), ("a", 15), ("a", 15), ("a", 15)]
+
+
+@pytest.mark.parametrize("earlier", [[20, 10], [-1], [99], ["1"], "12", 7, [True]])
+def test_earlier_removals_that_cannot_be_are_not_read(tmp_path: Path, earlier: object) -> None:
+    (tmp_path / "penstock").mkdir()
+    about = {"a": {"before": 50, "count": 3, "earlier": earlier}}
+    (tmp_path / "penstock" / "removed-topics").write_text(json.dumps(about))
+    assert RemovedTopicsFile(Files(), tmp_path).read() == RemovedTopics()

@@ -18,6 +18,7 @@ from tests.scripted_masters import (
 )
 
 import penstock
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.replica_file import ReplicaFile
 from penstock.errors import (
     ConfigError,
@@ -340,3 +341,23 @@ def test_the_summary_of_a_store_says_whom_it_follows(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline, told()
                 time.sleep(0.1)
         assert told() == f"follower of {address}, epoch 1; no process lets it follow now"
+
+
+def test_a_follower_that_is_behind_sees_every_life_of_a_topic(tmp_path: Path) -> None:
+    """Only the last removal was known: a follower that was behind gave the first two lives the queue offsets of one."""
+    with serving(tmp_path / "m") as (store, address):
+        end = 0
+        for life in range(4):
+            for number in range(3 + life):
+                store.put("again", b"%d" % number)
+            end = put_some(store, 2, first=2 * life)
+            if life < 3:
+                store.delete_topic("again")
+        with follow(tmp_path / "c", address) as follower:
+            assert follower.wait_caught_up(10, log_offset=end)
+        expected = [(m.queue, m.queue_offset, m.log_offset) for m in store.scan("again")]
+        removed = RemovedTopicsFile(Files(), tmp_path / "m").read().topics
+        assert len(expected) == 6
+    assert RemovedTopicsFile(Files(), tmp_path / "c").read().topics == removed
+    with penstock.open(tmp_path / "c", read_only=True) as copy:
+        assert [(m.queue, m.queue_offset, m.log_offset) for m in copy.scan("again")] == expected

@@ -1,5 +1,8 @@
 """The verb `tail`: shows the newest messages, and with --follow new ones as they arrive."""
 
+import time
+from collections.abc import Iterable, Iterator
+
 import click
 
 import penstock
@@ -57,6 +60,29 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
             last = newest[-1].log_offset if newest else -1
             starts = {q: store.max_offset(topic, q) for q in queues}
             coming = store.scan(topic, follow=True, starts=starts)
-            later = (m for m in coming if m.log_offset > last)
+            later = (m for m in _noting_copies(store, coming) if m.log_offset > last)
             count += show_messages(later, json_lines=as_json, at_once=True)
     return 0 if count else NO
+
+
+def _noting_copies(
+    store: penstock.Store, coming: Iterable[StoredMessage]
+) -> Iterator[StoredMessage]:
+    """Yield messages; say first, and before a message if it has changed, what the store is to its copies or to its master."""
+    shown, looked_s = _note_copies(store, None), time.monotonic()
+    for message in coming:
+        if time.monotonic() - looked_s >= 1:
+            shown, looked_s = _note_copies(store, shown), time.monotonic()
+        yield message
+
+
+def _note_copies(store: penstock.Store, shown: object) -> object:
+    """Say in one line how far copies are, unless that was shown; numbers alone are no change."""
+    lines = [each for each in store.summary() if each.key.startswith(("replication", "copy_"))]
+    facts = [
+        {name: value for name, value in each.value.items() if name in ("role", "master", "state", "in_sync", "last_error", "name")}
+        for each in lines if isinstance(each.value, dict)
+    ]  # fmt: skip
+    if facts and facts != shown:
+        note("; ".join(f"{each.what}: {each.text}" for each in lines))
+    return facts
