@@ -129,12 +129,13 @@ class ChaosMaster:
         self.tell("delayed", body, receipt)
 
     def change_topic(self) -> None:
-        if FLEETING not in self.store.topic_configs():
-            self.store.create_topic(FLEETING, queues=QUEUES)
+        topic = f"{FLEETING}-{self._turn}"
+        if topic not in self.store.topic_configs():
+            self.store.create_topic(topic, queues=QUEUES)
         elif self.chance.random() < 0.3:
-            self.store.delete_topic(FLEETING)
+            self.store.delete_topic(topic)
         else:
-            self.store.put_many(self._some("fleeting", [FLEETING] * 3))
+            self.store.put_many(self._some("fleeting", [topic] * 3))
         queue = self.queue()
         if done := self.store.max_offset(TOPIC, queue):
             self.store.commit_offset("billing", TOPIC, queue, offset=self.chance.randint(0, done))
