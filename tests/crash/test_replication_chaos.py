@@ -66,10 +66,8 @@ class Member:
             thread.start()
 
     def _read(self, source: "Iterator[str]", lines: list[str]) -> None:
-        for line in source:
-            # A kill within a print may leave half a line.
-            if line.endswith("\n"):
-                lines.append(line.rstrip())
+        # A kill within a print may leave half a line.
+        lines.extend(line.rstrip() for line in source if line.endswith("\n"))
 
     def check(self) -> None:
         """It still runs."""
@@ -349,7 +347,9 @@ def find_all(store: Store) -> None:
             for key in known.keys() & set(m.keys):
                 known[key].append(m.log_offset)
         for key, offsets in known.items():
-            assert sorted(m.log_offset for m in store.find(topic, key, limit=1 << 20)) == sorted(offsets), key
+            assert sorted(m.log_offset for m in store.find(topic, key, limit=1 << 20)) == sorted(
+                offsets
+            ), key
 
 
 def same_answers(one: Store, other: Store, start: int, end: int, fleeting: str) -> None:

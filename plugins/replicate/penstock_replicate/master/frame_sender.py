@@ -261,7 +261,9 @@ class FrameSender:
 
     async def _send_bytes(self, data: bytes, zipped: bytes | None) -> int:
         body = data if zipped is None else zipped
-        header = encode_data_header(self._position, len(body), crc32(body), zipped=zipped is not None)
+        header = encode_data_header(
+            self._position, len(body), crc32(body), zipped=zipped is not None
+        )
         self._position += len(data)
         await self._link.send(header, body)
         return len(body)

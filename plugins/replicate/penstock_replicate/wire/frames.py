@@ -612,7 +612,10 @@ def check_frame(whole: View) -> None:
     """Raise `WireViolation` if a frame is not as it was sent; the bytes of DATA are checked when they are decoded."""
     length, number, check = HEADER.unpack_from(whole)
     stop = HEADER.size + (_DATA.size if number == FrameType.DATA else length - 1)
-    if zlib.crc32(memoryview(whole)[HEADER.size : stop], zlib.crc32(_CHECKED.pack(length, number))) != check:
+    if (
+        zlib.crc32(memoryview(whole)[HEADER.size : stop], zlib.crc32(_CHECKED.pack(length, number)))
+        != check
+    ):
         raise WireViolation(f"a frame {FrameType(number).name} that was changed on the way")
 
 
