@@ -35,7 +35,7 @@ from penstock_replicate.roles.promotion import promote_closed
 
 PROCESSES = Path(__file__).parent / "chaos_processes.py"
 ROOT = Path(__file__).parents[2]
-ROUNDS = kills(48)
+ROUNDS = kills(24)
 LIMIT_S = 60.0
 PROMISED = "PUT_OK"
 THERE = ("REPLICATED", "ON_DISK_THERE")
