@@ -8,10 +8,12 @@ from struct import Struct
 import attrs
 import pytest
 
+from penstock.format.record import MAGIC_BLANK, MAGIC_V1
 from penstock_replicate.following.comparing import (
     WINDOW_BYTES,
     common_part,
     count_records,
+    is_equal,
     last_window,
     parting_of,
     record_start,
@@ -105,7 +107,40 @@ def test_the_first_byte_that_differs_is_found_in_few_questions(size: int) -> Non
         changed = data[:place] + bytes(255 - b for b in data[place:])
         found, asked = parting(Bytes(data=data, min_offset=70), Bytes(data=changed, min_offset=70))
         assert found == 70 + place
-        assert asked <= 25
+        assert asked <= 28
+
+
+def record(at: int, size: int, time_ms: int) -> bytes:
+    head = SIZES.pack(size, MAGIC_V1) + bytes(20) + at.to_bytes(8, "big") + bytes(20)
+    return (head + time_ms.to_bytes(8, "big")).ljust(size, b"b")
+
+
+@pytest.mark.parametrize("tail", ["filler", "body"])
+def test_logs_that_end_alike_are_not_taken_for_equal(tail: str) -> None:
+    """A master lost its last records in a crash, and wrote others of the same sizes in the same epoch."""
+
+    def log(time_ms: int) -> Bytes:
+        data = b"".join(
+            record(at, 1000, 5 if at < 7000 else time_ms) for at in range(0, 10_000, 1000)
+        )
+        if tail == "filler":
+            # Of a segment, before a large record.
+            size = 5 * WINDOW_BYTES
+            return Bytes(data=data + SIZES.pack(size, MAGIC_BLANK) + bytes(size - 8))
+        return Bytes(data=data + record(10_000, 4 * WINDOW_BYTES, time_ms))
+
+    own, other = log(6), log(7)
+
+    async def ask(start: int, stop: int) -> bytes:
+        return other.digest(start, stop)
+
+    assert own.digest(*last_window(0, own.end_offset)) == other.digest(
+        *last_window(0, own.end_offset)
+    )
+    assert not asyncio.run(is_equal(own, ask, 0, own.end_offset))
+    assert asyncio.run(is_equal(other, ask, 0, own.end_offset))
+    found, _ = parting(own, other)
+    assert record_start(own, found) == 7000
 
 
 def records(sizes: list[int]) -> bytes:

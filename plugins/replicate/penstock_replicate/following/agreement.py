@@ -17,6 +17,7 @@ from penstock_replicate.following.comparing import (
     RawLog,
     common_part,
     count_records,
+    is_equal,
     last_window,
     parting_of,
     record_start,
@@ -114,10 +115,7 @@ async def _difference(
             )
         return bytes.fromhex(found)
 
-    is_same = True
-    if end > low:
-        window = last_window(low, end)
-        is_same = log.digest(*window) == await their_digest(*window)
+    is_same = await is_equal(log, their_digest, low, end)
     if is_same and end == log.end_offset:
         return None
     parts_at = end if is_same else record_start(log, await parting_of(log, their_digest, low, end))

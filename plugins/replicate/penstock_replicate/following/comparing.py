@@ -2,8 +2,9 @@
 
 An epoch begins whenever a follower is promoted. Two logs of one history are equal up to the end of the last epoch that both have, at
 most. Equal epochs prove nothing about bytes that a master lost in a crash and wrote anew, so the last `WINDOW_BYTES` are compared by their
-digests as well. Logs that differ are not compared as a whole: once they part, they never agree again in any window, because each record
-contains its own offset and time; so the first window that differs is found by bisection, and the first byte in it as well.
+digests as well. Logs that differ are not compared as a whole: once they part, they never agree again where a record begins, because each
+record contains its own offset and time; so the first window that differs is found by bisection, and the first byte in it as well. A window
+in which no record begins is filler or a part of a large body, which may be equal in both: then the window before it is compared, too.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,10 +12,13 @@ from typing import Protocol
 
 import attrs
 
-from penstock.format.record import SIZE_AND_MAGIC
+from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 
 WINDOW_BYTES = 1 << 20
 _READ_BYTES = 4 << 20
+_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
+# Where magic and stated log offset of a record are.
+_MAGIC_AT, _OFFSET_AT = 4, slice(28, 36)
 
 Span = tuple[int, int]
 AskDigest = Callable[[int, int], Awaitable[bytes]]
@@ -94,14 +98,51 @@ def last_window(low: int, high: int) -> Span:
     return max(low, high - WINDOW_BYTES), high
 
 
+async def is_equal(own: RawLog, ask: AskDigest, low: int, high: int) -> bool:
+    """Return whether two logs agree before `high`: in their last windows, back to one in which a record begins."""
+    while high > low:
+        start, stop = last_window(low, high)
+        if own.digest(start, stop) != await ask(start, stop):
+            return False
+        if _has_record_head(own, start, stop):
+            return True
+        high = start
+    return True
+
+
+def _has_record_head(log: RawLog, start: int, stop: int) -> bool:
+    """Return whether the beginning of a record, with its offset, time and CRC, is in a range."""
+    data = b""
+    while start + len(data) < stop:
+        piece = log.read(start + len(data), stop - start - len(data))
+        if not piece:
+            break
+        data += piece
+    for magic in _MAGICS:
+        at = data.rfind(magic)
+        while at >= 0:
+            head = data[max(at - _MAGIC_AT, 0) :][:FIXED_SIZE]
+            stated = int.from_bytes(head[_OFFSET_AT], "big")
+            if len(head) == FIXED_SIZE and stated == start + at - _MAGIC_AT:
+                return True
+            at = data.rfind(magic, 0, at)
+    return False
+
+
 async def parting_of(own: RawLog, ask: AskDigest, low: int, high: int) -> int:
-    """Return the first log offset at which two logs differ, of which the last window before `high` is known to differ.
+    """Return the first log offset at which two logs differ, which are known not to be equal before `high`.
 
     Nothing before `low` is compared; if all from there on differs, `low` is returned.
     """
+    answers: dict[Span, bytes] = {}
+
+    async def ask_once(start: int, stop: int) -> bytes:
+        if (start, stop) not in answers:
+            answers[start, stop] = await ask(start, stop)
+        return answers[start, stop]
 
     async def differs(start: int, stop: int) -> bool:
-        return own.digest(start, stop) != await ask(start, stop)
+        return own.digest(start, stop) != await ask_once(start, stop)
 
     # Windows end at `high`, and the first one may be shorter.
     count = -(-(high - low) // WINDOW_BYTES)
@@ -109,7 +150,7 @@ async def parting_of(own: RawLog, ask: AskDigest, low: int, high: int) -> int:
     while first < last:
         middle = (first + last) // 2
         stop = high - (count - 1 - middle) * WINDOW_BYTES
-        if await differs(*last_window(low, stop)):
+        if not await is_equal(own, ask_once, low, stop):
             last = middle
         else:
             first = middle + 1
