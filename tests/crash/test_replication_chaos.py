@@ -136,7 +136,8 @@ class Pair:
         self._turn = 0
         self._address = free_address()
         self._proxy = ReplicaProxy(self._address, seed)
-        self._master = self._follower = None
+        self._master: Member | None = None
+        self._follower: Member | None = None
         self._promises: list[Promise] = []
 
     # --- processes
