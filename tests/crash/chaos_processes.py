@@ -160,14 +160,12 @@ def check_back(prepared: Prepared) -> str:
     return "rollback"
 
 
-def run_master(
-    path: str, listen: str, turn: str, seed: str, copies: str, flush: str, kept: int = KEPT_BYTES
-) -> None:
+def run_master(path: str, listen: str, turn: str, seed: str, copies: str, flush: str) -> None:
     """Use every way in until told to pause, and then only deliver; for ever."""
     given: dict[str, Any] = {
         **SETTINGS, "flush": flush, "replicate": "ha", "replicate.ha.listen": listen, "replicate.ha.in_sync_replicas": int(copies),
         "replicate.ha.timeout_ms": 500, "replicate.ha.heartbeat_ms": 300, "replicate.ha.side_interval_ms": 100,
-        "replicate.ha.silence_ms": 3000, "retention.size.bytes_max": kept,
+        "replicate.ha.silence_ms": 3000, "retention.size.bytes_max": KEPT_BYTES,
     }  # fmt: skip
     with penstock.open(path, check_back=check_back, **given) as store:
         print("open", flush=True)
