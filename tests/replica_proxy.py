@@ -24,6 +24,7 @@ class Chaos:
         delay_bytes: what comes is held back, for up to `delay_s`.
         garble_bytes: bits are flipped, or bytes are dropped, duplicated, or cut off at the end of what was sent at once.
         refuse: the share of connections that are closed at once.
+        only_in: bits are flipped only between such bytes, as in a body of them, and nothing else is garbled.
     """
 
     cut_bytes: int = 0
@@ -31,6 +32,7 @@ class Chaos:
     delay_s: float = 0.2
     garble_bytes: int = 0
     refuse: float = 0.0
+    only_in: bytes = b""
 
 
 CALM = Chaos()
@@ -155,10 +157,22 @@ class ReplicaProxy:
             self.counts["delayed"] += 1
             await asyncio.sleep(self._chance.random() * chaos.delay_s)
         if self._happens(size, chaos.garble_bytes):
-            kind = self._chance.choice(_GARBLES)
-            self.counts[kind] += 1
-            data = garbled(data, kind, self._chance)
+            if chaos.only_in:
+                data = self._flipped_in(data, chaos.only_in)
+            else:
+                kind = self._chance.choice(_GARBLES)
+                self.counts[kind] += 1
+                data = garbled(data, kind, self._chance)
         return None if self._happens(size, chaos.cut_bytes) else data
+
+    def _flipped_in(self, data: bytes, marks: bytes) -> bytes:
+        """Return the data with a flipped bit in the first run of `marks` after a random position, if there is one."""
+        start = data.find(marks, self._chance.randrange(len(data)))
+        if start < 0:
+            return data
+        self.counts["flip"] += 1
+        at = start + len(marks) // 2
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def garbled(data: bytes, kind: str, chance: random.Random) -> bytes:

@@ -129,12 +129,13 @@ class ChaosMaster:
         self.tell("delayed", body, receipt)
 
     def change_topic(self) -> None:
-        if FLEETING not in self.store.topic_configs():
-            self.store.create_topic(FLEETING, queues=QUEUES)
+        topic = f"{FLEETING}-{self._turn}"
+        if topic not in self.store.topic_configs():
+            self.store.create_topic(topic, queues=QUEUES)
         elif self.chance.random() < 0.3:
-            self.store.delete_topic(FLEETING)
+            self.store.delete_topic(topic)
         else:
-            self.store.put_many(self._some("fleeting", [FLEETING] * 3))
+            self.store.put_many(self._some("fleeting", [topic] * 3))
         queue = self.queue()
         if done := self.store.max_offset(TOPIC, queue):
             self.store.commit_offset("billing", TOPIC, queue, offset=self.chance.randint(0, done))
@@ -159,14 +160,12 @@ def check_back(prepared: Prepared) -> str:
     return "rollback"
 
 
-def run_master(
-    path: str, listen: str, turn: str, seed: str, copies: str, flush: str, kept: int = KEPT_BYTES
-) -> None:
+def run_master(path: str, listen: str, turn: str, seed: str, copies: str, flush: str) -> None:
     """Use every way in until told to pause, and then only deliver; for ever."""
     given: dict[str, Any] = {
         **SETTINGS, "flush": flush, "replicate": "ha", "replicate.ha.listen": listen, "replicate.ha.in_sync_replicas": int(copies),
         "replicate.ha.timeout_ms": 500, "replicate.ha.heartbeat_ms": 300, "replicate.ha.side_interval_ms": 100,
-        "replicate.ha.silence_ms": 3000, "retention.size.bytes_max": kept,
+        "replicate.ha.silence_ms": 3000, "retention.size.bytes_max": KEPT_BYTES,
     }  # fmt: skip
     with penstock.open(path, check_back=check_back, **given) as store:
         print("open", flush=True)

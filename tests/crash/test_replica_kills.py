@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.conftest import kills
 from tests.crash.replica_processes import body
 from tests.faults.children import environment
 from tests.scripted_masters import serving
@@ -22,8 +23,8 @@ from penstock_replicate.roles.promotion import promote_closed
 
 PROCESSES = Path(__file__).parent / "replica_processes.py"
 ROOT = Path(__file__).parents[2]
-# `PENSTOCK_PROMOTIONS=200` for as many as the docs speak of.
-PROMOTIONS = int(os.environ.get("PENSTOCK_PROMOTIONS", "4"))
+# `PENSTOCK_KILLS=200` for as many as the docs speak of.
+PROMOTIONS = kills(48)
 
 
 class Child:

@@ -23,7 +23,7 @@ from pathlib import Path
 import attrs
 import pytest
 from tests.conftest import kills
-from tests.crash.chaos_processes import SEGMENT_BYTES, SETTINGS
+from tests.crash.chaos_processes import FLEETING, SEGMENT_BYTES, SETTINGS
 from tests.faults.children import environment
 from tests.replica_proxy import CALM, Chaos, ReplicaProxy
 
@@ -35,7 +35,7 @@ from penstock_replicate.roles.promotion import promote_closed
 
 PROCESSES = Path(__file__).parent / "chaos_processes.py"
 ROOT = Path(__file__).parents[2]
-ROUNDS = kills(48)
+ROUNDS = kills(24)
 LIMIT_S = 60.0
 PROMISED = "PUT_OK"
 THERE = ("REPLICATED", "ON_DISK_THERE")
@@ -66,10 +66,8 @@ class Member:
             thread.start()
 
     def _read(self, source: "Iterator[str]", lines: list[str]) -> None:
-        for line in source:
-            # A kill within a print may leave half a line.
-            if line.endswith("\n"):
-                lines.append(line.rstrip())
+        # A kill within a print may leave half a line.
+        lines.extend(line.rstrip() for line in source if line.endswith("\n"))
 
     def check(self) -> None:
         """It still runs."""
@@ -138,7 +136,8 @@ class Pair:
         self._turn = 0
         self._address = free_address()
         self._proxy = ReplicaProxy(self._address, seed)
-        self._master = self._follower = None
+        self._master: Member | None = None
+        self._follower: Member | None = None
         self._promises: list[Promise] = []
 
     # --- processes
@@ -230,16 +229,21 @@ class Pair:
                 end, since = master.last("paused"), time.monotonic()
             time.sleep(0.02)
         until(f"the copy has {end}", lambda: follower.last("at") >= end, self.check)
+        # The removal of a topic comes after the log.
+        time.sleep(0.3)
         self.figures["levelled"] += 1
         self.kill_master()
         self.kill_follower()
-        assert self.compare() == end
+        assert self.compare(f"{FLEETING}-m{self._turn}") == end
         # Opened as a follower and closed, so that it has recovered from the kill.
         open_follower(self.copy_path, **SETTINGS).close()
         self.keep_promises(self.copy_path)
 
-    def compare(self) -> int:
-        """Compare both stores as far as the copy goes; return where it ends."""
+    def compare(self, fleeting: str = "") -> int:
+        """Compare both stores as far as the copy goes; return where it ends.
+
+        Of the topics that were deleted and created, one at most: whether the others were deleted may not have reached the copy.
+        """
         with (
             penstock.open(self.master_path, read_only=True) as theirs,
             penstock.open(self.copy_path, read_only=True) as ours,
@@ -247,7 +251,7 @@ class Pair:
             end = min(ours.stats()["log_end_offset"], theirs.stats()["log_end_offset"])
             start = max(ours.stats()["log_min_offset"], theirs.stats()["log_min_offset"])
             same_logs(self.master_path, self.copy_path, start, end)
-            same_answers(theirs, ours, start, end)
+            same_answers(theirs, ours, start, end, fleeting)
             self.figures["bytes compared"] += end - start
             return int(ours.stats()["log_end_offset"])
 
@@ -324,11 +328,12 @@ def same_logs(one: Path, other: Path, start: int, end: int) -> None:
         start = stop
 
 
-def answers(store: Store, start: int, end: int) -> dict[object, object]:
+def answers(store: Store, start: int, end: int, fleeting: str) -> dict[object, object]:
     """Return what the queues of a store answer of a part of its log."""
     return {
         (topic, queue, m.queue_offset): (m.log_offset, m.record)
         for topic, queues in store.topics().items()
+        if topic == fleeting or not topic.startswith(FLEETING)
         for queue in queues
         for m in store.scan(topic, queue)
         if start <= m.log_offset < end
@@ -348,9 +353,9 @@ def find_all(store: Store) -> None:
             ), key
 
 
-def same_answers(one: Store, other: Store, start: int, end: int) -> None:
+def same_answers(one: Store, other: Store, start: int, end: int, fleeting: str) -> None:
     """Assert that two stores answer the same of a part of their logs."""
-    theirs, ours = answers(one, start, end), answers(other, start, end)
+    theirs, ours = answers(one, start, end, fleeting), answers(other, start, end, fleeting)
     different = [each for each in theirs.keys() | ours.keys() if theirs.get(each) != ours.get(each)]
     texts = [f"{each}: {theirs.get(each)!r:.90} and {ours.get(each)!r:.90}" for each in different]
     assert not texts, f"{len(texts)} differ: " + "; ".join(sorted(texts)[:4])

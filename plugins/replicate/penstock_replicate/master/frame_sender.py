@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import os
 from hashlib import sha256
 from zlib import crc32
 
@@ -250,10 +249,9 @@ class FrameSender:
         return await self._send_bytes(self._log.read(self._position, size), None)
 
     async def _send_lent(self, lent: LentFile, size: int) -> int:
-        assert lent.descriptor is not None
         check = 0
         if self._covered_from is None or self._position < self._covered_from:
-            check = crc32(os.pread(lent.descriptor, size, lent.position))
+            check = crc32(self._log.read(self._position, size))
         header = encode_data_header(self._position, size, check)
         self._position += size
         await self._link.send_file(header, lent, size)
