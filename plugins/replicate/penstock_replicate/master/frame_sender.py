@@ -12,6 +12,7 @@ from hashlib import sha256
 from penstock.contracts import LentFile
 from penstock.errors import OffsetError
 from penstock_replicate.master import admission
+from penstock_replicate.master.cold_reads import is_in_memory, read_through
 from penstock_replicate.master.compressing import CompressionChoice
 from penstock_replicate.master.copies import CopyPeer
 from penstock_replicate.master.coverage import read_coverage
@@ -260,12 +261,15 @@ class FrameSender:
             await self._parts.bandwidth.take(size)
             with self._log.lend_file(self._position) as lent:
                 if lent.descriptor is not None:
-                    return await self._send_lent(lent, min(size, lent.size))
+                    return await self._send_lent(lent, lent.descriptor, min(size, lent.size))
             return await self._send_bytes(self._log.read(self._position, size), None)
         await self._parts.bandwidth.take(size)
         return await self._send_bytes(self._log.read(self._position, size), None)
 
-    async def _send_lent(self, lent: LentFile, size: int) -> int:
+    async def _send_lent(self, lent: LentFile, descriptor: int, size: int) -> int:
+        if not is_in_memory(descriptor, lent.position, size):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, read_through, descriptor, lent.position, size)
         header = encode_data_header(self._position, size)
         self._position += size
         await self._link.send_file(header, lent, size)
