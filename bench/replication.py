@@ -342,7 +342,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="history,put,sync,ship", help="separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mib", type=int, default=1024, help="the history's size; 10240 for 10 GiB")
+    parser.add_argument(
+        "--mib", type=int, default=1024, help="the history's size; 10240 for 10 GiB"
+    )
     given = parser.parse_args()
     print(json.dumps({"machine": machine.words(), "rounds": given.rounds}), flush=True)
     with _folder(given.folder) as home:

@@ -11,8 +11,8 @@ from hashlib import sha256
 
 from penstock.contracts import LentFile
 from penstock.errors import OffsetError
+from penstock.files.cold_reads import is_in_memory, read_through
 from penstock_replicate.master import admission
-from penstock_replicate.master.cold_reads import is_in_memory, read_through
 from penstock_replicate.master.compressing import CompressionChoice
 from penstock_replicate.master.copies import CopyPeer
 from penstock_replicate.master.coverage import read_coverage

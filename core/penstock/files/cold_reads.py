@@ -1,6 +1,7 @@
-"""Segments that are not in memory: read from the disk by another thread, before the event loop sends them.
+"""Ranges of files that are not in memory: found without waiting, and read, for a caller that may not wait for the disk.
 
-`sendfile` waits for the disk, and with it would wait all other copies, and the puts that wait for them.
+A replicator that sends a segment with `sendfile` from its event loop reads it in another thread first: with the loop would wait all
+other copies, and the puts that wait for them.
 """
 
 import os

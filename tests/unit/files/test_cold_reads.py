@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock_replicate.master import cold_reads
-from penstock_replicate.master.cold_reads import is_in_memory, read_through
+from penstock.files import cold_reads
+from penstock.files.cold_reads import is_in_memory, read_through
 
 
 def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
