@@ -226,7 +226,7 @@ class FrameSession:
                 f"the master sent log offset {frame.log_offset}, where {landing.position} was expected"
             )
         try:
-            landing.take(frame.log_offset, frame.data)
+            landing.take(frame.log_offset, memoryview(frame.data))
         except CorruptionError as error:
             raise BadBytesError(landing.end_offset, str(error)) from error
         self._standing.heard(landing.position)
