@@ -12,6 +12,7 @@ from zlib import crc32
 
 from penstock.contracts import LentFile
 from penstock.errors import OffsetError
+from penstock.files.cold_reads import is_in_memory, read_through
 from penstock_replicate.master import admission
 from penstock_replicate.master.compressing import CompressionChoice
 from penstock_replicate.master.copies import CopyPeer
@@ -39,6 +40,10 @@ _SENDFILE_BYTES_MIN = 64 << 10
 # A piece of data is as large as the follower takes in this time, so that heartbeats and the end of a lease come in time.
 _PIECE_S = 0.25
 _PIECE_BYTES_MIN = 16 << 10
+# Less than this is sent together with what comes until the last piece is acknowledged, so that many puts share one turn of both sides;
+# but it is not held for longer than this time, which a distant follower's acknowledgement may take.
+_JOINED_BYTES = 64 << 10
+_HELD_S = 0.005
 # How long a follower that is refused may take to ask for digests.
 _REFUSED_S = 10.0
 
@@ -56,6 +61,9 @@ class FrameSender:
         self._piece_bytes = _SENDFILE_BYTES_MIN
         # The log offset from which on the follower checks each record by itself.
         self._covered_from: int | None = None
+        # The end of the last piece, if it is the end of a record, which the follower acknowledges at once; and until when to wait for that.
+        self._awaited = 0
+        self._held_until_s: float | None = None
         self._compression = CompressionChoice("none", parts.time_s)
 
     async def run(self) -> None:
@@ -169,6 +177,8 @@ class FrameSender:
                 f"an acknowledgement of log offset {ack.received_end} after one of {self._peer.received}: it has lost a part of its log"
             )
         self._parts.copies.acknowledge(self._peer, ack.received_end, ack.flushed_end)
+        if self._held_until_s is not None and ack.received_end >= self._awaited:
+            self._link.bell.ring()
 
     async def _send_all(self, side: SideReading | None) -> None:
         link, interval_s = self._link, self._parts.options.heartbeat_ms / 1000
@@ -182,7 +192,7 @@ class FrameSender:
             if due_s <= 0:
                 await link.send(self._heartbeat())
                 due_s = interval_s
-            await link.rest(due_s)
+            await link.rest(due_s if self._held_until_s is None else min(due_s, _HELD_S))
 
     def _heartbeat(self) -> bytes:
         return encode(Heartbeat(self._log.visible_offset, self._parts.context.clock.time_ms()))
@@ -197,10 +207,22 @@ class FrameSender:
                 for part in side_frames(name, content):
                     await self._parts.bandwidth.take(len(part.data))
                     await self._link.send(encode(part))
-        if self._position >= stop:
+        if self._position >= stop or self._is_held(stop):
             return False
         await self._send_data(min(stop - self._position, self._piece_bytes))
+        self._awaited = self._position if self._position == stop else 0
         self._link.check()
+        return True
+
+    def _is_held(self, stop: int) -> bool:
+        """Whether to wait for an acknowledgement before the bytes up to `stop` are sent."""
+        until_s, self._held_until_s = self._held_until_s, None
+        if stop - self._position >= _JOINED_BYTES or self._peer.received >= self._awaited:
+            return False
+        now = self._parts.time_s()
+        if until_s is not None and now >= until_s:
+            return False
+        self._held_until_s = now + _HELD_S if until_s is None else until_s
         return True
 
     async def _send_removed(self, visible: int) -> int:
@@ -243,12 +265,15 @@ class FrameSender:
             await self._parts.bandwidth.take(size)
             with self._log.lend_file(self._position) as lent:
                 if lent.descriptor is not None:
-                    return await self._send_lent(lent, min(size, lent.size))
+                    return await self._send_lent(lent, lent.descriptor, min(size, lent.size))
             return await self._send_bytes(self._log.read(self._position, size), None)
         await self._parts.bandwidth.take(size)
         return await self._send_bytes(self._log.read(self._position, size), None)
 
-    async def _send_lent(self, lent: LentFile, size: int) -> int:
+    async def _send_lent(self, lent: LentFile, descriptor: int, size: int) -> int:
+        if not is_in_memory(descriptor, lent.position, size):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, read_through, descriptor, lent.position, size)
         check = 0
         if self._covered_from is None or self._position < self._covered_from:
             check = crc32(self._log.read(self._position, size))
