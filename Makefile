@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs man changes fuzz streams sanitize clean
+.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak soak-replicas longlife docs man changes fuzz streams sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
@@ -21,6 +21,7 @@ help:
 	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
 	@echo "make mutants  mutation testing: change the code in small ways, and list the changes that no test notices"
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
+	@echo "make soak-replicas  chaos between a master and its copy, for MINUTES (60): kills, and connections cut, delayed and garbled"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
 	@echo "make man    make the manual page docs/penstock.1 from what the commands say of themselves"
@@ -123,6 +124,9 @@ sanitize: $(VENV)/dev
 MINUTES ?= 60
 soak: $(VENV)/dev
 	$(BIN)/python -m penstock.testing.soak --minutes $(MINUTES) --seed $$$$
+
+soak-replicas: $(VENV)/dev
+	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m tests.crash.test_replication_chaos --minutes $(MINUTES) --seed $$$$
 
 longlife: $(VENV)/dev
 	$(BIN)/python -m bench.longlife

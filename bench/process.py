@@ -27,13 +27,33 @@ class EngineError(Exception):
     """Raised when an engine returns an error instead of a figure."""
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with these variables, and with Python's byte code cache enabled, as for an installed package."""
     found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return found | dict(variables)
 
 
-class EngineProcess:
+class PausableProcess:
+    """A process that can be stopped while it is not its turn."""
+
+    def __init__(self, process: "subprocess.Popen[Any]") -> None:
+        self._process = process
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """Stop the process until its next command."""
+        if not self._is_paused:
+            os.kill(self._process.pid, signal.SIGSTOP)
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Continue the process."""
+        if self._is_paused:
+            os.kill(self._process.pid, signal.SIGCONT)
+            self._is_paused = False
+
+
+class EngineProcess(PausableProcess):
     """One engine, started and not opened; `variables` are added to its environment."""
 
     def __init__(self, name: str, variables: Mapping[str, str] | None = None) -> None:
@@ -45,9 +65,9 @@ class EngineProcess:
         self._process = subprocess.Popen(
             rocketmq.command(home) if is_java else [sys.executable, "-m", "bench.worker", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT,
-            env=_environment(variables or {}),
+            env=environment(variables or {}),
         )  # fmt: skip
-        self._is_paused = False
+        super().__init__(self._process)
 
     def send(self, do: str, **facts: Any) -> None:
         """Send a command; `receive` returns its answer."""
@@ -97,18 +117,6 @@ class EngineProcess:
         except OSError:
             return None
         return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-
-    def pause(self) -> None:
-        """Stop the process until its next command."""
-        if not self._is_paused:
-            os.kill(self._process.pid, signal.SIGSTOP)
-            self._is_paused = True
-
-    def resume(self) -> None:
-        """Continue the process."""
-        if self._is_paused:
-            os.kill(self._process.pid, signal.SIGCONT)
-            self._is_paused = False
 
     def kill(self) -> None:
         """Kill it, as a crash would."""

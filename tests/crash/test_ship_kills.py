@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conftest import kills
 from tests.crash.writer import body
 from tests.faults.children import environment
-from tests.unit.penstock_replicate.shipping import log_bytes
+from tests.shipped import log_bytes
 
 import penstock
 from penstock_replicate.ship.restoring import restore

@@ -37,12 +37,24 @@ _FORMS = {
     "geometry.segment_bytes": "4,096 to 1,073,741,824, a multiple of 4,096",
     "retention.archive.to": "a folder",
     "retention.archive.name": "a name",
+    "replicate.ha.listen": "`HOST:PORT`",
+    "replicate.ha.desk": "`HOST:PORT`, the port at least 3",
+    "replicate.ha.name_servers": "a list of `HOST:PORT`",
+    "replicate.ha.secret_file": "a file",
+    "replicate.ha.tls_cert": "a file",
+    "replicate.ha.tls_key": "a file",
+    "replicate.ha.tls_ca": "a file",
+    "replicate.ha.broker_name": "a name",
+    "replicate.ha.cluster_name": "a name",
+    "replicate.ship.url": "a folder or a URL",
     "plugins.block": "names of entry points",
     "plugins.require": "names of entry points",
 }
 _WORDS = {
     "log.checksum": model.CHECKSUMS,
     "index.feed": model.FEEDS,
+    "replicate.ha.compress": ("auto", "none", "zlib"),
+    "replicate.ship.compress": ("none", "zlib"),
     "extensions.messaging.timers": ("on", "refuse"),
 }
 _OF_THE_STORE = ("geometry.", "log.checksum", "profile", "retention.use", "files.mode")

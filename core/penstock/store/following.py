@@ -310,6 +310,11 @@ class FollowedStore:
         return self._engine.flusher.flushed_offset
 
     @property
+    def syncs_each(self) -> bool:
+        """Whether the flush policy is one whose puts wait, so that what was appended is to be synced at once."""
+        return self._engine.policy.appender_waits
+
+    @property
     def held_from(self) -> int | None:
         """Where an atomic batch begins that is not whole, so it is not shown; None if there is none."""
         return self._held.begin

@@ -15,6 +15,7 @@ from penstock_replicate.following.agreement import (
     disagreement,
     last_digests,
 )
+from penstock_replicate.following.channel import ConnectionLostError
 from penstock_replicate.wire.frames import Hello
 
 HEAD = Struct(">ii")
@@ -125,3 +126,14 @@ def test_the_last_bytes_that_both_have_are_proved() -> None:
     (found,) = last_digests(own(LOG, low=200), hello(LOG[:4000], low=300))
     assert (found.start, found.stop, found.sha256) == (300, 4000, sha256(LOG[300:4000]).hexdigest())
     assert last_digests(own(LOG), hello(records(90), low=6000)) == ()
+
+
+def test_what_the_masters_retention_deletes_meanwhile_is_no_difference() -> None:
+    """A follower was told that all of its log differs, and with `cut` would have cut it, when the master deleted segments after its hello."""
+
+    async def ask(start: int, stop: int) -> None:
+        return None
+
+    side = own(LOG[:2000], (1, 0))
+    with pytest.raises(ConnectionLostError, match="retention has deleted log offset 0"):
+        asyncio.run(disagreement(side, hello(LOG, (1, 0)), "a:1", ask))

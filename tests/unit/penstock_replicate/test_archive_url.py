@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_replicate.shipping import Shipped, bodies
+from tests.shipped import Shipped, bodies
 
 from penstock.errors import MissingExtraError
 from penstock_replicate.ship.archive_url import PART_BYTES, UrlArchive

@@ -159,3 +159,29 @@ def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
                 await RemotingConnection.open(f"127.0.0.1:{port + 2}", 1)
 
     asyncio.run(story())
+
+
+def test_many_requests_at_once_leave_the_loop_time_for_others() -> None:
+    many = b"".join(RemotingFrame(code=9999, opaque=n).encode() for n in range(500))
+    asked: list[int] = []
+    turns = 0
+
+    def contents() -> Mapping[str, bytes]:
+        asked.append(turns)
+        return GOOD
+
+    async def story() -> None:
+        nonlocal turns
+        desk = Desk(f"127.0.0.1:{(port := free_port())}", contents)
+        await desk.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(many)
+        while len(asked) < 500:
+            turns += 1
+            await asyncio.sleep(0)
+        writer.close()
+        await desk.close()
+        assert reader is not None
+
+    asyncio.run(story())
+    assert len(set(asked)) > 400

@@ -1,16 +1,22 @@
 """A follower's conversation with a Penstock master: here a script that breaks rules."""
 
+import asyncio
 import contextlib
 import socket
 import threading
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.scripted_masters import SEGMENT_BYTES, bodies, filled, log_of
 
+from penstock.errors import ReplicationError
+from penstock_replicate.following.channel import Channel, ConnectionLostError
 from penstock_replicate.following.follow import follow
-from penstock_replicate.following.frame_session import ACK_S
+from penstock_replicate.following.frame_session import ACK_S, FrameSession
+from penstock_replicate.following.standing import Standing
 from penstock_replicate.wire.decoding import FrameDecoder
 from penstock_replicate.wire.frames import (
     Ack,
@@ -25,7 +31,9 @@ from penstock_replicate.wire.frames import (
     Removed,
     Side,
     encode,
+    encode_data_header,
 )
+from penstock_replicate.wire.limits import DATA_BYTES_MAX
 from penstock_replicate.wire.plain import encode_chunk_header, encode_greeting
 from penstock_replicate.wire.proof import make_nonce
 
@@ -42,6 +50,7 @@ class FrameMaster:
             nonce=make_nonce(), needs_proof=False,
         )  # fmt: skip
         self.script = script
+        self.after_greeting = b""
         self.connections = 0
         self.heard: list[AnyFrame] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -66,7 +75,7 @@ class FrameMaster:
         self.connections += 1
         peer.settimeout(5)
         assert len(peer.recv(8)) == 8
-        peer.sendall(encode_greeting(encode(self.hello)))
+        peer.sendall(encode_greeting(encode(self.hello)) + self.after_greeting)
         decoder = FrameDecoder(frozenset(FrameType))
         is_following = False
         while True:
@@ -98,9 +107,10 @@ def log(tmp_path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (b"\0\0\0\0\0", "breaks the protocol"),
-        (b"\xff\xff\xff\xff\x05", "breaks the protocol"),
+        (bytes(9), "breaks the protocol"),
+        (b"\xff\xff\xff\xff\x05\0\0\0\0", "breaks the protocol"),
         (b"\0\0\0\x05\x63abcd", "unknown type"),
+        (encode(Heartbeat(9, 0))[:-1] + b"\1", "changed on the way"),
         (encode(Auth(bytes(32))), "not expected here"),
         (encode(Data(8, b"x")), "multiple|not valid|expected"),
         (encode(Data(0, b"garbage that is no record at all")), "not valid"),
@@ -155,3 +165,47 @@ def test_a_file_that_may_not_travel_is_not_written(tmp_path: Path, log: bytes) -
         master.close()
     assert not (tmp_path / "evil").exists()
     assert '"follower"' in (tmp_path / "c" / "penstock" / "replica").read_text()
+
+
+def test_compressed_frames_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
+    zipped = zlib.compress(bytes(DATA_BYTES_MAX), 9)
+    bombs = (encode_data_header(0, len(zipped), zipped=True) + zipped) * 100
+    master = FrameMaster(0, lambda *_: b"")
+    master.close()
+
+    async def story() -> None:
+        session = FrameSession(Channel(), Standing(lambda: 5, 1, "a:1"), tmp_path, 5)
+        session.greeted(encode(master.hello), bombs)
+        for _ in range(100):
+            assert isinstance(await session._next(1), Data)
+        with pytest.raises(ConnectionLostError, match="does not answer"):
+            await session._next(0.01)
+
+    tracemalloc.start()
+    try:
+        asyncio.run(story())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * DATA_BYTES_MAX
+
+
+@pytest.mark.parametrize("code", [RefusalCode.REMOVED, RefusalCode.HISTORY, "from the future"])
+def test_what_a_master_says_before_its_proof_sets_no_store_aside(
+    tmp_path: Path, log: bytes, code: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x" * 32)
+    master = FrameMaster(len(log), lambda *_: right(log))
+    try:
+        with follow(tmp_path / "c", master.address) as follower:
+            assert follower.wait_caught_up(10, log_offset=len(log))
+        master.after_greeting = encode(Refused(code, "begin anew"))
+        with pytest.raises(ReplicationError, match="does not prove"):
+            follow(
+                tmp_path / "c", master.address, secret_file=str(secret), full_copy=True
+            ).wait_caught_up(10)
+    finally:
+        master.close()
+    assert not list(tmp_path.glob("c.*"))
+    assert bodies(tmp_path / "c") == list(range(20))

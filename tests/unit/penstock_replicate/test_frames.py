@@ -1,10 +1,13 @@
+import contextlib
 import json
 import zlib
 
 import pytest
 
 from penstock_replicate.wire import frames
+from penstock_replicate.wire.decoding import FrameDecoder
 from penstock_replicate.wire.frames import (
+    HEADER,
     Ack,
     Auth,
     CoverageNote,
@@ -54,8 +57,20 @@ SAMPLES: list[Frame] = [
 def test_what_is_encoded_is_decoded(frame: Frame) -> None:
     whole = encode(frame)
     kind, size = parse_header(whole, frozenset(FrameType))
-    assert (kind, size) == (frame.type, len(whole) - 5)
-    assert decode(kind, whole[5:]) == frame
+    assert (kind, size) == (frame.type, len(whole) - HEADER.size)
+    assert decode(kind, whole[HEADER.size :]) == frame
+
+
+@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: frame.type.name)
+def test_no_changed_frame_is_believed(frame: Frame) -> None:
+    whole = encode(frame)
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        decoder = FrameDecoder(frozenset(FrameType))
+        # What has another length is not complete, or too long.
+        with contextlib.suppress(WireViolation):
+            assert list(decoder.frames(changed)) == []
 
 
 def test_every_type_has_a_sample_and_a_limit() -> None:
@@ -76,11 +91,13 @@ def test_compressed_data_is_decompressed_in_bounded_memory() -> None:
     body = b"x" * 10_000
     zipped = zlib.compress(body)
     whole = encode_data_header(7, len(zipped), zipped=True) + zipped
-    assert decode(FrameType.DATA, whole[5:]) == Data(7, body)
+    assert decode(FrameType.DATA, whole[HEADER.size :]) == Data(7, body)
     bomb = zlib.compress(bytes(DATA_BYTES_MAX + 1))
     for bad in (bomb, zipped[:-1], zipped + b"x", b"no zlib"):
         with pytest.raises(WireViolation):
-            decode(FrameType.DATA, encode_data_header(0, len(bad), zipped=True)[5:] + bad)
+            decode(
+                FrameType.DATA, encode_data_header(0, len(bad), zipped=True)[HEADER.size :] + bad
+            )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +105,7 @@ def test_compressed_data_is_decompressed_in_bounded_memory() -> None:
 )  # fmt: skip
 def test_a_header_out_of_limits_is_refused_before_its_payload(header: bytes) -> None:
     with pytest.raises(WireViolation):
-        parse_header(header, frozenset(FrameType))
+        parse_header(header + bytes(4), frozenset(FrameType))
 
 
 def test_a_frame_that_is_not_expected_is_refused() -> None:

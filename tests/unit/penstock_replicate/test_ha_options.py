@@ -13,7 +13,9 @@ def test_an_address_is_split() -> None:
     assert split_listen("[::1]:10912") == ("::1", 10912)
 
 
-@pytest.mark.parametrize("given", ["host", ":1", "host:", "host:x", "host:65536", "host:999999999"])
+@pytest.mark.parametrize(
+    "given", ["host", ":1", "host:", "host:x", "host:65536", "host:999999999", "host:0000001000000"]
+)
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="listen is"):
         HaOptions(listen=given)

@@ -1,6 +1,7 @@
 """Bytes into the log, and on disk; files beside it after that."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -85,6 +86,23 @@ def test_a_file_waits_for_the_log_that_it_speaks_of(tmp_path: Path, log: bytes) 
 
     run(tmp_path / "c", work)
     assert path.read_bytes() == content
+
+
+def test_files_that_come_faster_than_they_are_written_take_no_memory(
+    tmp_path: Path, log: bytes
+) -> None:
+    async def work(landing: Landing, _standing: Standing) -> None:
+        landing.take(0, log)
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                landing.take_side(OFFSETS, b'{"offsetTable":{}}'.ljust(1 << 20))
+                landing.take_side("no/such/name", bytes(1 << 20))
+            assert tracemalloc.get_traced_memory()[0] < 8 << 20
+        finally:
+            tracemalloc.stop()
+
+    run(tmp_path / "c", work)
 
 
 def test_a_promotion_keeps_what_was_received(tmp_path: Path, log: bytes) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_replicate.ship.manifest import (
+    LogPiece,
     Manifest,
     ManifestName,
-    Piece,
     SideVersion,
     decode_manifest,
     encode_manifest,
@@ -25,12 +25,12 @@ SEGMENT = 4096
 SHA = "0f" * 32
 
 
-def piece(start: int, stop: int, **changed: Any) -> Piece:
+def piece(start: int, stop: int, **changed: Any) -> LogPiece:
     given: dict[str, Any] = {
         "start": start, "stop": stop, "size": stop - start, "sha256": SHA, "compress": "none", "first_ms": 5,
         "last_ms": 6, "weight": 1, **changed,
     }  # fmt: skip
-    return Piece(**given)
+    return LogPiece(**given)
 
 
 WHOLE = Manifest(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.penstock_replicate.test_manifest import piece
 
-from penstock_replicate.ship.manifest import Piece
+from penstock_replicate.ship.manifest import LogPiece
 from penstock_replicate.ship.planning import FAN, WHOLE, Upload, plan, with_uploaded
 
 SEGMENT = 4096
@@ -22,7 +22,7 @@ def test_a_history_is_planned_by_segments() -> None:
 
 @given(st.lists(st.integers(1, 3000), max_size=400))
 def test_pieces_stay_few_and_cover_the_log(steps: list[int]) -> None:
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[LogPiece, ...] = ()
     end, segment = 0, 1 << 18
     for step in steps:
         end += step

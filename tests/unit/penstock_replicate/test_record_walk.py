@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.format.record import RecordFields, encode_record
-from penstock_replicate.ship.record_walk import Header, RecordWalk, header_at
+from penstock_replicate.ship.record_walk import RecordHead, RecordWalk, header_at
 
 BLANK = (100).to_bytes(4, "big") + (0xCBD43194).to_bytes(4, "big") + bytes(92)
 
@@ -41,7 +41,7 @@ def test_the_last_record_before_a_point_is_found(step: int) -> None:
 def test_what_is_no_record_ends_the_walk() -> None:
     walk = walked(10, RECORDS[0] + bytes(200), last_ms=1 << 60)
     assert walk.reason == f"no record begins at log offset {5000 + ENDS[0]}"
-    assert header_at(BLANK, 0) == Header(100, None)
+    assert header_at(BLANK, 0) == RecordHead(100, None)
     assert header_at(b"", 0) is None
     assert header_at(b"\0\0\0\1" + BLANK[4:], 0) is None
     assert header_at(RECORDS[0][:50], 0) is None

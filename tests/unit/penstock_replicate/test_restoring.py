@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_replicate.shipping import SMALL, Shipped, bodies, log_bytes, tree
+from tests.shipped import SMALL, Shipped, bodies, log_bytes, tree
 
 import penstock
 import penstock_replicate

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_replicate.shipping import SMALL, StoreLog, bodies
+from tests.shipped import SMALL, StoreLog, bodies
 
 import penstock
 from penstock.contracts import Context, CopyOutcome

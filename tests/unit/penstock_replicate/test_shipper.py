@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.penstock_replicate.shipping import Shipped, bodies, log_bytes
+from tests.shipped import Shipped, bodies, log_bytes
 
 from penstock.durability.replica_file import Epoch, Replica, ReplicaFile
 from penstock.files import Files
@@ -14,10 +14,11 @@ from penstock.testing import SimulatedDisk
 from penstock.testing.faults import KilledError
 from penstock.testing.platter import Survival
 from penstock_replicate.ship.archive import Archive, FolderArchive
-from penstock_replicate.ship.manifest import Manifest
+from penstock_replicate.ship.manifest import Manifest, ManifestName
 from penstock_replicate.ship.restore_point import survey
 from penstock_replicate.ship.restoring import restore, unpacked
 from penstock_replicate.ship.ship_errors import ArchiveError, OtherLogError
+from penstock_replicate.ship.shipper import read_manifest
 
 ARCHIVE = Path("/archive")
 
@@ -318,3 +319,9 @@ def test_an_owner_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
             with pytest.raises(ArchiveError, match="read again"):
                 shipped.ship()
             shipped.ship()
+
+
+def test_a_manifest_that_is_missing_is_named(tmp_path: Path) -> None:
+    name = ManifestName(7, 1)
+    with pytest.raises(ArchiveError, match="missing"):
+        read_manifest(FolderArchive(Files(), tmp_path), name)

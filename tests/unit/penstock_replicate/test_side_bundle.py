@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.unit.penstock_replicate.shipping import Shipped
+from tests.shipped import Shipped
 
 from penstock.files import Files
 from penstock_replicate.beside import SideReader

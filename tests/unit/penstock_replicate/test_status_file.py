@@ -42,6 +42,7 @@ def test_what_is_written_is_read(file: StatusFile) -> None:
         json.dumps({**attrs.asdict(STATUS), "copies": 3}).encode(),
         json.dumps({**attrs.asdict(STATUS), "copies": [3]}).encode(),
         json.dumps({**attrs.asdict(STATUS), "lag_ms": "much"}).encode(),
+        json.dumps({**attrs.asdict(STATUS), "lag_bytes": 10**400}).encode(),
         b" " * ((1 << 20) + 1),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.unit.penstock_replicate.shipping import Shipped, log_bytes
+from tests.shipped import Shipped, log_bytes
 
 from penstock.errors import StorageError
 from penstock_replicate.ship.planning import Upload

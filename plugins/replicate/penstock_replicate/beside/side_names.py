@@ -123,13 +123,19 @@ SIDE_NAMES = {
 }
 
 
-def check_content(name: str, data: bytes) -> SideName:
-    """Return the file of a name; raises `ValueError` if no file of that name travels, or if it never has such a content."""
+def check_size(name: str, data: bytes) -> SideName:
+    """Return the file of a name; raises `ValueError` if no file of that name travels, or if it is never so large."""
     side = SIDE_NAMES.get(name)
     if side is None:
         raise ValueError(f"no file {name[:80]!r} travels beside the log")
     if len(data) > side.bytes_max:
         raise ValueError(f"{name} has {len(data)} bytes, the limit is {side.bytes_max}")
+    return side
+
+
+def check_content(name: str, data: bytes) -> SideName:
+    """Do the same, and raise `ValueError` if the file never has such a content."""
+    side = check_size(name, data)
     try:
         side.check(data)
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ import attrs
 
 from penstock.errors import DivergedError, ReplicationError
 from penstock_replicate.following import refusals
+from penstock_replicate.following.channel import ConnectionLostError
 from penstock_replicate.following.comparing import (
     CommonPart,
     RawLog,
@@ -76,6 +77,9 @@ async def disagreement(own: OwnSide, hello: Hello, master: str, ask: AskHex) -> 
         hello: what the master said of itself.
         master: its address.
         ask: returns the SHA-256 of a range of the master's log, in hexadecimal digits; None if it lacks any of it.
+
+    Raises:
+        ConnectionLostError: the master's retention deletes what is compared; to be tried again.
     """
     log = own.log
     if hello.segment_bytes != log.segment_bytes:
@@ -104,7 +108,12 @@ async def _difference(
 
     async def their_digest(start: int, stop: int) -> bytes:
         found = await ask(start, stop)
-        return b"" if found is None else bytes.fromhex(found)
+        if found is None:
+            # No sign of a difference: what the master had when it said hello is deleted meanwhile.
+            raise ConnectionLostError(
+                f"the master's retention has deleted log offset {start}, which was about to be compared"
+            )
+        return bytes.fromhex(found)
 
     is_same = await is_equal(log, their_digest, low, end)
     if is_same and end == log.end_offset:

@@ -2,12 +2,14 @@
 
 Invariants:
     * At most `BUFFERED_BYTES` and one read of the system wait in memory; then the connection is not read until they are taken.
+    * After `hand_over` nothing waits: bytes are taken as they are read, without a copy, and without another turn of the event loop.
     * Nothing waits in memory to be sent beyond `UNSENT_BYTES`: `send_latest` leaves out what a later call repeats.
 """
 
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 
 BUFFERED_BYTES = 4 << 20
@@ -31,6 +33,8 @@ class Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._ended: str | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._taker: Callable[[memoryview], None] | None = None
+        self._fault: Exception | None = None
 
     @classmethod
     async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None) -> Self:
@@ -61,12 +65,26 @@ class Channel(asyncio.BufferedProtocol):
         return self._read_into
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Keep bytes until they are taken."""
+        """Hand bytes over, or keep them until they are taken."""
+        if self._taker is not None:
+            self._hand(self._taker, self._read_into[:nbytes])
+            return
         self._chunks.append(bytes(self._read_into[:nbytes]))
         self._size += nbytes
         if self._size > BUFFERED_BYTES and self._transport is not None:
             self._transport.pause_reading()
         self._wake()
+
+    def _hand(self, taker: Callable[[memoryview], None], data: memoryview) -> None:
+        if self._fault is not None:
+            return
+        try:
+            taker(data)
+        except Exception as error:
+            # Raised by `receive`, in the task of the session.
+            self._fault = error
+            self.abort()
+            self._wake()
 
     def eof_received(self) -> bool:
         """Close."""
@@ -83,9 +101,24 @@ class Channel(asyncio.BufferedProtocol):
 
     # --- called by a session
 
+    def hand_over(self, taker: Callable[[memoryview], None]) -> None:
+        """Call `taker` with the bytes that wait, and with all that come; it must not keep the memory.
+
+        What it raises is raised by `receive`, which returns no bytes from now on.
+        """
+        while self._chunks:
+            taker(memoryview(self._chunks.popleft()))
+        self._size = 0
+        self._taker = taker
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     async def receive(self, timeout_s: float) -> bytes:
-        """Return the next bytes; b"" if none come in `timeout_s`. Raises `ConnectionLostError` after the last ones."""
-        if not self._chunks and self._ended is None:
+        """Return the next bytes; b"" if none come in `timeout_s`, or after `wake`.
+
+        Raises `ConnectionLostError` after the last ones.
+        """
+        if not self._chunks and self._ended is None and self._fault is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -94,6 +127,8 @@ class Channel(asyncio.BufferedProtocol):
                 return b""
             finally:
                 self._waiter = None
+        if self._fault is not None:
+            raise self._fault
         if not self._chunks:
             if self._ended is not None:
                 raise ConnectionLostError(self._ended)

@@ -5,8 +5,8 @@ the request to follow is sent in any case, and its refusal awaited.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.errors import CorruptionError, MessageError, OffsetError
@@ -45,6 +45,8 @@ ACK_S = 5.0
 FAR_BEHIND_ACK_S = 0.05
 ANSWER_S = 20.0
 REFUSAL_S = 5.0
+# Anybody may say these; any other could make this side set its store aside, and counts only from a master that has proved the secret.
+_BEFORE_PROOF = frozenset({RefusalCode.SECRET, RefusalCode.VERSION, RefusalCode.CLOSING})
 
 
 class FrameSession:
@@ -56,9 +58,10 @@ class FrameSession:
         self._path = path
         self._silence_s = silence_s
         self._decoder = FrameDecoder(frozenset({FrameType.HELLO}))
-        self._waiting: deque[AnyFrame] = deque()
+        # Decoded one by one, as they are taken: a MiB of them may hold a GiB, once it is decompressed.
+        self._coming: Iterator[AnyFrame] = iter(())
         self._acked = (-1, -1)
-        self._ack_at = self._acked_at = 0.0
+        self._ack_at = self._acked_at = self._heard_at = 0.0
         self._sides = SideFiles()
         self._first_offset = 0
         self._takers: dict[type[AnyFrame], Callable[..., None]] = {}
@@ -70,7 +73,7 @@ class FrameSession:
         try:
             (hello,) = self._decoder.frames(greeting)
             self._decoder.allowed = FROM_MASTER | {FrameType.AUTH}
-            self._waiting.extend(self._decoder.frames(rest))
+            self._coming = self._decoder.frames(rest)
         except (WireViolation, ValueError) as error:
             raise ConnectionLostError(f"the master breaks the protocol: {error}") from error
         assert isinstance(hello, Hello)
@@ -100,7 +103,7 @@ class FrameSession:
             return
         self._channel.send(encode(Auth(prove(secret, "follower", hello.nonce, nonce))))
         answer = await self._next(ANSWER_S)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refused) and answer.code in _BEFORE_PROOF:
             raise self._refused(answer)
         is_right = isinstance(answer, Auth) and is_proof(
             answer.proof, secret, "master", hello.nonce, nonce
@@ -114,7 +117,12 @@ class FrameSession:
         When this returns, the master has accepted: what it sends next is for `run`.
         """
         self._decoder.allowed = FROM_MASTER
-        trouble = await disagreement(own, hello, self._standing.peer, self._ask_digest)
+        try:
+            trouble = await disagreement(own, hello, self._standing.peer, self._ask_digest)
+        except OffsetError as error:
+            raise ConnectionLostError(
+                f"retention here has deleted what was about to be compared: {error}"
+            ) from error
         self._channel.send(encode(follow))
         try:
             frame = await self._next(REFUSAL_S if trouble else ANSWER_S)
@@ -127,7 +135,7 @@ class FrameSession:
             raise trouble or self._refused(frame)
         if trouble is not None:
             raise trouble
-        self._waiting.appendleft(frame)
+        self._coming = itertools.chain((frame,), self._coming)
 
     def _refused(self, frame: Refused) -> Exception:
         if frame.code == RefusalCode.CLOSING:
@@ -147,17 +155,18 @@ class FrameSession:
     async def _next(self, timeout_s: float) -> AnyFrame:
         """Return the next frame; raises `ConnectionLostError` if none comes in time."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while not self._waiting:
+        while (frame := self._taken()) is None:
             left = deadline - asyncio.get_running_loop().time()
             data = await self._channel.receive(max(left, 0))
             if not data and left <= 0:
                 raise ConnectionLostError(f"the master does not answer within {timeout_s:.0f} s")
-            self._decode(data)
-        return self._waiting.popleft()
+            self._coming = self._decoder.frames(data)
+        return frame
 
-    def _decode(self, data: bytes) -> None:
+    def _taken(self) -> AnyFrame | None:
+        """Return the next frame of what has come; None if it completes none."""
         try:
-            self._waiting.extend(self._decoder.frames(data))
+            return next(self._coming, None)
         except WireViolation as error:
             raise ConnectionLostError(f"the master breaks the protocol: {error}") from error
 
@@ -175,22 +184,28 @@ class FrameSession:
         }
         landing.on_flushed = self._channel.wake
         self._standing.turn(FollowState.CATCHING_UP)
-        heard_at = loop.time()
+        self._heard_at = loop.time()
+        self._take_waiting(landing)
+        self._channel.hand_over(lambda data: self._take_bytes(landing, data))
         while True:
-            while self._waiting:
-                self._take(self._waiting.popleft())
-            self._standing.settle(
-                is_level=landing.end_offset >= (self._standing.master_offset or 0)
-            )
             self._acknowledge(landing, loop.time())
-            pause = min(self._ack_at, heard_at + self._silence_s) - loop.time()
-            data = await self._channel.receive(max(pause, 0.001))
-            now = loop.time()
-            if data:
-                heard_at = now
-                self._decode(data)
-            elif now - heard_at >= self._silence_s:
-                raise ConnectionLostError(f"the master is silent for {now - heard_at:.0f} s")
+            pause = min(self._ack_at, self._heard_at + self._silence_s) - loop.time()
+            await self._channel.receive(max(pause, 0.001))
+            silent_s = loop.time() - self._heard_at
+            if silent_s >= self._silence_s:
+                raise ConnectionLostError(f"the master is silent for {silent_s:.0f} s")
+
+    def _take_bytes(self, landing: Landing, data: memoryview) -> None:
+        """Take what has come, and acknowledge it at once: a put may wait for that."""
+        self._heard_at = asyncio.get_running_loop().time()
+        self._coming = self._decoder.frames(data)
+        self._take_waiting(landing)
+        self._acknowledge(landing, self._heard_at)
+
+    def _take_waiting(self, landing: Landing) -> None:
+        while (frame := self._taken()) is not None:
+            self._take(frame)
+        self._standing.settle(is_level=landing.end_offset >= (self._standing.master_offset or 0))
 
     def _acknowledge(self, landing: Landing, now: float) -> None:
         ends = landing.end_offset, landing.flushed_offset

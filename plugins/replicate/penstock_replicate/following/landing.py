@@ -5,11 +5,10 @@ Invariants:
     * What is said to be flushed was synced before.
     * A file beside the log is written after the log that it speaks of is on disk.
 
-The event loop's thread appends. One worker thread syncs, as long as anything is unsynced, and writes the files beside the log.
+The event loop's thread appends. One worker thread syncs while anything is unsynced, with pauses, and writes the files beside the log.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,17 +18,19 @@ from penstock.errors import StorageError
 from penstock.escape import get_logger
 from penstock.format.columns import Buffer
 from penstock.store.following import FollowedStore
+from penstock_replicate.beside.side_names import check_size
 from penstock_replicate.beside.waiting_sides import WaitingSides
 from penstock_replicate.following.standing import Standing
 from penstock_replicate.wire.frames import CoverageNote, Removed
 
 logger = get_logger(__name__)
 
+# A put at the master is answered by what was received, so a sync of each is not worth the time that it takes from the disk, and from
+# the thread that receives. A follower whose flush policy syncs each put makes no such pause.
+SYNC_PAUSE_S = 0.05
 # While much is missing, a sync of each chunk would take the disk's time from the copying.
 FAR_BEHIND_BYTES = 8 << 20
 FAR_BEHIND_PAUSE_S = 0.25
-# How many files beside the log may wait for the worker; their contents replace each other there.
-_SIDES_MAX = 64
 
 
 class Landing:
@@ -39,7 +40,8 @@ class Landing:
         self.store = store
         self._standing = standing
         self._sides = WaitingSides(store.files, store.root)
-        self._incoming: deque[tuple[str, bytes, int]] = deque()
+        # By name, the newest only: what a master sends faster than this disk takes it must not fill the memory.
+        self._incoming: dict[str, tuple[bytes | None, int]] = {}
         self._unsynced = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "penstock-follow-sync")
         # Called in the event loop's thread after a sync; set by a session.
@@ -104,9 +106,13 @@ class Landing:
 
     def take_file(self, name: str, data: bytes, log_end: int) -> None:
         """Take a file beside the log, which speaks of the log up to `log_end` at most."""
-        self._incoming.append((name, data, log_end))
-        if len(self._incoming) > _SIDES_MAX:
-            self._incoming.popleft()
+        try:
+            check_size(name, data)
+        except ValueError as error:
+            # Not the error itself, which holds the file's content for as long as a handler keeps the record.
+            logger.warning("a file from the master is not written: %s", str(error))
+            return
+        self._incoming[name] = data, log_end
         self._unsynced.set()
 
     def take_removed(self, removed: Removed) -> None:
@@ -141,11 +147,16 @@ class Landing:
                 await loop.run_in_executor(self._pool, self._write_sides, flushed)
             if self._standing.lag_bytes > FAR_BEHIND_BYTES:
                 await asyncio.sleep(FAR_BEHIND_PAUSE_S)
+            elif not self.store.syncs_each:
+                await asyncio.sleep(SYNC_PAUSE_S)
 
     def _write_sides(self, flushed: int) -> None:
         """Write the files that are due; runs in the worker thread, the only one that touches them."""
-        while self._incoming:
-            name, data, log_end = self._incoming.popleft()
+        for name in tuple(self._incoming):
+            # Another thread may forget them at this moment.
+            data, log_end = self._incoming.pop(name, (None, 0))
+            if data is None:
+                continue
             try:
                 self._sides.add(name, data, log_end)
             except ValueError as error:

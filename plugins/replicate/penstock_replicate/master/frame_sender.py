@@ -7,14 +7,16 @@ Invariants:
 """
 
 import asyncio
+import os
 from hashlib import sha256
+from zlib import crc32
 
 from penstock.contracts import LentFile
 from penstock.errors import OffsetError
 from penstock_replicate.master import admission
 from penstock_replicate.master.compressing import CompressionChoice
 from penstock_replicate.master.copies import CopyPeer
-from penstock_replicate.master.coverage import read_coverage
+from penstock_replicate.master.coverage import covered_from, read_coverage
 from penstock_replicate.master.handshake import Handshake
 from penstock_replicate.master.parts import MasterParts
 from penstock_replicate.master.peer_link import LinkEndedError, PeerLink
@@ -53,6 +55,8 @@ class FrameSender:
         # The topics that were removed where the follower is, and that it knows of.
         self._told: set[tuple[int, str]] = set()
         self._piece_bytes = _SENDFILE_BYTES_MIN
+        # The log offset from which on the follower checks each record by itself.
+        self._covered_from: int | None = None
         self._compression = CompressionChoice("none", parts.time_s)
 
     async def run(self) -> None:
@@ -68,6 +72,7 @@ class FrameSender:
         if follow.compress:
             self._compression = CompressionChoice(self._parts.options.compress, self._parts.time_s)
         note = read_coverage(self._parts.context.files, self._log.root)
+        self._covered_from = covered_from(note)
         await self._link.send(encode(note), self._heartbeat())
         self._parts.copies.begin(self._peer, self._position)
         side = self._parts.sides.join() if follow.wants_side else None
@@ -245,14 +250,20 @@ class FrameSender:
         return await self._send_bytes(self._log.read(self._position, size), None)
 
     async def _send_lent(self, lent: LentFile, size: int) -> int:
-        header = encode_data_header(self._position, size)
+        assert lent.descriptor is not None
+        check = 0
+        if self._covered_from is None or self._position < self._covered_from:
+            check = crc32(os.pread(lent.descriptor, size, lent.position))
+        header = encode_data_header(self._position, size, check)
         self._position += size
         await self._link.send_file(header, lent, size)
         return size
 
     async def _send_bytes(self, data: bytes, zipped: bytes | None) -> int:
         body = data if zipped is None else zipped
-        header = encode_data_header(self._position, len(body), zipped=zipped is not None)
+        header = encode_data_header(
+            self._position, len(body), crc32(body), zipped=zipped is not None
+        )
         self._position += len(data)
         await self._link.send(header, body)
         return len(body)

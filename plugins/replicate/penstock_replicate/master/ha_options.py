@@ -14,7 +14,8 @@ _DESK_PORT_MIN = 3
 def split_listen(address: str) -> tuple[str, int]:
     """Return host and port of HOST:PORT or [HOST]:PORT, where port 0 means any free one; raises `ValueError` if it is none."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit()) or int(port[:6]) > _PORT_MAX:
+    is_number = port.isascii() and port.isdigit() and len(port) <= len(str(_PORT_MAX))
+    if not (colon and host and is_number and int(port) <= _PORT_MAX):
         raise ValueError(f"{address!r} is not HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -108,6 +108,7 @@ class RemotingConnection:
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of HOST:PORT, also of [HOST]:PORT; raises `ValueError` if it is none."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 1 << 16:  # fmt: skip
+    is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
+    if not colon or not host or not is_number or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{address!r} is not HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)

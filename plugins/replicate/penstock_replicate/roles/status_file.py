@@ -23,6 +23,7 @@ INTERVAL_MS = 1000
 # A process that has not written for as long is stopped, or hangs.
 STALE_MS = 5 * INTERVAL_MS
 _SIZE_MAX = 1 << 20
+_NUMBER_MAX = 1 << 63
 
 
 @attrs.frozen(kw_only=True)
@@ -123,6 +124,8 @@ def _checked(cls: type[Any], facts: object) -> dict[str, Any]:
             # A bool is an int to Python, and no number to a reader.
             if type(value) not in _TYPES[field.type]:
                 raise ValueError(f"{field.name} is {type(value).__name__}")
+            if type(value) is int and not -_NUMBER_MAX <= value <= _NUMBER_MAX:
+                raise ValueError(f"{field.name} is no number of 64 bits")
             found[field.name] = value
     return found
 

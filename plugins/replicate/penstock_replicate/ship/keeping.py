@@ -9,7 +9,7 @@
 
 from collections.abc import Collection, Sequence
 
-from penstock_replicate.ship.manifest import ManifestName, Piece
+from penstock_replicate.ship.manifest import LogPiece, ManifestName
 from penstock_replicate.ship.planning import WHOLE
 
 _DAY_MS = 24 * 3_600_000
@@ -46,8 +46,8 @@ def kept_sides(numbers: Sequence[int], kept: Sequence[ManifestName]) -> set[int]
 
 
 def kept_pieces(
-    pieces: Sequence[Piece], min_offset: int, newest_ms: int, retention_ms: int
-) -> tuple[Piece, ...]:
+    pieces: Sequence[LogPiece], min_offset: int, newest_ms: int, retention_ms: int
+) -> tuple[LogPiece, ...]:
     """Return the pieces without the old segments; `newest_ms` is the time of the newest record. `retention_ms` 0 is for ever."""
     first = 0
     while retention_ms and first < len(pieces) - 1:
@@ -59,7 +59,9 @@ def kept_pieces(
     return tuple(pieces[first:])
 
 
-def unnamed(present: Collection[str], manifests_pieces: Collection[tuple[Piece, ...]]) -> list[str]:
+def unnamed(
+    present: Collection[str], manifests_pieces: Collection[tuple[LogPiece, ...]]
+) -> list[str]:
     """Return which objects of the log no manifest names, sorted."""
     named = {piece.name for pieces in manifests_pieces for piece in pieces}
     return sorted(set(present) - named)

@@ -40,7 +40,7 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, OverflowErro
 
 
 @attrs.frozen(kw_only=True)
-class Piece:
+class LogPiece:
     """A range of the log that is one object."""
 
     start: int
@@ -94,7 +94,7 @@ class Manifest:
     history: str
     epoch: int
     segment_bytes: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LogPiece, ...]
     tail_start: int
     tail_sha256: str
     side: SideVersion | None = None
@@ -193,7 +193,7 @@ def _checked(about: dict[str, Any], name: ManifestName) -> Manifest:
     )
 
 
-def _pieces(listed: object, segment_bytes: int) -> Iterator[Piece]:
+def _pieces(listed: object, segment_bytes: int) -> Iterator[LogPiece]:
     if not isinstance(listed, list):
         raise ValueError("pieces is not a list")  # noqa: TRY004 - callers handle both alike
     at = 0
@@ -205,7 +205,7 @@ def _pieces(listed: object, segment_bytes: int) -> Iterator[Piece]:
         span = stop - start
         most = span if compress == "none" else int(span * _GROWTH) + _GROWTH_FIXED
         least = span if compress == "none" else 1
-        yield Piece(
+        yield LogPiece(
             start=start,
             stop=stop,
             size=_number("size", size, least, most),

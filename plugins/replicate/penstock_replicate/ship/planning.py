@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from penstock_replicate.ship.manifest import Piece
+from penstock_replicate.ship.manifest import LogPiece
 
 # A segment of 10,000 rounds has at most 60 pieces, and its bytes are shipped 4 times, and once as a whole.
 FAN = 16
@@ -25,7 +25,7 @@ class Upload:
     weight: int
 
 
-def plan(pieces: Sequence[Piece], min_offset: int, end: int, segment_bytes: int) -> list[Upload]:
+def plan(pieces: Sequence[LogPiece], min_offset: int, end: int, segment_bytes: int) -> list[Upload]:
     """Return what to ship of a log that begins at `min_offset` and ends at `end`, besides `pieces`; oldest first."""
     uploads = []
     at = max(pieces[-1].stop, min_offset) if pieces else min_offset
@@ -42,16 +42,16 @@ def plan(pieces: Sequence[Piece], min_offset: int, end: int, segment_bytes: int)
     return uploads
 
 
-def with_uploaded(pieces: Sequence[Piece], made: Sequence[Piece]) -> tuple[Piece, ...]:
+def with_uploaded(pieces: Sequence[LogPiece], made: Sequence[LogPiece]) -> tuple[LogPiece, ...]:
     """Return the pieces with new ones at the end, in place of those whose ranges they include."""
     if not made:
         return tuple(pieces)
     return (*(piece for piece in pieces if piece.start < made[0].start), *made)
 
 
-def _adjacent(pieces: Sequence[Piece], least: int, stop: int) -> list[Piece]:
+def _adjacent(pieces: Sequence[LogPiece], least: int, stop: int) -> list[LogPiece]:
     """Return the pieces from log offset `least` on that end at `stop`, one beginning where the other ends."""
-    found: list[Piece] = []
+    found: list[LogPiece] = []
     for piece in reversed(pieces):
         if piece.stop != stop or piece.start < least:
             break
@@ -60,7 +60,7 @@ def _adjacent(pieces: Sequence[Piece], least: int, stop: int) -> list[Piece]:
     return found[::-1]
 
 
-def _merged(open_pieces: list[Piece], at: int, stop: int) -> Upload:
+def _merged(open_pieces: list[LogPiece], at: int, stop: int) -> Upload:
     weight, start, left = 1, at, len(open_pieces)
     while left >= FAN - 1:
         last = open_pieces[left - FAN + 1 : left]

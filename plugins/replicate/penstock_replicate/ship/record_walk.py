@@ -24,27 +24,27 @@ HEADER_BYTES = _TIME_AT + IPV6_EXTRA + _I64.size
 assert HEADER_BYTES <= FIXED_SIZE
 
 
-class Header(NamedTuple):
+class RecordHead(NamedTuple):
     """A record's size, and when it was stored; None for a blank record, which has no time."""
 
     size: int
     time_ms: int | None
 
 
-def header_at(data: bytes | memoryview, position: int) -> Header | None:
+def header_at(data: bytes | memoryview, position: int) -> RecordHead | None:
     """Return the header of the record that begins at a position; None if none does, or too few bytes are there."""
     if len(data) - position < BLANK_SIZE:
         return None
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
     if magic == MAGIC_BLANK:
-        return Header(size, None) if size >= BLANK_SIZE else None
+        return RecordHead(size, None) if size >= BLANK_SIZE else None
     if magic not in (MAGIC_V1, MAGIC_V2) or size < FIXED_SIZE:
         return None
     if len(data) - position < HEADER_BYTES:
         return None
     (sys_flag,) = _I32.unpack_from(data, position + _SYS_FLAG_AT)
     at = position + _TIME_AT + (IPV6_EXTRA if sys_flag & BORN_IPV6 else 0)
-    return Header(size, _I64.unpack_from(data, at)[0])
+    return RecordHead(size, _I64.unpack_from(data, at)[0])
 
 
 class RecordWalk:
@@ -94,7 +94,7 @@ class RecordWalk:
         self._skip += max(at - len(view), 0)
         self._kept = view[at:]
 
-    def _is_after(self, header: Header) -> bool:
+    def _is_after(self, header: RecordHead) -> bool:
         if self._last_offset is not None and self.end + header.size > self._last_offset:
             return True
         is_later = self._last_ms is not None and header.time_ms is not None

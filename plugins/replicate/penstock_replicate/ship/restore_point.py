@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import attrs
 
 from penstock_replicate.ship.archive import Archive
-from penstock_replicate.ship.manifest import Manifest, ManifestName, Piece, manifest_names
+from penstock_replicate.ship.manifest import LogPiece, Manifest, ManifestName, manifest_names
 from penstock_replicate.ship.ship_errors import ArchiveError
 from penstock_replicate.ship.shipper import read_manifest
 
@@ -91,9 +91,9 @@ def _requested(archive: Archive, names: list[ManifestName], generation: int) -> 
     )  # fmt: skip
 
 
-def runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def runs(pieces: Sequence[LogPiece]) -> list[list[LogPiece]]:
     """Return the pieces in groups, each of which begins where the one before ends."""
-    found: list[list[Piece]] = []
+    found: list[list[LogPiece]] = []
     for piece in pieces:
         if found and found[-1][-1].stop == piece.start:
             found[-1].append(piece)
@@ -103,8 +103,8 @@ def runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def chosen_pieces(
-    archive: str, pieces: Sequence[Piece], last_ms: int | None, last_offset: int | None
-) -> list[Piece]:
+    archive: str, pieces: Sequence[LogPiece], last_ms: int | None, last_offset: int | None
+) -> list[LogPiece]:
     """Return the consecutive pieces up to the one in which the last record before a point is; all of the last part without one.
 
     Raises `ArchiveError` if the point is before everything, or after everything.
@@ -125,7 +125,7 @@ def chosen_pieces(
     return list(pieces[first : at + 1])
 
 
-def _last_begun(archive: str, pieces: Sequence[Piece], last_ms: int) -> int:
+def _last_begun(archive: str, pieces: Sequence[LogPiece], last_ms: int) -> int:
     """Return the last piece whose first record was stored by a time; a piece without a known time belongs to the one before."""
     begun = [n for n, piece in enumerate(pieces) if piece.first_ms and piece.first_ms <= last_ms]
     later = [n for n, piece in enumerate(pieces) if piece.first_ms > last_ms]

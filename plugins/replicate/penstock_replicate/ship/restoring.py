@@ -25,7 +25,7 @@ from penstock_replicate.beside.side_names import SIDE_NAMES
 from penstock_replicate.ship.archive import Archive, open_archive
 from penstock_replicate.ship.identity import Identity, write_doubts, write_restored
 from penstock_replicate.ship.log_writer import LogWriter
-from penstock_replicate.ship.manifest import SIDE_STORED_MAX, Manifest, Piece
+from penstock_replicate.ship.manifest import SIDE_STORED_MAX, LogPiece, Manifest
 from penstock_replicate.ship.record_walk import RecordWalk
 from penstock_replicate.ship.restore_point import Survey, chosen_pieces, side_manifest, survey
 from penstock_replicate.ship.ship_errors import ArchiveError, RestoreError
@@ -204,7 +204,7 @@ class _Restoring:
     # --- the log
 
     def _copy_log(
-        self, pieces: list[Piece], last_ms: int | None, last_offset: int | None
+        self, pieces: list[LogPiece], last_ms: int | None, last_offset: int | None
     ) -> tuple[int, int]:
         """Write the log; return its end, and the store time of the last record."""
         writer = LogWriter(
@@ -228,7 +228,7 @@ class _Restoring:
             raise
         return end, time_ms
 
-    def _copied(self, piece: Piece, writer: LogWriter, walk: RecordWalk | None) -> Iterator[int]:
+    def _copied(self, piece: LogPiece, writer: LogWriter, walk: RecordWalk | None) -> Iterator[int]:
         at = piece.start
         for data in unpacked(self._archive, piece):
             if walk is not None and not walk.is_over:
@@ -239,7 +239,7 @@ class _Restoring:
             at += len(data)
             yield len(data)
 
-    def _walked(self, piece: Piece, walk: RecordWalk) -> int:
+    def _walked(self, piece: LogPiece, walk: RecordWalk) -> int:
         if walk.reason is None and (walk.is_over or walk.end == piece.stop):
             return walk.end
         reason = walk.reason or f"its last record does not end at log offset {piece.stop}"
@@ -319,7 +319,7 @@ class _Restoring:
                 self._files.remove_folder(self._root)
 
 
-def unpacked(archive: Archive, piece: Piece) -> Iterator[bytes]:
+def unpacked(archive: Archive, piece: LogPiece) -> Iterator[bytes]:
     """Yield the log's bytes of an object; raises `ArchiveError` at the end if it is not the one that the manifest names."""
     digest, size, length = hashlib.sha256(), 0, piece.stop - piece.start
     given = 0
@@ -345,7 +345,7 @@ def unpacked(archive: Archive, piece: Piece) -> Iterator[bytes]:
         raise ArchiveError(archive.text, piece.name, f"it has {given} bytes of log, the manifest says {length}")  # fmt: skip
 
 
-def _unpacker(piece: Piece) -> Callable[[bytes], Iterator[bytes]]:
+def _unpacker(piece: LogPiece) -> Callable[[bytes], Iterator[bytes]]:
     if piece.compress == "none":
         return lambda data: iter((data,))
     unpacker = zlib.decompressobj()

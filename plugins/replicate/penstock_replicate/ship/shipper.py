@@ -23,9 +23,9 @@ from penstock_replicate.ship.archive import Archive
 from penstock_replicate.ship.identity import Identity
 from penstock_replicate.ship.manifest import (
     MANIFEST_BYTES_MAX,
+    LogPiece,
     Manifest,
     ManifestName,
-    Piece,
     SideVersion,
     decode_manifest,
     encode_manifest,
@@ -152,8 +152,8 @@ class Shipper:
             self._contents, self._encoded = contents, encode_sides(contents)
         return SideSnapshot(self._encoded, self._log.visible_offset)
 
-    def _ship(self, uploads: Sequence[Upload]) -> list[Piece]:
-        def ship(upload: Upload) -> Piece:
+    def _ship(self, uploads: Sequence[Upload]) -> list[LogPiece]:
+        def ship(upload: Upload) -> LogPiece:
             return ship_range(
                 self._archive, self._log, upload, self._limits.compress, self._is_stopped
             )
@@ -169,7 +169,7 @@ class Shipper:
 
     # --- the manifest
 
-    def _write(self, pieces: tuple[Piece, ...], snapshot: SideSnapshot | None) -> None:
+    def _write(self, pieces: tuple[LogPiece, ...], snapshot: SideSnapshot | None) -> None:
         self._number += 1
         now_ms = self._now_ms()
         side = self.manifest.side if self.manifest is not None else None
@@ -201,7 +201,7 @@ class Shipper:
             log_offset=snapshot.log_offset, time_ms=now_ms,
         )  # fmt: skip
 
-    def _tail(self, pieces: tuple[Piece, ...]) -> tuple[int, str]:
+    def _tail(self, pieces: tuple[LogPiece, ...]) -> tuple[int, str]:
         """Return where the last bytes begin that the log and the archive both have, and their digest."""
         if not pieces:
             return 0, digest_of(self._log, 0, 0)

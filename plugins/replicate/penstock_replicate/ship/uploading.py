@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from penstock.contracts import ReplicatedLog
 from penstock.errors import StorageError
 from penstock_replicate.ship.archive import CHUNK_BYTES, Archive
-from penstock_replicate.ship.manifest import Piece, piece_name
+from penstock_replicate.ship.manifest import LogPiece, piece_name
 from penstock_replicate.ship.planning import Upload
 from penstock_replicate.ship.record_walk import header_at
 
@@ -89,11 +89,11 @@ def ship_range(
     upload: Upload,
     compress: str,
     is_stopped: Callable[[], bool],
-) -> Piece:
+) -> LogPiece:
     """Write the object of a range, durably, and return its piece."""
     source = RangeSource(log, upload, compress, is_stopped)
     archive.put(piece_name(upload.start, upload.stop, compress), source.chunks())
-    return Piece(
+    return LogPiece(
         start=upload.start,
         stop=upload.stop,
         size=source.size,

@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator
 
-from penstock_replicate.wire.frames import HEADER, AnyFrame, FrameType, Side, decode, parse_header
+from penstock_replicate.wire.frames import (
+    HEADER,
+    AnyFrame,
+    FrameType,
+    Side,
+    check_frame,
+    decode,
+    parse_header,
+)
 from penstock_replicate.wire.limits import SIDE_BYTES_MAX, WireViolation
 
 
@@ -31,6 +39,7 @@ class FrameDecoder:
                 return
             # The frame may keep this memory, so the next one gets its own.
             whole, self._partial = self._partial, bytearray()
+            check_frame(whole)
             yield decode(kind, memoryview(whole)[HEADER.size :])
 
     def _take(self, rest: memoryview, size: int) -> memoryview:

@@ -2,12 +2,12 @@
 
 Layout (big-endian)::
 
-    frame     := length:u32  type:u8  payload[length - 1]
+    frame     := length:u32  type:u8  check:u32  payload[length - 1]
     HELLO     := JSON, see `Hello`
     AUTH      := proof[32], see `proof`
     FOLLOW    := JSON, see `Follow`
     REFUSED   := JSON, see `Refused`
-    DATA      := log_offset:i64  compression:u8  bytes                # compression 0: as in the log; 1: zlib
+    DATA      := log_offset:i64  compression:u8  data_check:u32  bytes    # compression 0: as in the log; 1: zlib
     ACK       := received_end:i64  flushed_end:i64
     SIDE      := more:u8  name_length:u16  name  bytes                # a file beside the log, or a part of one
     REMOVED   := before:i64  topic
@@ -27,6 +27,10 @@ A conversation, after the greeting of `plain`::
 
 DATA begins where the last one ended, first at `Follow.end_offset`; at the log's first byte if the follower's log is empty. REMOVED comes
 when the follower has got everything before `before`, and nothing after it. Unknown keys of JSON objects are ignored.
+
+`check` is the CRC-32 of length, type and payload, without the bytes of DATA, whose CRC-32 is `data_check`; so no acknowledgement, offset or
+file is believed that was changed on the way. `data_check` is 0 where nothing is to be checked: each record in the bytes ends in a CRC of
+its own, which the follower was told by COVERAGE to expect.
 """
 
 import json
@@ -64,8 +68,9 @@ from penstock_replicate.wire.limits import (
 from penstock_replicate.wire.proof import PROOF_BYTES
 
 WIRE_VERSION = 1
-HEADER = Struct(">IB")
-_DATA = Struct(">qB")
+HEADER = Struct(">IBI")
+_CHECKED = Struct(">IB")
+_DATA = Struct(">qBI")
 _TWO = Struct(">qq")
 _SIDE = Struct(">BH")
 _REMOVED = Struct(">q")
@@ -308,15 +313,17 @@ class Data:
 
     def payload(self) -> bytes:
         """See `Frame`."""
-        return _DATA.pack(self.log_offset, 0) + self.data
+        return _DATA.pack(self.log_offset, 0, zlib.crc32(self.data)) + self.data
 
     @classmethod
     def parse(cls, payload: View) -> "Data":
         """Return the checked content, decompressed."""
         if len(payload) < _DATA.size:
             raise WireViolation("data without a log offset")
-        log_offset, compression = _DATA.unpack_from(payload)
+        log_offset, compression, data_check = _DATA.unpack_from(payload)
         data: View = memoryview(payload)[_DATA.size :]
+        if data_check and zlib.crc32(data) != data_check:
+            raise WireViolation(f"data of log offset {log_offset} that was changed on the way")
         if compression == 1:
             data = _decompressed(data)
         elif compression:
@@ -559,15 +566,25 @@ FROM_MASTER = frozenset(
 )  # fmt: skip
 
 
+def _header(kind: FrameType, checked: bytes, size: int) -> bytes:
+    """Return the header of a payload of `size` bytes, of which the first are `checked`."""
+    length = size + 1
+    return HEADER.pack(length, kind, zlib.crc32(checked, zlib.crc32(_CHECKED.pack(length, kind))))
+
+
 def encode(frame: Frame) -> bytes:
     """Return a whole frame."""
     payload = frame.payload()
-    return HEADER.pack(len(payload) + 1, frame.type) + payload
+    checked = payload[: _DATA.size] if frame.type is FrameType.DATA else payload
+    return _header(frame.type, checked, len(payload)) + payload
 
 
-def encode_data_header(log_offset: int, size: int, *, zipped: bool = False) -> bytes:
+def encode_data_header(
+    log_offset: int, size: int, data_check: int = 0, *, zipped: bool = False
+) -> bytes:
     """Return what precedes `size` bytes of a DATA frame, which are sent after it."""
-    return HEADER.pack(1 + _DATA.size + size, FrameType.DATA) + _DATA.pack(log_offset, zipped)
+    start = _DATA.pack(log_offset, zipped, data_check)
+    return _header(FrameType.DATA, start, _DATA.size + size) + start
 
 
 def side_frames(name: str, data: bytes) -> Iterator[Side]:
@@ -578,8 +595,8 @@ def side_frames(name: str, data: bytes) -> Iterator[Side]:
 
 
 def parse_header(header: View, allowed: frozenset[FrameType]) -> tuple[FrameType, int]:
-    """Return the type and the payload's size of the frame that begins with these 5 bytes, if the peer may send it now."""
-    length, number = HEADER.unpack_from(header)
+    """Return the type and the payload's size of the frame that begins with this header, if the peer may send it now."""
+    length, number, _ = HEADER.unpack_from(header)
     try:
         kind = FrameType(number)
     except ValueError as error:
@@ -589,6 +606,17 @@ def parse_header(header: View, allowed: frozenset[FrameType]) -> tuple[FrameType
     if not 0 < length <= PAYLOAD_BYTES_MAX[kind] + 1:
         raise WireViolation(f"a frame {kind.name} of {length} bytes")
     return kind, length - 1
+
+
+def check_frame(whole: View) -> None:
+    """Raise `WireViolation` if a frame is not as it was sent; the bytes of DATA are checked when they are decoded."""
+    length, number, check = HEADER.unpack_from(whole)
+    stop = HEADER.size + (_DATA.size if number == FrameType.DATA else length - 1)
+    if (
+        zlib.crc32(memoryview(whole)[HEADER.size : stop], zlib.crc32(_CHECKED.pack(length, number)))
+        != check
+    ):
+        raise WireViolation(f"a frame {FrameType(number).name} that was changed on the way")
 
 
 def decode(kind: FrameType, payload: View) -> AnyFrame:

@@ -43,7 +43,8 @@ def _made(protocol: int) -> ssl.SSLContext:
 def _load(context: ssl.SSLContext, cert: str, key: str, ca: str) -> None:
     try:
         if cert:
-            context.load_cert_chain(cert, key or None)
+            # Without a password OpenSSL would ask for one on the terminal, and wait.
+            context.load_cert_chain(cert, key or None, password="")
         if ca:
             context.load_verify_locations(ca)
     except (OSError, ssl.SSLError) as error:

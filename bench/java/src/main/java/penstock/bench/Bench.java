@@ -40,6 +40,8 @@ public class Bench {
             case "find": Reads.find(target, command, done); break;
             case "offset_at": Reads.offsetAt(target, command, done); break;
             case "total": target.total(done); break;
+            case "follow": target.follow(command); break;
+            case "wait_slave": target.waitSlave(); break;
             case "memory": target.memory(done); break;
             default: throw new IllegalArgumentException(command.toJSONString());
         }

@@ -11,6 +11,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.PutMessageStatus;
 
 /**
  * Putting. What the caller would have in hand (message objects with keys and tags) is made before the clock starts; what
@@ -138,7 +139,8 @@ class Puts {
     }
 
     private static void check(PutMessageResult put) {
-        if (!put.isOk()) {
+        PutMessageStatus status = put.getPutMessageStatus();
+        if (!put.isOk() || status == PutMessageStatus.FLUSH_SLAVE_TIMEOUT || status == PutMessageStatus.SLAVE_NOT_AVAILABLE) {
             throw new IllegalStateException(String.valueOf(put.getPutMessageStatus()));
         }
     }

@@ -55,7 +55,24 @@ class Target {
             store.start();
             done.put("started_ns", System.nanoTime() - began);
         }
+        done.put("ha_port", config.getHaListenPort());
         done.put("count", 1);
+    }
+
+    /** Lets this store, which was opened with brokerRole SLAVE, follow the one that listens at an address. */
+    void follow(JSONObject command) {
+        store.updateHaMasterAddress(command.getString("master"));
+    }
+
+    /** Waits until a slave is connected and has everything. */
+    void waitSlave() throws Exception {
+        for (int tries = 0; store.getHaService().getConnectionCount().get() == 0
+                || store.getHaService().getPush2SlaveMaxOffset().get() < store.getMaxPhyOffset(); tries++) {
+            if (tries > 3000) {
+                throw new IllegalStateException("no slave has caught up");
+            }
+            Thread.sleep(10);
+        }
     }
 
     void close(JSONObject done) {
