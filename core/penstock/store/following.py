@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,7 +35,7 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.files.lock_file import Lock
+from penstock.files.lock_file import Lock, leave_in_child
 from penstock.format import arguments
 from penstock.format.columns import Buffer
 from penstock.format.names import check_topic
@@ -151,12 +152,13 @@ class FollowingOpener(Opener):
         write_ranges(self.files, self.root, found.ranges)
         log.coverage = found.ranges.coverage
 
-    def open_engine(self, lock: Lock) -> tuple[Engine, RecoveryReport, Ranges]:
-        """Return the recovered and started engine."""
+    def open_engine(self, lock: "_KeptLock") -> tuple[Engine, RecoveryReport, Ranges]:
+        """Return the recovered and started engine, which releases `lock` at its end."""
         began = self.clock.monotonic_ms()
         is_new = not is_store(self.files, self.root)
         complete_cut(self.files, self.root, self.geometry())
         engine, _, found, end = self._claim(lock, self.geometry(), is_new=is_new)
+        lock.is_used = True
         try:
             report = self._start(engine, found, end, began)
         except BaseException:
@@ -167,13 +169,33 @@ class FollowingOpener(Opener):
 
 
 class _KeptLock(Lock):
-    """The lock of a store whose engine is replaced: it stays held when an engine releases it."""
+    """The lock of a store whose engine is replaced: it stays held when an engine releases it.
+
+    An engine releases it when its last thread has ended, which may be after its close: until then a thread may still write.
+
+    Attributes:
+        is_used: an engine has it.
+    """
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
+        self._guard = threading.Lock()
+        self._is_last = False
+        self.is_used = False
 
     def release(self) -> None:
-        """Do nothing: the store releases it."""
+        """The engine has ended."""
+        with self._guard:
+            self.is_used = False
+            if self._is_last:
+                self._lock.release()
+
+    def release_after_use(self) -> None:
+        """Release the lock itself, now or when the engine has ended."""
+        with self._guard:
+            self._is_last = True
+            if not self.is_used:
+                self._lock.release()
 
     def has_name(self, path: Path) -> bool:
         """See `Lock`."""
@@ -181,6 +203,9 @@ class _KeptLock(Lock):
 
     def leave(self) -> None:
         """Do nothing: the lock itself is left."""
+
+    def __del__(self) -> None:
+        """Do nothing, for the same reason."""
 
 
 class FollowedStore:
@@ -220,17 +245,18 @@ class FollowedStore:
         self.files.make_folder(self.root)
         if is_new:
             sync_names_up(self.files, self.root)
-        self._lock = opener.lock()
+        self._lock = _KeptLock(opener.lock())
         try:
             opener.check_role()
             self._attach(opener)
         except BaseException:
-            self._lock.release()
+            self._lock.release_after_use()
             raise
+        leave_in_child(self)
 
     def _attach(self, opener: FollowingOpener) -> None:
         """Recover the store, and begin where its log ends."""
-        self._engine, self.recovery, self._ranges = opener.open_engine(_KeptLock(self._lock))
+        self._engine, self.recovery, self._ranges = opener.open_engine(self._lock)
         self._log = self._engine.log
         found = self._replica_file.read()
         assert found is not None
@@ -454,8 +480,8 @@ class FollowedStore:
             expected = f"a segment border, a multiple of {self.segment_bytes}"
             raise ArgumentError("begin_at", "log_offset", log_offset, expected)
         if log_offset != self.end_offset:
-            self._leave_engine()
             with self._reopened():
+                self._leave_engine()
                 begin_log(self.files, self.root, self.geometry, log_offset)
 
     def cut(self, log_offset: int) -> Path | None:
@@ -478,8 +504,8 @@ class FollowedStore:
             raise OffsetError(log_offset, low, end)
         self._engine.show_written()
         newest_ms = newest_before(self._log.log, log_offset)
-        self._leave_engine()
         with self._reopened():
+            self._leave_engine()
             saved = cut_log(self.files, self.root, self.geometry, log_offset, end, newest_ms)
         logger.warning("%s: cut at log offset %d; the bytes up to %d are in %s", self.root, log_offset, end, saved)  # fmt: skip
         return saved
@@ -493,6 +519,7 @@ class FollowedStore:
             engine.checkpoints.write()
         finally:
             engine.abandon()
+        engine.crew.check_ended()
 
     @contextlib.contextmanager
     def _reopened(self) -> Iterator[None]:
@@ -502,7 +529,7 @@ class FollowedStore:
             self._attach(FollowingOpener(self._like, None))
         except BaseException:
             self._is_closed = True
-            self._lock.release()
+            self._lock.release_after_use()
             raise
 
     # --- the end
@@ -536,7 +563,11 @@ class FollowedStore:
             last()
         finally:
             self._is_closed = True
-            self._lock.release()
+            self._lock.release_after_use()
+
+    def leave(self) -> None:
+        """Called in a forked child: the store is its parent's."""
+        self._is_closed = True
 
     def __enter__(self) -> Self:
         return self

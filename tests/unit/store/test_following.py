@@ -2,6 +2,9 @@
 
 import errno
 import hashlib
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from tests.following import (
 )
 
 import penstock
+from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.durability.replica_file import Epoch, Replica, ReplicaFile
 from penstock.durability.written_ranges import NO_END, Ranges, about_ranges, ranges_of, read_ranges
 from penstock.errors import (
@@ -31,6 +35,7 @@ from penstock.errors import (
     FollowerError,
     GeometryError,
     OffsetError,
+    StorageError,
     StoreClosedError,
     StoreFailedError,
     StoreLockedError,
@@ -39,6 +44,7 @@ from penstock.files import Files
 from penstock.store.following import open_follower, promote
 from penstock.testing import SimulatedDisk
 from penstock.testing.control import InlineWorkers
+from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 HISTORY = "ab" * 16
 
@@ -282,3 +288,50 @@ def test_the_log_of_a_follower_has_no_messages_of_its_own(log: MasterLog, tmp_pa
     assert b"".join(
         each.read_bytes() for each in sorted((tmp_path / "store" / "commitlog").iterdir())
     ).rstrip(b"\0") == log.raw.rstrip(b"\0")
+
+
+def test_its_lock_is_kept_as_long_as_a_thread_may_write(
+    log: MasterLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close that gave up on a thread released the lock, and the thread went on beside the next process that wrote."""
+    gate, entered = threading.Event(), threading.Event()
+    dispatch = ConsumeQueueDispatcher.dispatch
+
+    def hang(self: ConsumeQueueDispatcher, batch: DispatchBatch) -> None:
+        entered.set()
+        assert gate.wait(60)
+        dispatch(self, batch)
+
+    monkeypatch.setattr(ConsumeQueueDispatcher, "dispatch", hang)
+    store = follow(tmp_path / "f", **{"plugins.close_limit_ms": 50})
+    store.feed(0, log.raw[:5000])
+    assert entered.wait(30)
+    with pytest.raises(StorageError, match="did not end"):
+        store.close()
+    with pytest.raises(StoreLockedError):
+        follow(tmp_path / "f")
+    gate.set()
+    deadline = time.monotonic() + 30
+    while store._lock.is_used:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    with follow(tmp_path / "f") as again:
+        assert again.feed(again.end_offset, log.raw[again.end_offset :]) == len(log.raw)
+
+
+def test_a_child_that_is_forked_leaves_the_store_to_its_parent(
+    log: MasterLog, tmp_path: Path
+) -> None:
+    with follow(tmp_path / "f") as store:
+        store.feed(0, log.raw[:5000])
+        child = os.fork()
+        if not child:
+            store.close()
+            try:
+                store.feed(store.next_offset, log.raw[store.next_offset :])
+            except StoreClosedError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (tmp_path / "f" / "abort").exists()
+        assert store.feed(store.next_offset, log.raw[store.next_offset :]) == len(log.raw)
