@@ -69,7 +69,7 @@ class Member:
         for line in source:
             # A kill within a print may leave half a line.
             if line.endswith("\n"):
-                lines.append(line.rstrip())
+                lines.append(line.rstrip())  # noqa: PERF401 - read by another thread, line by line
 
     def check(self) -> None:
         """It still runs."""
