@@ -200,6 +200,8 @@ def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
             assert not root.startswith("penstock_") or root == own, f"{path.name} imports {root}"
             if root == "mmap" and path.parent.name == "penstock_alloc":
                 continue  # the type of what `File.map` and `Files.memory` return
+            if root == "os" and path.parts[-2:] == ("master", "frame_sender.py"):
+                continue  # it reads a lent descriptor in a worker thread
             assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"
         if own == "penstock_replicate" and name.startswith(OF_REPLICATION):
             continue
