@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.files import cold_reads
 from penstock.files.cold_reads import is_in_memory, read_through
 
 
@@ -23,7 +22,7 @@ def test_what_only_the_disk_has_is_not_in_memory(
         raise BlockingIOError
 
     monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
-    monkeypatch.setattr(cold_reads.os, "preadv", waits, raising=False)
+    monkeypatch.setattr(os, "preadv", waits, raising=False)
     assert not is_in_memory(0, 0, 10)
 
 
@@ -31,7 +30,7 @@ def test_a_system_that_does_not_tell_sends_at_once(monkeypatch: pytest.MonkeyPat
     def has_not(*_unused: object) -> int:
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(cold_reads.os, "preadv", has_not, raising=False)
+    monkeypatch.setattr(os, "preadv", has_not, raising=False)
     assert is_in_memory(0, 0, 10)
     monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     assert is_in_memory(0, 0, 10)

@@ -42,7 +42,7 @@ def test_the_built_in_strategies_come_by_entry_points() -> None:
         "flush": ("async", "none", "sync"),
         "index": ("consume-queue", "hash-index"),
         "retention": ("age", "archive", "disk-ratio", "size"),
-        "replicate": (),
+        "replicate": ("ha", "ship"),
         "extensions": ("messaging",),
     }
 

@@ -5,8 +5,8 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-import attrs
 import click
 
 from penstock.cli.output import (
@@ -23,10 +23,11 @@ from penstock.cli.output import (
 from penstock.cli.root import NO, examples
 from penstock.escape import visible
 from penstock.files import Files
-from penstock_replicate.following.follower import LogFollower
-from penstock_replicate.following.options import PROTOCOLS, ProtocolChoice
-from penstock_replicate.roles.status_file import ReplicaStatus, StatusFile
-from penstock_replicate.roles.wording import copy_text, status_line
+
+if TYPE_CHECKING:
+    from penstock_replicate.following.follower import LogFollower
+    from penstock_replicate.following.options import ProtocolChoice
+    from penstock_replicate.roles.status_file import ReplicaStatus
 
 _LOOK_S = 0.5
 _MIB = 20
@@ -56,7 +57,11 @@ def status(path: str, as_json: bool) -> int:
 
     Works from any process; exit code 1 if the store was never replicated.
     """
+    import attrs  # noqa: PLC0415 - not for a help text
+
     from penstock.durability.replica_file import ReplicaFile  # noqa: PLC0415 - not for a help text
+    from penstock_replicate.roles.status_file import StatusFile  # noqa: PLC0415 - not for a help text
+    from penstock_replicate.roles.wording import copy_text, status_line  # noqa: PLC0415 - not for a help text
 
     files, root = Files(), Path(path)
     replica, found = ReplicaFile(files, root).read(), StatusFile(files, root).read()
@@ -87,7 +92,7 @@ def status(path: str, as_json: bool) -> int:
 @command.command("follow", epilog=examples("penstock replica follow --help"))
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--from", "master", required=True, metavar="HOST:PORT", help="Where the master listens for copies; of a RocketMQ broker its haListenPort.")  # fmt: skip
-@click.option("--protocol", type=click.Choice(PROTOCOLS), default="auto", show_default=True, help="What the master speaks.")  # fmt: skip
+@click.option("--protocol", type=click.Choice(("auto", "penstock", "rocketmq")), default="auto", show_default=True, help="What the master speaks.")  # fmt: skip
 @click.option("--secret-file", default=None, type=_file, help="The file with the secret that both sides prove.")  # fmt: skip
 @click.option("--tls-ca", default=None, type=_file, help="The certificate that signed the master's; turns TLS on.")  # fmt: skip
 @click.option("--tls-cert", default=None, type=_file, help="This side's certificate, if the master wants one.")  # fmt: skip
@@ -101,7 +106,7 @@ def status(path: str, as_json: bool) -> int:
 @json_option
 @quiet_option
 def follow_(
-    path: str, master: str, protocol: ProtocolChoice, secret_file: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
+    path: str, master: str, protocol: "ProtocolChoice", secret_file: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
     from_last_file: bool, remoting: str | None, cut: bool, full_copy: bool, once: bool, settings: tuple[str, ...],
     config: str | None, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
@@ -129,7 +134,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _show_copying(follower: LogFollower, *, quiet: bool) -> None:
+def _show_copying(follower: "LogFollower", *, quiet: bool) -> None:
     """Show a progress bar until all that the master has is here."""
     found, begin = follower.status(), 0
     with Bar(f"copying {found.peer}", None, "MiB", quiet=quiet) as bar:
@@ -145,8 +150,10 @@ def _show_copying(follower: LogFollower, *, quiet: bool) -> None:
                 bar.set(found.end_offset - begin, found.received_bytes >> _MIB)
 
 
-def _show_following(follower: LogFollower, *, quiet: bool, as_json: bool) -> None:
+def _show_following(follower: "LogFollower", *, quiet: bool, as_json: bool) -> None:
     """Show a line that is renewed on a terminal, and is a new one elsewhere if more than numbers have changed."""
+    from penstock_replicate.roles.wording import status_line  # noqa: PLC0415 - not for a help text
+
     shown: tuple[object, ...] = ()
     is_terminal = sys.stderr.isatty() and not as_json
     while not follower.is_over:
@@ -163,7 +170,11 @@ def _show_following(follower: LogFollower, *, quiet: bool, as_json: bool) -> Non
         sys.stderr.write("\n")
 
 
-def _show_line(found: ReplicaStatus, *, as_json: bool, quiet: bool) -> None:
+def _show_line(found: "ReplicaStatus", *, as_json: bool, quiet: bool) -> None:
+    import attrs  # noqa: PLC0415 - not for a help text
+
+    from penstock_replicate.roles.wording import status_line  # noqa: PLC0415 - not for a help text
+
     if as_json:
         out_json(**attrs.asdict(found))
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """`penstock restore`: a store from what the replicator `ship` has shipped."""
 
-import attrs
+from typing import TYPE_CHECKING
+
 import click
 
 from penstock.cli.output import (  # fmt: skip
@@ -16,8 +17,10 @@ from penstock.cli.output import (  # fmt: skip
 )
 from penstock.cli.root import NO, examples
 from penstock.cli.times import END
-from penstock_replicate.ship.restore_point import Survey
-from penstock_replicate.ship.restoring import RestoreReport, list_archive, restore
+
+if TYPE_CHECKING:
+    from penstock_replicate.ship.restore_point import Survey
+    from penstock_replicate.ship.restoring import RestoreReport
 
 _TIMES_SHOWN = 20
 
@@ -53,6 +56,8 @@ def command(
 
     Every object is compared with its digest; queues and index are made anew, and verified. TARGET must not exist, or be empty.
     """
+    from penstock_replicate.ship.restoring import list_archive, restore  # noqa: PLC0415 - not for a help text
+
     if lists:
         if target is not None:
             raise click.UsageError("--list restores nothing: leave TARGET out")
@@ -73,7 +78,9 @@ def command(
     return NO if report.findings else 0
 
 
-def _show(found: Survey, *, json_lines: bool) -> None:
+def _show(found: "Survey", *, json_lines: bool) -> None:
+    import attrs  # noqa: PLC0415 - not for a help text
+
     manifest = found.manifest
     times = [{"generation": name.number, "time_ms": name.time_ms} for name in found.names]
     if json_lines:
@@ -104,7 +111,9 @@ def _time(time_ms: int) -> str:
     return time_text(time_ms) if time_ms else "not known"
 
 
-def _print_report(report: RestoreReport, *, json_lines: bool, quiet: bool) -> None:
+def _print_report(report: "RestoreReport", *, json_lines: bool, quiet: bool) -> None:
+    import attrs  # noqa: PLC0415 - not for a help text
+
     if json_lines:
         out(as_json(attrs.asdict(report)))
         return
