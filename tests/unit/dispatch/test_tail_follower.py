@@ -65,7 +65,7 @@ def test_a_dispatcher_that_was_in_trouble_gets_what_it_missed(
         assert store.max_offset("t") == 20
         assert "ZeroDivisionError" in store.stats()["dispatchers"]["hash-index"]["error"]
         monkeypatch.undo()
-        engine.follower.troubles.clear()
+        engine.follower.finish()
         store.put("t", b"20", keys=["k20"])
         for number in range(21):
             assert [m.body for m in store.find("t", f"k{number}")] == [b"%d" % number]

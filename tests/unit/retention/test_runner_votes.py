@@ -113,7 +113,7 @@ def test_a_segment_goes_only_when_every_dispatcher_has_all_of_it(tmp_path: Path)
         assert store.retain() == 1
         assert store.stats()["log_min_offset"] == SEGMENT
         index.dispatch = dispatch
-        engine.follower.troubles.clear()
+        engine.follower.finish()
         assert store.retain() == 5
 
 
