@@ -10,14 +10,13 @@ import tarfile
 import tempfile
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from tests.unstable import RetryAlone
 
 import penstock
 from penstock import Receipt
@@ -28,6 +27,7 @@ from penstock.matrix.summary import file_system
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Survival
+from tests import lanes
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,55 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]
-Case = TypeVar("Case")
 
 # File systems that write pages, and little besides, where pages were changed.
 COUNTED = ("ext4", "xfs")
-
-# How many examples Hypothesis tries is picked by HYPOTHESIS_PROFILE: all of them, or few, for a fast inner loop.
-settings.register_profile("default", settings.get_profile("default"))
-settings.register_profile("quick", max_examples=10, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
-_EXAMPLES_SHARE = settings().max_examples / settings.get_profile("default").max_examples
-_EXAMPLES_LEAST = 5
-
-
-def examples(count: int) -> int:
-    """Return `count`, or the profile's share of it: `max_examples` of a test overrides that of any profile."""
-    return min(count, max(int(count * _EXAMPLES_SHARE), _EXAMPLES_LEAST))
-
-
-# Explorations of many states that are alike: CI goes through all of them, `make test` through a third, the same each time.
-EXHAUSTIVE = os.environ.get("PENSTOCK_EXHAUSTIVE") in ("1", "all")
-# What takes more than a gate has time for: PENSTOCK_EXHAUSTIVE=all goes through that as well.
-WHOLE = os.environ.get("PENSTOCK_EXHAUSTIVE") == "all"
-_OF_SO_MANY = 3
-_KILLS_IN_CI, _KILLS_IN_TESTS = 4, 12
-
-
-def kills(count: int) -> int:
-    """Return how often a process is killed: PENSTOCK_KILLS; else `count` with PENSTOCK_EXHAUSTIVE=all, a fourth in CI, or a twelfth."""
-    share = 1 if WHOLE else _KILLS_IN_CI if EXHAUSTIVE else _KILLS_IN_TESTS
-    return int(os.environ.get("PENSTOCK_KILLS") or count // share)
-
-
-def explored(count: int, *, least: int = 1) -> int:
-    """Return `count` with PENSTOCK_EXHAUSTIVE=1, else a third of it, `least` at the least."""
-    return count if EXHAUSTIVE else min(count, max(count // _OF_SO_MANY, least))
-
-
-def cases(found: Iterable[Case], seed: str = "", *, always: Container[Case] = ()) -> list[Case]:
-    """Return all with PENSTOCK_EXHAUSTIVE=1, else those in `always` and, of each three neighbours of the others, one.
-
-    Which one is a seed's choice: tests of the same cases that differ otherwise give different seeds.
-    """
-    whole = list(found)
-    if EXHAUSTIVE:
-        return whole
-    others = [at for at, case in enumerate(whole) if case not in always]
-    chance = Random(seed)
-    picked = {chance.choice(others[at : at + _OF_SO_MANY]) for at in range(0, len(others), _OF_SO_MANY)}  # fmt: skip
-    return [case for at, case in enumerate(whole) if at in picked or case in always]
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -199,16 +153,20 @@ _FIRST = (
 
 
 # What a folder's tests need, as a marker: see `markers` in pyproject.toml.
-_MARKERS = {"spark": "spark", "interop": "java", "crash": "kill"}
+_MARKERS = {"spark": "spark", "interop": "java", "crash": "kill", "night": "night"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of some folders; put the folders with the longest tests first, within a folder the order stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of some folders, leave out what only the night runs, and put the folders with the longest tests first."""
     place = {name: at for at, name in enumerate(_FIRST)}
     for item in items:
         marker = _MARKERS.get(_folder(item))
         if marker is not None:
             item.add_marker(marker)
+    if not lanes.NIGHT:
+        left_out = [item for item in items if item.get_closest_marker("night")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("night")]
     items.sort(key=lambda item: place.get(_folder(item), len(_FIRST)))
 
 
@@ -219,6 +177,44 @@ def _folder(item: pytest.Item) -> str:
 # Folders whose tests must end the threads of every store that they open, unless they fail.
 _WITHOUT_THREADS = ("unit", "contract")
 _HAS_FAILED = pytest.StashKey[bool]()
+# A thread that ends needs a processor; one that does not end has for ever.
+_ENDING_S = 30
+
+
+class _FailuresAtOnce:
+    """Says which test has failed when it has, not only at the end: a run may be stopped before."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # It is registered after this plugin.
+        terminal: Any = self._plugins.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when})")
+            terminal.write_line(report.longreprtext[-2000:])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `.ci/run`."""
+    parser.addoption(
+        "--retry-alone", action="store_true", help="give failed tests one more try, each alone"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell failures at once where the tests run in several processes, and try them again if asked to."""
+    if getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(_FailuresAtOnce(config))
+        if config.getoption("retry_alone"):
+            config.pluginmanager.register(RetryAlone(config))
+
+
+def pytest_report_header() -> str:
+    """Say what repeats this run."""
+    night = "PENSTOCK_NIGHT=1 " if lanes.NIGHT else ""
+    return f"repeat with: {night}PENSTOCK_SEED={lanes.SEED}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -239,9 +235,8 @@ def _ends_its_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     if _folder(request.node) in _WITHOUT_THREADS and not has_failed:
         new = [thread for thread in threading.enumerate() if thread not in before]
         left = [thread for thread in new if thread.name.startswith("penstock-")]
-        until = time.monotonic() + 1
         for thread in left:
-            thread.join(max(until - time.monotonic(), 0))
+            thread.join(_ENDING_S)
         names = [thread.name for thread in left if thread.is_alive()]
         assert not names, f"close the store by `with`: {names} still run"
 
@@ -271,6 +266,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file: str = super()._split_scope(nodeid)
             shared = file.startswith("tests/spark/") and file not in _WITHOUT_SHARED_SPARK
             return "tests/spark" if shared else file
+
+        def remove_node(self, node: Any) -> Any:
+            """Do not run again what has ended a worker, by a crash or after `faulthandler_timeout`: it may end each."""
+            for tests in self.assigned_work.get(node, {}).values():
+                for test, is_done in tests.items():
+                    if not is_done:
+                        tests[test] = True
+                        super().remove_node(node)
+                        return test
+            return super().remove_node(node)
 
     # In the order that `pytest_collection_modifyitems` made, not by how many tests a file has.
     config.option.loadscopereorder = False

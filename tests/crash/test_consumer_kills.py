@@ -8,24 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import EXHAUSTIVE, WHOLE
 from tests.crash.consumer_checks import Stored, Story, figures, problems, stored_twice
 from tests.crash.consumer_processes import FLEETING, GROUPS, MOVED, TOPIC, number_of, topics_of
 from tests.crash.consumer_trace import TraceReader
 from tests.faults.children import environment
+from tests.lanes import SEED, rounds
 
 import penstock
 from penstock import Store
 
 ROOT = Path(__file__).parents[2]
-# Kills, stops and forks of a run, and how many runs: `PENSTOCK_KILLS=1000` for a night, `PENSTOCK_SEED` to repeat a schedule.
-KILLS = int(os.environ.get("PENSTOCK_KILLS") or (100 if EXHAUSTIVE else 20))
-RUNS = 2 if WHOLE else 1
+# Kills, stops and forks of a run.
+KILLS = rounds(gate=6, night=100)
 _SHOWN_MAX = 20
 
 
@@ -47,10 +45,8 @@ def run(folder: Path, seed: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(RUNS))
-def test_killed_stopped_and_forked_members_break_no_guarantee(tmp_path: Path, number: int) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED") or time.time()) + number
-    print(f"seed {seed}")
+def test_killed_stopped_and_forked_members_break_no_guarantee(tmp_path: Path) -> None:
+    seed = SEED
     failed = run(tmp_path, seed)
     story = Story(TraceReader(tmp_path / "traces").new(), GROUPS, deleted=(FLEETING,))
     counts = figures(story)

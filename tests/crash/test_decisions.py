@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.conftest import WHOLE, explored
+from tests.lanes import NIGHT, explored
 
 from penstock import Message, Store
 from penstock.contracts import ConsumedMessage, Consumer
@@ -199,9 +199,9 @@ def test_an_input_is_consumed_if_and_only_if_its_outputs_are_there(seed: int) ->
     for number, moment in enumerate(tale.moments):
         # Others are explored by the tests of groups and of batches.
         rare = 3 if "decisions" in moment.call else 10
-        if not WHOLE and chance.randrange(rare):
+        if not NIGHT and chance.randrange(rare):
             continue
-        for survival in tuple(Survival) if WHOLE else [chance.choice(tuple(Survival))]:
+        for survival in tuple(Survival) if NIGHT else [chance.choice(tuple(Survival))]:
             disk = SimulatedDisk.after(moment.image, survival, Random(f"{seed} {number}"))
             count += 1
             again: list[tuple[str, Image]] = []

@@ -10,7 +10,7 @@ from random import Random
 
 import attrs
 import pytest
-from tests.conftest import cases
+from tests.lanes import cases
 
 from penstock import Store
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store

@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
-from tests.conftest import EXHAUSTIVE, WHOLE, explored
 from tests.crash.group_story import GroupStory, Moment, wrong_after
+from tests.lanes import NIGHT, explored
 
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.platter import Survival
@@ -23,9 +23,9 @@ def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
     moments = problems = 0
     found = []
     for moment in GroupStory(seed).play(STEPS):
-        if chance.random() > 1 / explored(3) and not EXHAUSTIVE:
+        if chance.random() > 1 / explored(3) and not NIGHT:
             continue
-        for survival in tuple(Survival) if WHOLE else [chance.choice(tuple(Survival))]:
+        for survival in tuple(Survival) if NIGHT else [chance.choice(tuple(Survival))]:
             moments += 1
             disk = crashed(moment, survival, f"{seed} {moments}")
             killed = survival is Survival.PROCESS

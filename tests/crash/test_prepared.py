@@ -9,7 +9,7 @@ from random import Random
 
 import attrs
 import pytest
-from tests.conftest import cases
+from tests.lanes import cases
 
 from penstock import Store
 from penstock.contracts import Prepared

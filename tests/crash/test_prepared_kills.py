@@ -4,7 +4,6 @@ What the outside decided about a message is a line of a file, written before the
 message with a line is finished as it says, every other one is rolled back, and none is there twice.
 """
 
-import os
 import random
 import subprocess
 import sys
@@ -16,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import SMALL, kills
+from tests.conftest import SMALL
 from tests.faults.children import environment
+from tests.lanes import SEED, rounds
 
 import penstock
 from penstock.contracts import Prepared
 from penstock.errors import PreparedFinishedError
 
 ROOT = Path(__file__).parents[2]
-KILLS = kills(200)
+KILLS = rounds(gate=3, night=200)
 THREADS = 3
 LIMIT_S = 60
 SETTINGS: dict[str, Any] = {
@@ -87,8 +87,7 @@ def main() -> None:
 
 @pytest.mark.slow
 def test_killed_processes_finish_each_prepared_message_once(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED") or time.time())
-    print(f"seed {seed}")
+    seed = SEED
     chance = random.Random(seed)
     for turn in range(KILLS):
         command = [sys.executable, "-m", "tests.crash.test_prepared_kills", str(tmp_path), str(turn), str(seed + turn)]  # fmt: skip

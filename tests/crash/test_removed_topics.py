@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.conftest import SMALL, cases
+from tests.conftest import SMALL
+from tests.lanes import cases
 
 import penstock
 from penstock.errors import StoreFailedError

@@ -10,7 +10,7 @@ from random import Random
 import attrs
 import numpy as np
 import pytest
-from tests.conftest import WHOLE, cases
+from tests.lanes import NIGHT, cases
 from tests.timer_topic import (
     SECOND,
     START,
@@ -216,7 +216,7 @@ def test_no_crash_loses_what_waits_or_brings_back_what_does_not(seed: int) -> No
     topic, moments = story(seed)
     chance = Random(seed)
     for moment in cases(moments, f"timer files {seed}"):
-        for survival in Survival if WHOLE else [chance.choice([*Survival])]:
+        for survival in Survival if NIGHT else [chance.choice([*Survival])]:
             about = f"seed {seed}, {survival.value} before {moment.call}"
             clock = ManualClock(START)
             then = at_moment(topic, moment)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from tests.conftest import kills
 from tests.crash.timer_writer import TOPIC
 from tests.crash.writer import SMALL
 from tests.faults.children import environment
+from tests.lanes import SEED, rounds
 
 import penstock
 from penstock.files import Files
@@ -27,7 +27,7 @@ from penstock_messaging.timers.timer_message import out_ms_of
 
 WRITER = Path(__file__).parent / "timer_writer.py"
 ROOT = Path(__file__).parents[2]
-KILLS, CLEAN_EVERY = kills(200), 6
+KILLS, CLEAN_EVERY = rounds(gate=6, night=200), 3
 WAIT_S = 120
 
 
@@ -95,9 +95,7 @@ def delivered(path: Path) -> dict[int, list[tuple[int, int]]]:
 
 @pytest.mark.slow
 def test_a_killed_process_delivers_each_message_at_its_time(tmp_path: Path) -> None:
-    seed = int(time.time())
-    print(f"seed {seed}")
-    chance, told, path = random.Random(seed), Told(), tmp_path / "store"
+    chance, told, path = random.Random(SEED), Told(), tmp_path / "store"
     for number in range(KILLS):
         puts = chance.randrange(1, 40) if number % CLEAN_EVERY == CLEAN_EVERY - 1 else 0
         run_writer(path, told, chance.randrange(1 << 30), chance.uniform(0, 1.5), puts)

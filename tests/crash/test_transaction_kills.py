@@ -1,7 +1,6 @@
 """Random kills of a process that consumes and produces in transactions: none is stored in part, none twice, and each input is
 consumed if and only if its outputs are there."""
 
-import os
 import subprocess
 import sys
 import time
@@ -10,16 +9,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.conftest import kills
 from tests.crash.transaction_mover import GROUP, SOURCE, TARGETS, TOGETHER
 from tests.faults.children import environment
+from tests.lanes import SEED, rounds
 
 import penstock
 from penstock import Store
 
 ROOT = Path(__file__).parents[2]
 # `PENSTOCK_SEED` repeats a schedule, as far as a machine's timing repeats.
-KILLS = kills(200)
+KILLS = rounds(gate=3, night=200)
 _WAIT_S = 0.15
 Input = tuple[int, int]
 
@@ -89,8 +88,7 @@ def wrong_with(store: Store, moved: set[Input], put: set[str]) -> str:
 
 @pytest.mark.slow
 def test_no_kill_leaves_a_transaction_in_part_or_makes_one_twice(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED") or time.time())
-    print(f"seed {seed}")
+    seed = SEED
     chance, path = Random(seed), tmp_path / "store"
     moved: set[Input] = set()
     put: set[str] = set()

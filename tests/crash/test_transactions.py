@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.conftest import SMALL, cases
+from tests.conftest import SMALL
+from tests.lanes import cases
 
 import penstock
 from penstock import Message, Store

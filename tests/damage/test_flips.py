@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.conftest import explored
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
+from tests.lanes import explored
 
 from penstock.errors import CorruptionError, PenstockError
 from penstock.format.columns import RecordColumns

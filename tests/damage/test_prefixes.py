@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import cases
 from tests.damage.stores import GROUP, Made, find_all, make, opened, read_all
+from tests.lanes import cases
 
 from penstock.errors import CorruptionError, PenstockError, StrayFileError
 

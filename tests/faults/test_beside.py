@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.conftest import explored
 from tests.faults.children import TIMES, start
+from tests.lanes import explored
 
 import penstock
 from penstock.testing import open_store

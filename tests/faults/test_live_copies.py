@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import explored
 from tests.crash.writer import SMALL, body
 from tests.faults.children import ROOT, TIMES, environment
+from tests.lanes import explored
 
 import penstock
 from penstock.contracts.findings import Finding

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import explored
 from tests.faults.children import ROOT, TIMES, environment, run, start
+from tests.lanes import explored
 
 import penstock
 from penstock.files import Files

@@ -7,8 +7,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.conftest import OpenStore, explored
+from tests.conftest import OpenStore
 from tests.faults.children import TIMES, environment, start
+from tests.lanes import explored
 
 import penstock
 from penstock.errors import StoreLockedError

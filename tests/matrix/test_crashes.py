@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from tests.conftest import explored
+from tests.lanes import explored
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 from penstock.matrix.combos import Combo

@@ -8,7 +8,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.conftest import EXHAUSTIVE
+from tests.lanes import NIGHT
 from tests.packaging.extras import (
     EXTRAS,
     PROMISES,
@@ -31,7 +31,7 @@ ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in N
 
 @pytest.mark.parametrize("extras", ALL, ids="+".join)
 def test_an_extra_alone_does_what_its_page_says(extras: Extras, tmp_path: Path) -> None:
-    if extras in SLOW and not EXHAUSTIVE:
+    if extras in SLOW and not NIGHT:
         pytest.skip("starts a JVM: with PENSTOCK_EXHAUSTIVE=1")
     (tmp_path / "work").mkdir()
     python = make_environment(tmp_path / "env", extras)

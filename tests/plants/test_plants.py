@@ -4,7 +4,7 @@ With PENSTOCK_EXHAUSTIVE=1, as in CI, every one is planted; otherwise one of eac
 """
 
 import pytest
-from tests.conftest import cases
+from tests.lanes import cases
 from tests.plants.hunting import missed, run
 from tests.plants.planting import Plant, edited, plants, source_of
 

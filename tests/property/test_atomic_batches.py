@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
+from tests.lanes import examples
 
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
+from tests.lanes import examples
 
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, examples
+from tests.conftest import SMALL
+from tests.lanes import examples
 
 import penstock
 from penstock import StoredMessage

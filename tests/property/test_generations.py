@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
+from tests.lanes import examples
 
 import penstock
 from penstock import Store

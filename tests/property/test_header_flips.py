@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import SMALL, cases
+from tests.conftest import SMALL
+from tests.lanes import cases
 
 import penstock
 from penstock.errors import CorruptionError, PenstockError

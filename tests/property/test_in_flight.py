@@ -6,7 +6,7 @@ import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.conftest import examples
+from tests.lanes import examples
 
 from penstock_messaging.consuming.consumed_message import HandedMessage
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
 from tests.guard import guarded, guarded_memory
+from tests.lanes import examples
 from tests.property.test_kernel_reads import FIELDS, I32, I64
 
 from penstock import _kernel

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
 from tests.fuzz.records import compare_message, scanned_plainly
 from tests.guard import guarded
+from tests.lanes import examples
 
 from penstock import _kernel
 from penstock.format.arrow_schema import COLUMNS

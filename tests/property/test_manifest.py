@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, examples
+from tests.conftest import SMALL
+from tests.lanes import examples
 
 import penstock
 from penstock.durability.manifest import decode_manifest, encode_manifest, manifest_path

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, examples
+from tests.conftest import SMALL
 from tests.damage.stores import flip, read_plainly
+from tests.lanes import examples
 
 import penstock
 from penstock import Message

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
+from tests.lanes import examples
 from tests.unit.integrity.test_verification import findings, make, patch
 from tests.unit.repairs.test_repair import Bodies, bodies, repair
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, examples
+from tests.conftest import SMALL
+from tests.lanes import examples
 
 import penstock
 from penstock import Message

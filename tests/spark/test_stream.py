@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import explored
+from tests.lanes import explored
 from tests.spark.conftest import needed
 from tests.spark.stream_query import (
     Query,

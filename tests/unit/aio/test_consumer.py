@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.conftest import EXHAUSTIVE
+from tests.lanes import NIGHT
 
 from penstock import LostQueueError, Message, aio
 from penstock.aio.consumer import AsyncConsumer
 from penstock_messaging.extension import MessagingExtension
 
-CANCELLATIONS = 10_000 if EXHAUSTIVE else 400
+CANCELLATIONS = 10_000 if NIGHT else 400
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

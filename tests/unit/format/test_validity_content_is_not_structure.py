@@ -14,7 +14,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from tests.conftest import SMALL, append_record, examples
+from tests.conftest import SMALL, append_record
+from tests.lanes import examples
 
 import penstock
 from penstock import Message

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import examples
+from tests.lanes import examples
 
 from penstock_messaging.groups.entries import EntryKind, encode, valid_entries
 from penstock_messaging.groups.fold import Fold, Position, merged

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.conftest import cases
+from tests.lanes import cases
 
 import penstock
 from penstock.errors import ConfigError, ReadOnlyError, StoreClosedError, UnknownTopicError

@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.conftest import examples, power_cut
+from tests.conftest import power_cut
+from tests.lanes import examples
 
 import penstock
 from penstock.repairs.repair import RepairReport

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, OpenStore, examples
+from tests.conftest import SMALL, OpenStore
+from tests.lanes import examples
 
 import penstock
 from penstock import Message
