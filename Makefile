@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
+# Some images of containers set it. Then each of the many processes that tests start would compile all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs man changes fuzz sanitize clean
+.PHONY: help kernel demo quick test night test-install check mutants bench bench-full bench-spark longlife docs man changes fuzz sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make quick  the inner loop, under a minute: tidy, unit and property tests without the slow ones"
-	@echo "make test   install what it needs, then run all tests"
+	@echo "make test   install what it needs, then run the tests: the gate that every change passes"
+	@echo "make night  kills, brokers, explorations and more without end, for MINUTES (60), with ONLY=part,part"
 	@echo "make test-install  install into bare environments of PYTHONS, with each extra alone and with the lowest versions"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside RocketMQ, SQLite, LMDB, RocksDB and redis, and the goals; BEFORE=COMMIT compares with it"
@@ -19,7 +22,6 @@ help:
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
 	@echo "make mutants  mutation testing: change the code in small ways, and list the changes that no test notices"
-	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
 	@echo "make man    make the manual page docs/penstock.1 from what the commands say of themselves"
@@ -72,6 +74,11 @@ PYTEST_OPTIONS ?=
 test: $(VENV)/dev
 	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
+MINUTES ?= 60
+ONLY ?=
+night: $(VENV)/dev
+	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m tests.night --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
+
 # By default every python3.11 to python3.14 that is found.
 PYTHONS ?=
 test-install: $(VENV)/dev
@@ -113,10 +120,6 @@ sanitize: $(VENV)/dev
 	  UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/sanitize/found \
 	  $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile $(TESTS) \
 	  || { cat build/sanitize/found.* 2>/dev/null; exit 1; }
-
-MINUTES ?= 60
-soak: $(VENV)/dev
-	$(BIN)/python -m penstock.testing.soak --minutes $(MINUTES) --seed $$$$
 
 longlife: $(VENV)/dev
 	$(BIN)/python -m bench.longlife

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.lanes import eventually
+
 import penstock
 
 DATA = Path(
@@ -51,7 +53,7 @@ def test_a_stream_is_followed_found_and_counted_while_it_is_written(tmp_path: Pa
         for start in range(0, len(lines), 300):
             process.stdin.write(b"".join(line + b"\n" for line in lines[start : start + 300]))
             process.stdin.flush()
-        hold.wait(60)
+        hold.wait()
         process.stdin.close()
 
     hold = threading.Event()
@@ -64,8 +66,7 @@ def test_a_stream_is_followed_found_and_counted_while_it_is_written(tmp_path: Pa
             hold.set()
             feeder.join()
             process.wait(60)
-        while not (path / "consumequeue" / "changes").exists():
-            assert process.poll() in (None, 0)
+        eventually((path / "consumequeue" / "changes").exists, "the first messages are stored")
         check_followed(path, lines, whole, process)
     finally:
         hold.set()

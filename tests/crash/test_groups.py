@@ -19,7 +19,7 @@ def crashed(moment: Moment, survival: Survival, seed: str) -> SimulatedDisk:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
     chance = Random(seed)
-    # Each moment is crashed in one way; with PENSTOCK_EXHAUSTIVE=all in all.
+    # Each moment is crashed in one way; at night in all.
     moments = problems = 0
     found = []
     for moment in GroupStory(seed).play(STEPS):

@@ -1,44 +1,49 @@
-"""kill -9 of a real writer, again and again at random moments, on one store."""
+"""kill -9 of a real writer and of a real member of a group, on one store."""
 
-import os
 import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from tests.crash.writer import SMALL, body
-from tests.faults.children import environment
+from tests.crash.writer import SMALL, body, message
+from tests.faults.children import environment, start
+from tests.lanes import SEED, rounds
 
 import penstock
 from penstock.store.store import Store
 
 WRITER = Path(__file__).parent / "writer.py"
 ROOT = Path(__file__).parents[2]
-# Half for each flush policy; `PENSTOCK_KILLS=100` for as many as the docs speak of.
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "12"))
+# For each flush policy.
+KILLS = rounds(gate=2, night=50)
+QUEUES = 3
+MEMBER = """
+import sys
+import penstock
+with penstock.open(sys.argv[1], read_only=True) as store, store.consumer("g", "t") as consumer:
+    while True:
+        for message in consumer.poll(7, timeout=60):
+            message.ack()
+            print(message.body.partition(b":")[0].decode(), flush=True)
+"""
 
 
-def run_and_kill(path: Path, flush: str, start: int, seconds: float) -> int:
-    """Run a writer for a while, kill it; returns the last number it said was acknowledged."""
+def run_and_kill(path: Path, flush: str, begin: int, count: int) -> int:
+    """Run a writer until it has said `count` numbers, kill it; returns the last number it said was acknowledged."""
     process = subprocess.Popen(
-        [sys.executable, str(WRITER), str(path), flush, str(start)],
+        [sys.executable, str(WRITER), str(path), flush, str(begin)],
         stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
-    # It has begun once it says something; the moment of the kill is random from there.
-    first = process.stdout.readline()
-    timer = threading.Timer(seconds, process.kill)
-    timer.start()
+    first = [process.stdout.readline() for _ in range(count)]
+    process.kill()
     rest = process.stdout.read()
     process.wait()
-    timer.join()
     process.stdout.close()
     # A kill within a print may leave half a number.
-    lines = (first + rest).split(b"\n")[:-1]
-    return int(lines[-1]) if lines else start - 1
+    return int((b"".join(first) + rest).split(b"\n")[:-1][-1])
 
 
 def check(store: Store, acknowledged: int) -> int:
@@ -55,19 +60,46 @@ def check(store: Store, acknowledged: int) -> int:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_killed_writer_loses_nothing_it_acknowledged(flush: str, tmp_path: Path) -> None:
-    seed = int(time.time())
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     path = tmp_path / "store"
     count = 0
-    for _ in range(KILLS // 2):
-        acknowledged = run_and_kill(path, flush, count, chance.uniform(0.0, 0.25))
+    for _ in range(KILLS):
+        acknowledged = run_and_kill(path, flush, count, chance.randrange(1, 3000))
         with penstock.open(path, read_only=True) as reader:
             assert reader.max_offset("t") >= 0
         with penstock.open(path, environ={}, **SMALL) as store:
             assert store.recovery is not None
             count = check(store, acknowledged)
     assert count > 0
+
+
+def test_what_a_killed_member_acknowledged_never_comes_again_and_all_else_does(
+    tmp_path: Path,
+) -> None:
+    count = 300
+    with penstock.open(tmp_path / "store", environ={}, **SMALL) as store:
+        store.put_many([message(number) for number in range(count)])
+        with start(MEMBER, tmp_path / "store") as member:
+            assert member.stdout is not None
+            said = "".join(member.stdout.readline() for _ in range(40))
+            member.kill()
+            said += member.stdout.read()
+        acknowledged = {int(line) for line in said.split("\n")[:-1]}
+        for queue in range(QUEUES):
+            store.put("t", b"-1:", queue=queue)
+        numbers: list[int] = []
+        with store.consumer("g", "t") as consumer:
+            # Each queue comes in order, so that nothing of it is still to come after its last message.
+            while numbers.count(-1) < QUEUES:
+                given = consumer.poll(50, timeout=60)
+                assert given
+                numbers += [int(each.body.partition(b":")[0]) for each in given]
+                consumer.ack(given)
+    found = set(numbers) - {-1}
+    assert not found & acknowledged
+    # One may have been acknowledged without a word before the kill.
+    assert len(set(range(count)) - found - acknowledged) <= 1
+    assert len(numbers) == len(found) + QUEUES
 
 
 def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> None:

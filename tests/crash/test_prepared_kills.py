@@ -8,16 +8,15 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.conftest import SMALL
 from tests.faults.children import environment
-from tests.lanes import SEED, rounds
+from tests.lanes import SEED, eventually, rounds
 
 import penstock
 from penstock.contracts import Prepared
@@ -26,7 +25,6 @@ from penstock.errors import PreparedFinishedError
 ROOT = Path(__file__).parents[2]
 KILLS = rounds(gate=3, night=200)
 THREADS = 3
-LIMIT_S = 60
 SETTINGS: dict[str, Any] = {
     **SMALL, "extensions.messaging.check_immunity_ms": 0,
     "extensions.messaging.check_interval_ms": 5, "extensions.messaging.checks_max": 1_000_000,
@@ -75,7 +73,7 @@ def main() -> None:
                     prepared.commit() if decision == "commit" else prepared.rollback()
                 if chance.random() < 0.05:
                     # The check-backs get time.
-                    time.sleep(0.005)
+                    threading.Event().wait(0.005)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for thread in threads:
@@ -85,7 +83,10 @@ def main() -> None:
         thread.join()
 
 
-@pytest.mark.slow
+def _has_decided(folder: Path, turn: int, count: int) -> bool:
+    return sum(body.startswith(f"{turn}-") for body in decisions(folder / "trace")) >= count
+
+
 def test_killed_processes_finish_each_prepared_message_once(tmp_path: Path) -> None:
     seed = SEED
     chance = random.Random(seed)
@@ -98,13 +99,11 @@ def test_killed_processes_finish_each_prepared_message_once(tmp_path: Path) -> N
         with child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n", child.communicate()[1]
-            time.sleep(chance.random() * 0.15)
+            wanted_count = chance.randrange(1, 60)
+            eventually(partial(_has_decided, tmp_path, turn, wanted_count))
             child.kill()
     with opened(tmp_path, "end") as store:
-        deadline = time.monotonic() + LIMIT_S
-        while store.prepared():
-            assert time.monotonic() < deadline, store.prepared()
-            time.sleep(0.01)
+        eventually(lambda: not store.prepared(), "all prepared messages are finished")
         found = Counter(message.body.decode() for message in store.scan("orders"))
         assert [finding.text for finding in store.verify()] == []
     wanted = Counter(

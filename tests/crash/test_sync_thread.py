@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.files import Files
 
 # Threads put, and say what was acknowledged, in one write each.
 SCRIPT = """
-import os, sys, threading, time
+import os, sys, threading
 import penstock
 from penstock.errors import StoreClosedError, StoreFailedError
 from tests.crash.story import SMALL
@@ -30,7 +29,8 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def opened(**settings):
-    return penstock.open(path, flush="sync", write=write, environ={}, **{**SMALL, **settings})
+    patient = {"flush.sync.timeout_ms": 120_000}
+    return penstock.open(path, flush="sync", write=write, environ={}, **{**SMALL, **patient, **settings})
 
 def put(store, who):
     for number in range(count):
@@ -203,29 +203,24 @@ say(store.stats()["failure"])
 
 
 def test_a_slow_sync_is_answered_in_time_and_holds_nobody(shim: Path, tmp_path: Path) -> None:
-    """A disk that takes 20 s: receipts say so within the time-out, Ctrl-C ends a wait, and so does the process."""
+    """A disk that does not answer: receipts say so within the time-out, Ctrl-C ends a wait, and so does the process."""
     script = """
 import signal
 store = opened(**{"flush.sync.timeout_ms": 400})
-began = time.monotonic()
 jobs = start(store)
 for job in jobs:
     job.join()
-say("waited", time.monotonic() - began < 1.4 * count)
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     store.flush()
 except KeyboardInterrupt:
     say("interrupted")
 """
-    began = time.monotonic()
-    lines = Child(shim, script, tmp_path / "s", "file", 4, 2, 100, SLOW_AT=1, SLOW_MS=20_000).lines(
-        0
-    )
-    assert time.monotonic() - began < 15, "an open store does not keep the process"
+    # If anything waited for the sync, the child would not end within its limit.
+    slow = {"SLOW_AT": 1, "SLOW_MS": 1_000_000}
+    lines = Child(shim, script, tmp_path / "s", "file", 4, 2, 100, **slow).lines(0)
     late = [line for line in lines if line[0] == "FLUSH_DISK_TIMEOUT"]
     assert len(late) == 8
-    assert ["waited", "True"] in lines
     assert lines[-1] == ["interrupted"]
     check(tmp_path / "s", {}, "abnormal")
 
@@ -244,9 +239,9 @@ try:
 except StoreLockedError:
     say("locked")
 """
-    lines = Child(shim, script, tmp_path / "s", "file", 1, 1, 100, SLOW_AT=1, SLOW_MS=60_000).lines(
-        0
-    )
+    lines = Child(
+        shim, script, tmp_path / "s", "file", 1, 1, 100, SLOW_AT=1, SLOW_MS=1_000_000
+    ).lines(0)
     assert lines == [["FLUSH_DISK_TIMEOUT", "0", "0"], ["True"], ["locked"]]
     check(tmp_path / "s", {}, "abnormal")
 
@@ -257,8 +252,7 @@ def test_close_and_retention_during_a_sync(write: str, shim: Path, tmp_path: Pat
     script = """
 store = opened(alloc="recycle", retention=[])
 jobs = start(store)
-until = time.monotonic() + 60
-while store.stats()["log_end_offset"] < 20 * 65536 and time.monotonic() < until:
+while store.stats()["log_end_offset"] < 20 * 65536:
     store.discard_before(log_offset=store.stats()["log_end_offset"])
 store.close()
 say("closed", store.path)

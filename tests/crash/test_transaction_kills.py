@@ -3,12 +3,10 @@ consumed if and only if its outputs are there."""
 
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
 
-import pytest
 from tests.crash.transaction_mover import GROUP, SOURCE, TARGETS, TOGETHER
 from tests.faults.children import environment
 from tests.lanes import SEED, rounds
@@ -17,9 +15,7 @@ import penstock
 from penstock import Store
 
 ROOT = Path(__file__).parents[2]
-# `PENSTOCK_SEED` repeats a schedule, as far as a machine's timing repeats.
 KILLS = rounds(gate=3, night=200)
-_WAIT_S = 0.15
 Input = tuple[int, int]
 
 
@@ -36,10 +32,11 @@ class Mover:
         self._out = out
         assert self._out.readline() == "ready\n"
 
-    def kill(self) -> list[str]:
-        """Kill it; return the whole lines that it has said."""
+    def kill(self, count: int) -> list[str]:
+        """Kill it when it has said so many lines; return the whole lines that it has said."""
+        said = "".join(self._out.readline() for _ in range(count))
         self._process.kill()
-        said = self._out.read()
+        said += self._out.read()
         self._out.close()
         self._process.wait()
         return said.split("\n")[:-1]
@@ -86,7 +83,6 @@ def wrong_with(store: Store, moved: set[Input], put: set[str]) -> str:
     return "; ".join(f"{name}: {what}" for name, what in wrong.items() if what)
 
 
-@pytest.mark.slow
 def test_no_kill_leaves_a_transaction_in_part_or_makes_one_twice(tmp_path: Path) -> None:
     seed = SEED
     chance, path = Random(seed), tmp_path / "store"
@@ -95,8 +91,7 @@ def test_no_kill_leaves_a_transaction_in_part_or_makes_one_twice(tmp_path: Path)
     unfinished = 0
     for number in range(KILLS):
         mover = Mover(path, f"{seed}-{number}")
-        time.sleep(chance.random() * _WAIT_S)
-        for line in mover.kill():
+        for line in mover.kill(chance.randrange(20, 60)):
             kind, what = line.split(" ")
             if kind == "put":
                 put.add(what)

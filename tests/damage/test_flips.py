@@ -1,11 +1,10 @@
 """One bit of a small store is wrong: what was not hit is read as it was, what was hit is an error or is as it was.
 
 `make test` flips every bit of every record in memory, and a sample of the bits of every file under a whole store,
-a larger one with PENSTOCK_EXHAUSTIVE=1. With PENSTOCK_FLIPS=all it is every bit of every file.
+at night it is every bit of every file.
 """
 
 import logging
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
-from tests.lanes import explored
+from tests.lanes import NIGHT, explored
 
 from penstock.errors import CorruptionError, PenstockError
 from penstock.format.columns import RecordColumns
@@ -23,7 +22,6 @@ from penstock.format.validity import NO_COVERAGE, Coverage, check, is_valid
 from penstock.log.record_reader import QueuePosition
 from penstock.message import StoredMessage
 
-ALL = os.environ.get("PENSTOCK_FLIPS") == "all"
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
 # Flips a file in CI, a third of them in `make test`, spread over the bytes that are not the zeros behind the data.
 SAMPLE = explored(110)
@@ -109,7 +107,7 @@ def fields_changed(before: RecordFields, after: RecordFields) -> set[str]:
 def bits_of(path: Path, limit: int) -> Iterator[int]:
     """Return all bits of a file, or a sample: most from where there is data, some from the zeros behind."""
     data = path.read_bytes()
-    if ALL:
+    if NIGHT:
         yield from range(8 * len(data))
         return
     chance = random.Random(path.name + path.parent.name)

@@ -1,6 +1,6 @@
 """Every file of a small store cut short, at every byte where that is cheap: an answer or an error that names the file.
 
-With PENSTOCK_EXHAUSTIVE=1, as in CI, readers see every such length; otherwise one of each three in a row, and the
+At night readers see every such length; in the gate one of each three in a row, and the
 shortest and the longest.
 
 A reader gets every record that lies whole in what is left; opening for writing mends queues, index and marks, and

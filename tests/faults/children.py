@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.lanes import rounds
+
 ROOT = Path(__file__).parents[2]
-# Multiplies how often the stories below are gone through; `PENSTOCK_FAULTS=20` for a night.
-TIMES = int(os.environ.get("PENSTOCK_FAULTS", "1"))
+# Multiplies how often stories are gone through.
+TIMES = rounds(gate=1, night=3)
 
 
 def environment() -> dict[str, str]:

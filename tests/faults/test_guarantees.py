@@ -102,9 +102,9 @@ def test_refused_messages_wait_for_a_writer_and_outlive_a_kill(tmp_path: Path) -
         penstock.open(path, environ={}, read_only=True) as reader,
         reader.consumer("billing", "orders") as consumer,
     ):
-        (message,) = consumer.poll(10, timeout=0.1)
+        (message,) = consumer.poll(10, timeout=120)
         assert message.body == b"1"
         message.ack()
     with penstock.open(path, environ={}) as store, store.consumer("billing", "orders") as consumer:
-        (again,) = consumer.poll(10, timeout=30)
+        (again,) = consumer.poll(10, timeout=120)
         assert (again.body, again.attempt) == (b"0", 2)

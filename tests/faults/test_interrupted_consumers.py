@@ -12,7 +12,7 @@ from penstock.store.store import Store
 from penstock.testing import ManualClock, open_store
 
 COUNT, ACK_WAIT_S = 8, 5.0
-# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+# Every so many places of a job; at night at every single one.
 STEP = max(3 // TIMES, 1)
 Job = Callable[[Any], object]
 

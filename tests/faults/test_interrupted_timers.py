@@ -13,7 +13,7 @@ from penstock import Message, Receipt, Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 COUNT = 4
-# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+# Every so many places of a job; at night at every single one.
 STEP = max(3 // TIMES, 1)
 WORKER = "penstock-timers"
 Job = Callable[[Store, list[Receipt]], object]

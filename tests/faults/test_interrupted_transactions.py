@@ -16,7 +16,7 @@ from penstock.testing import ManualClock, open_store
 from penstock_messaging.extension import MessagingExtension
 
 COUNT = 4
-# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+# Every so many places of a job; at night at every single one.
 STEP = max(3 // TIMES, 1)
 
 

@@ -15,7 +15,7 @@ from penstock.testing import ManualWorkers, open_store
 
 # Cut through between `os.scandir` and the `with` that closes it, a folder's listing warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+# Every so many places of a job; at night at every single one.
 STEP = max(3 // TIMES, 1)
 
 

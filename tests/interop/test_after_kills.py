@@ -26,11 +26,11 @@ def test_java_opens_what_kills_left(flush: str, javas: JavaStores, tmp_path: Pat
     chance = random.Random(11)
     count = 0
     for _ in range(3):
-        acknowledged = run_and_kill(path, flush, count, chance.uniform(0.05, 0.3))
+        acknowledged = run_and_kill(path, flush, count, chance.randrange(500, 3000))
         with penstock.open(path, environ={}, **SMALL) as store:
             count = check(store, acknowledged)
     # Java recovers the last kill by itself, without our help.
-    acknowledged = run_and_kill(path, flush, count, 0.2)
+    acknowledged = run_and_kill(path, flush, count, 2000)
     with javas.take("5.3.3") as java:
         assert java.open(path, SIZES)
         dumped = java.dump()

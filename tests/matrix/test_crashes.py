@@ -1,7 +1,5 @@
 """Every combination on a simulated disk, crashed before calls all over a story, in every way."""
 
-import os
-
 import pytest
 from tests.lanes import explored
 from tests.matrix.combos import ALLOWED, name_of, settings_of
@@ -11,7 +9,7 @@ from penstock.testing.crash import Plot, explore
 from penstock.testing.platter import Survival
 
 # Crashes of each combination, evenly spread over its story, each in every way; the soak goes on from there.
-CASES = int(os.environ.get("PENSTOCK_CRASHES", explored(120)))
+CASES = explored(120)
 
 
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)

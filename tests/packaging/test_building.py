@@ -15,6 +15,7 @@ from pathlib import Path
 import hatch_build
 import pytest
 from tests.conftest import unpack
+from tests.night.spark.elsewhere import make_bare_python
 from tests.packaging.checkouts import (
     ROOT,
     build,
@@ -26,7 +27,6 @@ from tests.packaging.checkouts import (
     object_of,
     run,
 )
-from tests.spark.elsewhere import make_bare_python
 
 from penstock import kernel
 

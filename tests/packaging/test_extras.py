@@ -32,7 +32,7 @@ ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in N
 @pytest.mark.parametrize("extras", ALL, ids="+".join)
 def test_an_extra_alone_does_what_its_page_says(extras: Extras, tmp_path: Path) -> None:
     if extras in SLOW and not NIGHT:
-        pytest.skip("starts a JVM: with PENSTOCK_EXHAUSTIVE=1")
+        pytest.skip("starts a JVM: at night")
     (tmp_path / "work").mkdir()
     python = make_environment(tmp_path / "env", extras)
     run_promise(python, script_of(extras), tmp_path / "work")

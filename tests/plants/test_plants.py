@@ -1,7 +1,4 @@
-"""Each fault in the tables is found by the tests that are named beside it; see `planting`.
-
-With PENSTOCK_EXHAUSTIVE=1, as in CI, every one is planted; otherwise one of each three neighbours of a table.
-"""
+"""Each fault in the tables is found by the tests that are named beside it; see `planting`."""
 
 import pytest
 from tests.lanes import cases

@@ -1,9 +1,7 @@
 """The sink's protocol killed at every call, on a simulated disk: each row once, in order, whatever survived."""
 
 import logging
-import os
 import random
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.lanes import SEED, rounds
 from tests.spark import sinkstory
 from tests.spark.sinkstory import (
     ENCODING,
@@ -31,9 +30,8 @@ from penstock_spark.sink.ledger import (
     Decision,
 )
 
-SEED = int(os.environ.get("PENSTOCK_SINK_SEED", "1"))
 # So many crashes of the recovery for each crash that is looked at twice.
-AGAIN = int(os.environ.get("PENSTOCK_SINK_AGAIN", "1"))
+AGAIN = rounds(gate=1, night=3)
 TWO_SURVIVALS = (Survival.PROCESS, Survival.PAGES)
 
 
@@ -223,15 +221,10 @@ def test_planted_bugs_are_found(committer: type[SinkCommitter], word: str) -> No
     pytest.fail(f"{committer.__name__} {word} was not found in {explorer.states} states")
 
 
-@pytest.mark.skipif("PENSTOCK_SINK_MINUTES" not in os.environ, reason="a soak, on request")
-def test_seed_after_seed() -> None:
-    end = time.monotonic() + 60 * float(os.environ["PENSTOCK_SINK_MINUTES"])
-    seed, states = random.randrange(1 << 30), 0
-    while time.monotonic() < end:
-        for shards in (1, 2):
-            memories = play(Place(shards), seed)
-            explorer = Explorer(Place(shards), seed)
-            assert explore(explorer, memories, tuple(Survival), 2) == []
-            states += explorer.states
-        seed += 1
-    print(f"up to seed {seed}: {states} states")
+@pytest.mark.night
+@pytest.mark.parametrize("shards", [1, 2])
+def test_no_seed_finds_another_state(shards: int) -> None:
+    for seed in range(SEED, SEED + 10):
+        memories = play(Place(shards), seed)
+        explorer = Explorer(Place(shards), seed)
+        assert explore(explorer, memories, tuple(Survival), 2) == []

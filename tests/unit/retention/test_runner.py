@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import InstallPlugin, OpenStore
+from tests.lanes import eventually
 
 import penstock
 from penstock.contracts import DiskUse, SegmentInfo, Vote
@@ -161,8 +162,7 @@ def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(open_small: 
     assert engine is not None
     round_ = threading.Thread(target=engine.retention.run)
     round_.start()
-    while store.stats()["segments"] == before - 10:
-        time.sleep(0.001)
+    eventually(lambda: store.stats()["segments"] < before - 10, "the first round has ended")
     store.close()
     round_.join(30)
     assert not round_.is_alive()

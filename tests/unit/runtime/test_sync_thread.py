@@ -365,7 +365,7 @@ def sync_threads() -> int:
     return sum(name.read_text().strip() == "penstock-sync" for name in names if name.exists())
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
     gc.collect()
     threads, files = sync_threads(), len(os.listdir("/proc/self/fd"))

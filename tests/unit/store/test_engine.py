@@ -27,33 +27,6 @@ DIRECT: dict[str, Any] = {"index.feed": "direct"}
 # --- group commit
 
 
-def test_syncs_are_shared_and_each_waiter_is_told(tmp_path: Path) -> None:
-    class SlowFiles(Files):
-        def create(self, path: Path) -> File:
-            made = super().create(path)
-            return SlowFile(made.path, made.detach())
-
-    class SlowFile(File):
-        def sync(self) -> None:
-            time.sleep(0.005)
-            super().sync()
-
-    with open_store(tmp_path / "s", files=SlowFiles(), flush="sync", write="file") as store:
-        receipts: list[penstock.Receipt] = []
-
-        def produce(queue: int) -> None:
-            receipts.extend(store.put("t", b"x" * 100, queue=queue) for _ in range(20))
-
-        threads = [threading.Thread(target=produce, args=(queue,)) for queue in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(receipts) == 160
-        assert {receipt.durability for receipt in receipts} == {Durability.ON_DISK}
-        assert store.stats()["flushes"] < 80
-
-
 def test_a_batch_across_rolls_is_on_disk_whole(tmp_path: Path) -> None:
     for writer in ("mmap", "file"):
         with open_store(tmp_path / writer, flush="sync", write=writer) as store:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "penstock-search"
 INDEXES = 'index.use=["consume-queue","hash-index","full-text"]'
 

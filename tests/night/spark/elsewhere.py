@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from penstock_spark.java import ensure_java
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 START_SECONDS = 120
 JOB_SECONDS = 300

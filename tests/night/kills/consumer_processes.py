@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.crash.consumer_checks import GroupRules
-from tests.crash.consumer_faults import die_at_random
-from tests.crash.consumer_trace import Trace
 from tests.crash.writer import SMALL
+from tests.night.kills.consumer_checks import GroupRules
+from tests.night.kills.consumer_faults import die_at_random
+from tests.night.kills.consumer_trace import Trace
 
 import penstock
 from penstock import Message, Store

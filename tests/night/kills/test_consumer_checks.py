@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.crash import consumer_checks
-from tests.crash.consumer_checks import GroupRules, Stored, Story, problems
-from tests.crash.consumer_trace import Event, Trace, TraceReader
+from tests.night.kills import consumer_checks
+from tests.night.kills.consumer_checks import GroupRules, Stored, Story, problems
+from tests.night.kills.consumer_trace import Event, Trace, TraceReader
 
 RULES = {
     "plain": GroupRules(ordered=False, ack_wait_s=5, max_retries=2),

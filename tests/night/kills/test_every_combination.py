@@ -147,7 +147,7 @@ def write_until_killed(path: str, combo: Combo, told: Connection) -> None:
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) -> None:
     spawner = multiprocessing.get_context("forkserver")
-    spawner.set_forkserver_preload(["tests.matrix.test_threads_and_kills"])
+    spawner.set_forkserver_preload(["tests.night.kills.test_every_combination"])
     for kill in range(2):
         listen, tell = spawner.Pipe(duplex=False)
         process = spawner.Process(

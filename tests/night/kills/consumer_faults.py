@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.crash.consumer_trace import Trace
+from tests.night.kills.consumer_trace import Trace
 
 from penstock.files import File, Files
 from penstock.store.store import Store

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from tests.crash.timer_writer import TOPIC
 from tests.crash.writer import SMALL
 from tests.faults.children import environment
 from tests.lanes import SEED, rounds
+from tests.night.kills.timer_writer import TOPIC
 
 import penstock
 from penstock.files import Files
@@ -26,7 +26,7 @@ from penstock_messaging.timers.timer_check import read_check
 from penstock_messaging.timers.timer_message import out_ms_of
 
 WRITER = Path(__file__).parent / "timer_writer.py"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS, CLEAN_EVERY = rounds(gate=6, night=200), 3
 WAIT_S = 120
 

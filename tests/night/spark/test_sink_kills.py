@@ -1,28 +1,25 @@
 """Workers and drivers of a running stream killed for real; see `sinkkills`, which is also a soak."""
 
-import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lanes import SEED
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "25"))
+KILLS = 25
 
 
 @pytest.mark.parametrize(("shards", "share"), [(0, 0.7), (2, 0.3)])
 def test_a_stream_whose_workers_are_killed_writes_each_row_once(
     spark: Any, tmp_path: Path, shards: int, share: float
 ) -> None:
-    from tests.spark import sinkkills  # noqa: PLC0415 - needs pyspark
+    from tests.night.spark import sinkkills  # noqa: PLC0415 - needs pyspark
 
-    seed = int(time.time())
-    print(f"seed {seed}")
     run = sinkkills.Run(tmp_path, shards)
     producer = sinkkills.Producer(run.root)
     try:
-        sinkkills.kill_workers(spark, run, round(KILLS * share), random.Random(seed))
+        sinkkills.kill_workers(spark, run, round(KILLS * share), random.Random(SEED))
     finally:
         others = producer.stop()
     assert run.check() > 0
@@ -31,11 +28,9 @@ def test_a_stream_whose_workers_are_killed_writes_each_row_once(
 
 
 def test_a_stream_whose_driver_is_killed_goes_on_in_the_next(spark: Any, tmp_path: Path) -> None:
-    from tests.spark import sinkkills  # noqa: PLC0415 - as above
+    from tests.night.spark import sinkkills  # noqa: PLC0415 - as above
 
-    seed = int(time.time())
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     run = sinkkills.Run(tmp_path)
     for _ in range(2):
         sinkkills.kill_driver(run, chance)

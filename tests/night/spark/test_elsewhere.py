@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.conftest import require
-from tests.spark.elsewhere import (
+from tests.night.spark.elsewhere import (
     Cluster,
     build_wheel,
     clean_environment,
@@ -20,6 +19,7 @@ from tests.spark.elsewhere import (
     run,
     settings,
 )
+from tests.spark.conftest import require
 
 import penstock
 from penstock import Message

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
-from tests.crash.consumer_trace import Event
+from tests.night.kills.consumer_trace import Event
 
 END_NS = 1 << 62
 SECOND_NS = 1_000_000_000

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.consumer_processes import GROUPS, HANDLED, STYLES, run_process
-from tests.crash.consumer_trace import Event, Trace, TraceReader
+from tests.night.kills.consumer_processes import GROUPS, HANDLED, STYLES, run_process
+from tests.night.kills.consumer_trace import Event, Trace, TraceReader
 
 # Members in processes of their own, for each group; the writer has one more of each.
 READERS = 2

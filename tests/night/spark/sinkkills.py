@@ -1,6 +1,6 @@
 """A running stream whose processes are killed, again and again; also a soak by itself.
 
-``python -m tests.spark.sinkkills --kills 200`` runs until so many have died, and prints where. A worker that is
+``python -m tests.night.spark.sinkkills --kills 200`` runs until so many have died, and prints where. A worker that is
 armed kills itself (SIGKILL) instead of its n-th call that changes the disk, or at a random moment; whole drivers
 are killed from outside, Java and all.
 """
@@ -32,7 +32,7 @@ from penstock_spark.sink.writer import PenstockStreamWriter, make_stream_writer
 from penstock_spark.source.source import PenstockSource
 from penstock_spark.stores.dataset import is_dataset, shards_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOPIC, QUEUES, LINES = "killed", 3, 40
 SMALL = {
     "set.geometry.segment_bytes": "65536", "set.geometry.queue_entries": "500",
@@ -249,7 +249,7 @@ class Producer:
 
     def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sinkkills", "--produce", str(root)], cwd=ROOT,
+            [sys.executable, "-m", "tests.night.spark.sinkkills", "--produce", str(root)], cwd=ROOT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -290,7 +290,7 @@ def kill_driver(run: Run, chance: random.Random) -> bool:
     command = [
         sys.executable,
         "-m",
-        "tests.spark.sinkkills",
+        "tests.night.spark.sinkkills",
         "--drive",
         str(run.folder),
         "--shards",
@@ -358,6 +358,6 @@ def soak(kills: int, drivers: int, shards: int, seed: int) -> None:
 
 if __name__ == "__main__":
     # As the module that workers can import, not as the script.
-    from tests.spark import sinkkills
+    from tests.night.spark import sinkkills
 
     sinkkills.main()

@@ -12,16 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.consumer_checks import Stored, Story, figures, problems, stored_twice
-from tests.crash.consumer_processes import FLEETING, GROUPS, MOVED, TOPIC, number_of, topics_of
-from tests.crash.consumer_trace import TraceReader
 from tests.faults.children import environment
 from tests.lanes import SEED, rounds
+from tests.night.kills.consumer_checks import Stored, Story, figures, problems, stored_twice
+from tests.night.kills.consumer_processes import (
+    FLEETING,
+    GROUPS,
+    MOVED,
+    TOPIC,
+    number_of,
+    topics_of,
+)
+from tests.night.kills.consumer_trace import TraceReader
 
 import penstock
 from penstock import Store
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Kills, stops and forks of a run.
 KILLS = rounds(gate=6, night=100)
 _SHOWN_MAX = 20
@@ -30,7 +37,7 @@ _SHOWN_MAX = 20
 def run(folder: Path, seed: int) -> str:
     """Run the processes; returns what went wrong, or ""."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.consumer_kills", str(folder), str(KILLS), str(seed)],
+        [sys.executable, "-m", "tests.night.kills.consumer_kills", str(folder), str(KILLS), str(seed)],
         cwd=ROOT, env={**environment(), "OPENBLAS_NUM_THREADS": "1"}, start_new_session=True,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -1,0 +1,91 @@
+"""`python -m tests.night`: what the gate has no time for, and what needs luck to be drawn; see `make night`.
+
+Each part is run in rounds until its share of the time is over, each round with a seed of its own, which is printed. At the
+end of a part a line is added to `night.jsonl`, and the table in `docs/track-record.md` is made from that file.
+"""
+
+import argparse
+import datetime
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.night.record import HISTORY, Night, add, write_page
+
+ROOT = Path(__file__).parents[2]
+
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-n",
+    str(os.cpu_count() or 1),
+    "--dist",
+    "loadfile",
+]
+# A test of the night may take an hour where one of the gate takes a minute.
+PYTEST += ["-o", "faulthandler_timeout=7200"]
+# What the words of a command stand for: {minutes} for the part's share, {seed} for the round's.
+PARTS: dict[str, list[str]] = {
+    "kills": [*PYTEST, "tests/night/kills", "tests/examples", "-k", "kill"],
+    "explorations": [*PYTEST, "tests/crash", "tests/matrix", "tests/damage", "tests/plants"],
+    "properties": [*PYTEST, "tests/property", "tests/fuzz", "tests/unit"],
+    "brokers": [*PYTEST, "tests/interop", "tests/night/brokers"],
+    "spark": [*PYTEST, "tests/spark", "tests/night/spark"],
+    "faults": [*PYTEST, "tests/faults", "tests/night/faults"],
+    "packages": [*PYTEST, "tests/packaging", "tests/night/packages"],
+    "pythons": [sys.executable, "-m", "tests.packaging.installs", "--extras", "--lowest"],
+    "soak": [sys.executable, "-m", "penstock.testing.soak", "--minutes", "{minutes}", "--seed", "{seed}"],
+    "fuzz": [sys.executable, "-m", "tests.fuzz", "all", "--seconds", "60"],
+}  # fmt: skip
+
+
+def run_round(part: str, seed: int, minutes: float) -> int:
+    """Run a part once; returns the exit code of its command."""
+    words = [word.format(minutes=minutes, seed=seed) for word in PARTS[part]]
+    environ = {**os.environ, "PENSTOCK_NIGHT": "1", "PENSTOCK_SEED": str(seed)}
+    print(f"{part}: PENSTOCK_NIGHT=1 PENSTOCK_SEED={seed} {' '.join(words)}", flush=True)
+    return subprocess.run(words, cwd=ROOT, env=environ, check=False).returncode
+
+
+def run_part(part: str, minutes: float) -> Night:
+    """Run rounds of a part until its minutes are over or one fails, one round at least."""
+    end = time.monotonic() + minutes * 60
+    began = datetime.datetime.now(datetime.UTC)
+    seeds: list[int] = []
+    code = 0
+    while not code and (not seeds or time.monotonic() < end):
+        seeds.append(random.SystemRandom().randrange(1 << 31))
+        code = run_round(part, seeds[-1], minutes)
+    result = f"exit code {code} with the last seed" if code else "passed"
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()  # fmt: skip
+    return Night(f"{began:%Y-%m-%d}", commit, part, len(seeds), seeds, result)
+
+
+def main() -> int:
+    """Run the parts, and note each."""
+    parser = argparse.ArgumentParser(prog="python -m tests.night", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60, help="of all parts together (60)")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    given = parser.parse_args()
+    parts = given.only.split(",")
+    if unknown := set(parts) - PARTS.keys():
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    nights = []
+    for part in parts:
+        nights.append(run_part(part, given.minutes / len(parts)))
+        add(HISTORY, nights[-1])
+        write_page()
+    for night in nights:
+        print(f"{night.part}: {night.rounds} rounds, {night.result}")
+    return any(night.result != "passed" for night in nights)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
