@@ -30,7 +30,7 @@ class RetryAlone:
         names = {report.nodeid for report in failed}
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(names) <= _TRIED_MAX:
             return
-        terminal.ensure_newline()
+        terminal.write_line("")
         unstable = {name for name in sorted(names) if self._passes_alone(terminal, name)}
         if len(unstable) > UNSTABLE_MAX:
             terminal.write_line(f"{len(unstable)} tests are unstable, {UNSTABLE_MAX} may be")

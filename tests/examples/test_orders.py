@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lanes import eventually
 
 import penstock
 
@@ -110,6 +111,8 @@ def test_every_order_is_charged_or_a_dead_letter_whatever_is_killed(service: Ser
     service.order(*orders[44:])
     service.until(lambda: _is_handled(service, orders, [*good, *busy]))
     service.until(lambda: all(service.said("billing", "refused")[order] >= 3 for order in expired))
+    # What is printed may not be refused yet, and the shop has to write it down; Ctrl-C would come between.
+    eventually(lambda: set(_dead_letters(service.path)) >= set(expired), "dead letters are stored")
     for part in ("billing", "shipping", "shop"):
         # As Ctrl-C.
         assert service.end(part, signal.SIGINT) == 0

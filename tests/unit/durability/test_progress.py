@@ -129,6 +129,8 @@ def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
 
 def test_what_is_published_is_what_a_write_says(tmp_path: Path) -> None:
     """A store's sync thread writes the slot again, with its own flushed offset; a simulated disk has no such thread."""
+    # Beyond the log's end: the store's own threads publish no smaller one after it.
+    visible = 1 << 40
     for publishes in (False, True):
         with penstock.open(tmp_path / str(publishes)) as store:
             engine = store._engine
@@ -140,12 +142,12 @@ def test_what_is_published_is_what_a_write_says(tmp_path: Path) -> None:
             state.dispatched = {"a": 3}
             if publishes:
                 progress.write()
-                progress.publish(77)
+                progress.publish(visible)
             else:
-                state.visible_offset = 77
+                state.visible_offset = visible
                 progress.write()
             found = Progress(Files(), store.path).read()
-            assert (found.visible_offset, found.dispatched) == (77, {"a": 3})
+            assert (found.visible_offset, found.dispatched) == (visible, {"a": 3})
             assert found.flushed_offset == engine.flusher.flushed_offset > 0
             assert path.stat().st_size == 1024
 
