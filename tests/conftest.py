@@ -128,7 +128,6 @@ _WITHOUT_SHARED_SPARK = frozenset(
     f"tests/spark/test_{name}.py"
     for name in (
         "durable_names",
-        "elsewhere",
         "options",
         "remote",
         "shards",
@@ -264,7 +263,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileAndSession(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            shared = file.startswith("tests/spark/") and file not in _WITHOUT_SHARED_SPARK
+            folders = ("tests/spark/", "tests/night/spark/")
+            shared = file.startswith(folders) and file not in _WITHOUT_SHARED_SPARK
             return "tests/spark" if shared else file
 
         def remove_node(self, node: Any) -> Any:

@@ -20,7 +20,7 @@ NIGHT = os.environ.get("PENSTOCK_NIGHT") == "1"
 # `PENSTOCK_SEED` repeats what a night printed.
 SEED = int(os.environ.get("PENSTOCK_SEED") or 1)
 
-_OF_SO_MANY = 3
+_OF_SO_MANY_ROUNDS, _OF_SO_MANY_CASES = 3, 10
 # Of any wait: a machine that is busy takes some seconds, one that is broken takes for ever.
 _WAIT_S = 120
 _PAUSE_S = 0.01
@@ -45,7 +45,7 @@ def rounds(gate: int, night: int) -> int:
 
 def explored(count: int, *, least: int = 1) -> int:
     """Return `count` at night, else a third of it, `least` at the least."""
-    return count if NIGHT else min(count, max(count // _OF_SO_MANY, least))
+    return count if NIGHT else min(count, max(count // _OF_SO_MANY_ROUNDS, least))
 
 
 def cases(
@@ -53,7 +53,7 @@ def cases(
     seed: str = "",
     *,
     always: Container[Case] = (),
-    of_so_many: int = _OF_SO_MANY,
+    of_so_many: int = _OF_SO_MANY_CASES,
 ) -> list[Case]:
     """Return all at night, else those in `always` and, of each `of_so_many` neighbours of the others, one.
 

@@ -247,17 +247,19 @@ PLANTS = {
     "no-folder-sync": Plant("a directory sync left out", no_folder_sync, crashes(**MMAP)),
     "rename-before-sync": Plant("a rename before its sync", rename_before_sync, crashes(**MMAP)),
     "checkpoint-ahead": Plant(
-        "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=3, **MMAP)
+        "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=10, **MMAP)
     ),
     "marks-ahead": Plant(
         "marks ahead of the queues", progress_ahead, crashes(first=5, extensions=[], **MMAP)
     ),
-    "index-believed": Plant("an index trusted past the log", index_believed, crashes(**MMAP)),
-    "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=2, **MMAP)),
+    "index-believed": Plant(
+        "an index trusted past the log", index_believed, crashes(first=2, **MMAP)
+    ),
+    "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=17, **MMAP)),
     "recycled-unfenced": Plant(
         "a recycled segment not fenced",
         recycled_unfenced,
-        crashes(write="mmap", alloc="recycle", steps=80),
+        crashes(first=6, write="mmap", alloc="recycle", steps=80),
     ),
     "flushed-in-finally": Plant(
         "the flushed position set in `finally`", flushed_in_finally, failures(**MMAP)

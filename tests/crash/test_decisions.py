@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.lanes import NIGHT, explored
+from tests.lanes import NIGHT, rounds
 
 from penstock import Message, Store
 from penstock.contracts import ConsumedMessage, Consumer
@@ -188,7 +188,7 @@ def after(disk: SimulatedDisk, moment: Moment) -> str:
     return wrong
 
 
-@pytest.mark.parametrize("seed", range(3 * explored(3)))
+@pytest.mark.parametrize("seed", range(rounds(gate=3, night=9)))
 def test_an_input_is_consumed_if_and_only_if_its_outputs_are_there(seed: int) -> None:
     chance = Random(seed)
     tale = Tale(seed)
@@ -198,7 +198,7 @@ def test_an_input_is_consumed_if_and_only_if_its_outputs_are_there(seed: int) ->
     count = 0
     for number, moment in enumerate(tale.moments):
         # Others are explored by the tests of groups and of batches.
-        rare = 3 if "decisions" in moment.call else 10
+        rare = 6 if "decisions" in moment.call else 30
         if not NIGHT and chance.randrange(rare):
             continue
         for survival in tuple(Survival) if NIGHT else [chance.choice(tuple(Survival))]:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from tests.crash.group_story import GroupStory, Moment, wrong_after
-from tests.lanes import NIGHT, explored
+from tests.lanes import NIGHT
 
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.platter import Survival
@@ -23,7 +23,7 @@ def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
     moments = problems = 0
     found = []
     for moment in GroupStory(seed).play(STEPS):
-        if chance.random() > 1 / explored(3) and not NIGHT:
+        if not NIGHT and chance.randrange(5):
             continue
         for survival in tuple(Survival) if NIGHT else [chance.choice(tuple(Survival))]:
             moments += 1
@@ -35,6 +35,6 @@ def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
                 wrong = f"{type(error).__name__}: {error}"
             if wrong:
                 found.append((moments, moment.call, survival.value, wrong))
-    assert moments > 30
+    assert moments > 5
     assert found == []
     assert not problems

@@ -4,7 +4,7 @@ In version 0.1 the inner record was taken for a survivor: opening was refused as
 it as a message of another topic.
 """
 
-import os
+import itertools
 import random
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.conftest import SMALL
-from tests.lanes import NIGHT, cases
+from tests.lanes import NIGHT, SEED, cases
 
 import penstock
 from penstock import Message
@@ -24,9 +24,9 @@ from penstock.testing.kit import copy_files
 
 FORMS = ("within", "at the end", "up to the outer end")
 WAYS = ("mapped", "file", "batch")
-SEED = int(os.environ.get("PENSTOCK_SEED", "7"))
 SETTINGS: dict[str, Any] = {**SMALL}
 CHECKSUMS = ("crc32", "crc32+record")
+MADE = cases(itertools.product(FORMS, WAYS, CHECKSUMS), of_so_many=3)
 FILLING = b"f" * 700
 # Bytes of size, magic, stored log offset and body length.
 HEAD = (0, 1, 2, 3, 5, 30, 84, 85, 86, 87)
@@ -132,9 +132,7 @@ def check(path: Path, made: Made, *, hit: int, may_refuse: bool) -> None:
         assert may_refuse
 
 
-@pytest.mark.parametrize("checksum", CHECKSUMS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "way", "checksum"), MADE)
 def test_a_copy_cut_short_at_any_byte_is_a_torn_tail(
     form: str, way: str, checksum: str, tmp_path: Path
 ) -> None:
@@ -155,9 +153,7 @@ def inner_ends(made: Made) -> Iterator[int]:
     yield from (made.inner + size, made.inner + size - 1, made.inner + size + 1)
 
 
-@pytest.mark.parametrize("checksum", CHECKSUMS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "way", "checksum"), MADE)
 def test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail(
     form: str, way: str, checksum: str, tmp_path: Path
 ) -> None:

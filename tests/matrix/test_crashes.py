@@ -1,7 +1,7 @@
 """Every combination on a simulated disk, crashed before calls all over a story, in every way."""
 
 import pytest
-from tests.lanes import explored
+from tests.lanes import rounds
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 from penstock.matrix.combos import Combo
@@ -9,7 +9,7 @@ from penstock.testing.crash import Plot, explore
 from penstock.testing.platter import Survival
 
 # Crashes of each combination, evenly spread over its story, each in every way; the soak goes on from there.
-CASES = explored(120)
+CASES = rounds(gate=12, night=120)
 
 
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)

@@ -224,6 +224,7 @@ def from_source(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return wheel, told
 
 
+@pytest.mark.night
 def test_two_builds_are_equal_name_no_folder_and_warn_of_nothing(
     built: Path, unpacked: Path, from_source: tuple[Path, str]
 ) -> None:
@@ -242,6 +243,7 @@ def test_two_builds_are_equal_name_no_folder_and_warn_of_nothing(
         assert f"{folder}/".encode() not in data
 
 
+@pytest.mark.night
 def test_a_wheel_of_the_source_distribution_works_where_nothing_else_is(
     built: Path, from_source: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -275,6 +277,7 @@ def unoptimized(compiler: tuple[str, ...], path: Path) -> Path:
     return path
 
 
+@pytest.mark.night
 def test_an_object_with_sanitizers_is_built_apart_and_loaded_where_it_is_asked_for(
     tmp_path: Path,
 ) -> None:

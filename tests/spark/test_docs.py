@@ -8,6 +8,7 @@ import pytest
 from sybil import Example
 from sybil.region import Lexeme
 from tests.docs.blocks import DOCS, ROOT, Blocks
+from tests.lanes import at_night
 
 import penstock
 
@@ -40,7 +41,9 @@ def is_for_installing(example: Example) -> bool:
     return "pip wheel" in str(example.parsed)
 
 
-@pytest.mark.parametrize("page", ["spark", "spark-source", "spark-sink", "spark-jobs"])
+@pytest.mark.parametrize(
+    "page", ["spark", *map(at_night, ("spark-source", "spark-sink", "spark-jobs"))]
+)
 def test_the_blocks_of_a_page_about_spark_run(spark: Any, page: str, tmp_path: Path) -> None:
     """On each page but the first, `spark` is a session, `data` a store with orders, `frame` and `stream` are of it."""
     given: dict[str, Any] = {}

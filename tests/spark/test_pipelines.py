@@ -79,6 +79,7 @@ def as_message(line: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.night
 def test_a_brokers_directory_by_day(
     spark: Any, broker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def rows() -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
+@pytest.mark.night
 def test_lines_to_a_stream_to_weeks(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +111,7 @@ def test_lines_to_a_stream_to_weeks(
     assert sum(w.binary for w in weeks) == sum(row["added"] is None for row in rows())
 
 
+@pytest.mark.night
 def test_two_stores_to_one(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -447,6 +447,7 @@ spark.stop()
 """
 
 
+@pytest.mark.night
 def test_spark_runs_where_no_java_is_installed(spark: Any, path: Path, tmp_path: Path) -> None:
     """A machine without Java: the extra's runtime, through the launcher, reads the store."""
     tools = tmp_path / "bin"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lanes import SEED, explored
+from tests.lanes import SEED
 from tests.spark.conftest import needed
 from tests.spark.stream_query import (
     Query,
@@ -78,15 +78,14 @@ def test_available_now_takes_limited_batches_and_shows_the_lag(spark: Any, tmp_p
     assert json.loads(progress[0]["sources"][0]["endOffset"]) == {"t": {"0": 20, "1": 20}}
 
 
+@pytest.mark.night
 def test_restarts_at_random_lose_and_repeat_nothing(spark: Any, tmp_path: Path) -> None:
     """Restarted from its checkpoint after every step of a batch, while retention deletes behind it.
 
     A batch whose sink fails is never committed; a commit that is removed from the checkpoint is a crash after
     the batch ran. Rows of a batch that ran twice count once, by its number, as an idempotent sink sees it.
     """
-    seed = SEED
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     root, checkpoint = tmp_path / "s", tmp_path / "c"
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     done: dict[int, list[tuple[str, int, int]]] = {}
@@ -99,8 +98,7 @@ def test_restarts_at_random_lose_and_repeat_nothing(spark: Any, tmp_path: Path) 
             raise RuntimeError("dies on purpose")
 
     put(root, 20)
-    # In CI 50; fewer have no deletion that is due.
-    for restart in range(explored(50, least=20)):
+    for restart in range(50):
         put(root, chance.randint(1, 40), chance.choice("tu"), chance.randint(1, 3), 300)
         # The first three never commit.
         fails[:] = [restart < 3 or chance.random() < 0.3]
