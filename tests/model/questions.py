@@ -1,0 +1,132 @@
+"""Questions to a store, and a process that answers them: it opens folders read-only, as it is told.
+
+A question is a name and arguments that JSON knows; so is the answer. Lines of the protocol: `["open", FOLDER]`,
+`["ask", [QUESTION, ...]]`, `["close"]`; each is answered by one line.
+"""
+
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.model.model import Question, brief
+
+import penstock
+from penstock import OffsetError, PenstockError, Store, StoredMessage
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown(message: StoredMessage) -> list[Any]:
+    """Return what a reader sees of a message."""
+    return [
+        message.topic, message.queue, message.queue_offset, message.log_offset, message.store_time_ms,
+        message.message_id, message.tag, list(message.keys), brief(message.body),
+    ]  # fmt: skip
+
+
+def ask(store: Store, question: Question) -> Any:
+    """Return what a store answers."""
+    name, *given = question
+    return ANSWERS[name](store, *given)
+
+
+def _read(store: Store, *given: Any) -> list[Any]:
+    found = store.read(*given)
+    messages = [shown(message) for message in found.messages]
+    return [found.status, found.next_offset, found.min_offset, found.max_offset, messages]
+
+
+def _get(store: Store, message_id: str) -> list[Any] | None:
+    try:
+        return shown(store.get(message_id))
+    except OffsetError:
+        return None
+
+
+def _bounds(store: Store, topic: str, queue: int) -> list[int]:
+    return [store.min_offset(topic, queue), store.max_offset(topic, queue)]
+
+
+def _queues(store: Store) -> list[list[Any]]:
+    """Return the queues that have messages."""
+    bounds = {
+        (t, q): _bounds(store, t, q) for t, numbers in store.topics().items() for q in numbers
+    }
+    return sorted(list(place) for place, (low, high) in bounds.items() if low < high)
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "read": _read,
+    "scan": lambda store, *given: [shown(message) for message in store.scan(*given)],
+    "find": lambda store, topic, key, limit: [shown(message) for message in store.find(topic, key, limit=limit)],
+    "get": _get,
+    "offset_at": lambda store, topic, queue, time_ms: store.offset_at(topic, queue, time_ms=time_ms),
+    "bounds": _bounds,
+    "queues": _queues,
+    "committed": Store.committed_offset,
+}  # fmt: skip
+
+
+class SecondProcess:
+    """A process that reads. It is started once, and told which folder to open."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.model.questions"]
+        self._child = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def open(self, folder: Path) -> None:
+        """Open another store."""
+        self._tell("open", str(folder))
+
+    def ask(self, questions: Sequence[Question]) -> list[Any]:
+        """Return what it answers."""
+        answers: list[Any] = self._tell("ask", questions)
+        return answers
+
+    def end(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+    def _tell(self, *line: Any) -> Any:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps(line) + "\n")
+        self._child.stdin.flush()
+        said = self._child.stdout.readline()
+        assert said, "the second process has died"
+        answers = json.loads(said)
+        assert "error" not in answers, answers["error"]
+        return answers["is"]
+
+
+def main() -> None:
+    """Answer line by line."""
+    store: Store | None = None
+    for line in sys.stdin:
+        name, *given = json.loads(line)
+        answer: Any = None
+        try:
+            if name == "open":
+                if store is not None:
+                    store.close()
+                store = penstock.open(given[0], read_only=True, environ={})
+            else:
+                assert store is not None
+                # A reader that is open learns of segments that retention deleted when it misses one of them.
+                for topic in store.topics():
+                    deque(store.scan(topic), maxlen=0)
+                answer = [ask(store, question) for question in given[0]]
+        except PenstockError as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        else:
+            print(json.dumps({"is": answer}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
