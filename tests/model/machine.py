@@ -23,13 +23,19 @@ from penstock.testing.platter import Image, Survival
 
 Step = tuple[str, int]
 WEIGHTS = {
-    "put": 24, "put_many": 16, "atomic": 8, "submit": 4, "flush": 5, "work": 10, "ask": 16, "look": 5, "discard": 6,
-    "retain": 2, "delete": 3, "commit": 5, "close": 4, "kill": 4, "cut": 5, "doom": 8, "verify": 2,
+    "put": 24, "put_many": 24, "atomic": 8, "submit": 4, "flush": 4, "work": 8, "ask": 16, "look": 4, "discard": 8,
+    "retain": 2, "delete": 2, "commit": 8, "close": 3, "kill": 3, "cut": 4, "doom": 4, "verify": 2,
 }  # fmt: skip
-TOPICS, QUEUES, KEYS, GROUPS = ("a", "b", "c"), 2, 6, ("g", "h")
+TOPICS, QUEUES, GROUPS = ("a", "b", "c"), 2, ("g", "h")
+# Two have the same hash in Java.
+TAGS, KEYS = ("", "red", "Aa", "BB"), ("Aa", "BB", "k1", "k2", "k3")
 HOUR = 3_600_000
-LENGTHS = (10, 20, 40, 80)
+LENGTHS = (15, 30, 60)
 RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
+
+
+class KnownFault(Exception):  # noqa: N818 - it ends a story, and is no error of it
+    """The store does what `test_found` says of it, and the story cannot go on from there."""
 
 
 @attrs.frozen
@@ -53,6 +59,8 @@ class Story:
         world = make(folder, self.settings, self.seed)
         try:
             Machine(world).play(self.steps)
+        except KnownFault:
+            pass
         except RAISED as error:
             return f"{type(error).__name__}: {error}"
         finally:
@@ -106,22 +114,26 @@ class Machine:
 
     def _message(self, chance: Random) -> Message:
         self._sent += 1
-        start, size = b"%d:" % self._sent, chance.choice((0, 10, 40, 200, 600, 1500))
+        start, size = b"%d:" % self._sent, chance.choice((0, 40, 150, 400, 1200))
         body = start + bytes([self._sent % 256]) * chance.randint(0, size)
         lost, self._lost = self._lost, None
         if lost is not None:
             # As long as what a crash took from here: behind it, bytes that were not erased would be records again.
             body = start + lost.body[len(start) :]
             return Message(lost.topic, body, queue=lost.queue, tag=lost.tag, keys=lost.keys)
-        keys = {f"k{chance.randrange(KEYS)}" for _ in range(chance.choice((0, 1, 1, 2)))}
+        keys = {chance.choice(KEYS) for _ in range(chance.choice((0, 1, 1, 2)))}
         return Message(
             chance.choices(TOPICS, (6, 3, 1))[0], body,
-            queue=chance.randrange(QUEUES), tag=chance.choice(("", "red", "blue")), keys=sorted(keys),
+            queue=chance.randrange(QUEUES), tag=chance.choice(TAGS), keys=sorted(keys),
         )  # fmt: skip
 
     def _taken(self, messages: list[Message], receipts: Sequence[Receipt], batch: int = 0) -> None:
+        size, end = self.world.settings["geometry.segment_bytes"], self.model.end
+        for receipt in receipts:
+            assert receipt.log_offset in (end, -(-end // size) * size), f"not at {end}: {receipt}"
+            end = receipt.log_offset + receipt.size
+        assert not batch or receipts[0].log_offset // size == end // size, "a batch in two segments"
         self.model.take(messages, list(receipts), batch)
-        end = self.model.log[-1].end
         if self.world.settings["write"] != "transient-pool":
             self.model.held = end
         if receipts[-1].durability is Durability.ON_DISK:
@@ -139,7 +151,7 @@ class Machine:
         self._taken([one], [receipt])
 
     def _put_many(self, chance: Random) -> None:
-        messages = [self._message(chance) for _ in range(chance.randint(1, 15))]
+        messages = [self._message(chance) for _ in range(chance.randint(1, 25))]
         self._taken(messages, self.store.put_many(messages))
 
     def _atomic(self, chance: Random) -> None:
@@ -156,7 +168,7 @@ class Machine:
 
     def _flush(self, _chance: Random) -> None:
         end = self.store.flush()
-        assert end >= (self.model.log[-1].end if self.model.log else 0)
+        assert end >= self.model.end
         self._is_durable(end)
 
     def _work(self, _chance: Random) -> None:
@@ -184,14 +196,17 @@ class Machine:
         low, high = self.model.bounds(topic, queue)
         visible = self.model.visible(topic)
         offset = chance.randint(max(low - 2, -1), high + 2)
-        time_ms = visible[chance.randrange(len(visible))].receipt.store_time_ms if visible else 5
-        tag = chance.choice(("*", "*", "red", "red || blue", "green"))
-        key, limit = f"k{chance.randrange(KEYS)}", chance.choice((1, 2, 3, 32))
+        time_ms = (
+            chance.choice(visible).receipt.store_time_ms + chance.randint(-1, 1) if visible else 5
+        )
+        tag = chance.choice(("*", "*", "red", "red || BB", "Aa", "green"))
+        key, limit = chance.choice(KEYS), chance.choice((1, 2, 3, 32))
         return chance.choice((
             ("read", topic, queue, offset, limit, tag), ("read", topic, queue, low, 32, "*"),
-            ("scan", topic, chance.choice((None, queue))), ("find", topic, key, limit), ("find", topic, key, 64),
-            ("offset_at", topic, queue, time_ms + chance.randint(-1, 1)), ("bounds", topic, queue), ("queues",),
-            ("committed", chance.choice(GROUPS), topic, queue),
+            ("scan", topic, chance.choice((None, queue)), chance.choice((None, 0, offset))),
+            ("find", topic, key, limit, None, None), ("find", topic, key, 64, time_ms, time_ms + 500),
+            ("offset_at", topic, queue, time_ms, chance.choice(("lower", "upper"))),
+            ("bounds", topic, queue), ("queues",), ("committed", chance.choice(GROUPS), topic, queue),
             ("get", chance.choice(visible).receipt.message_id) if visible else ("queues",),
             *(("get", sent.receipt.message_id) for sent in self.model.log[:1]),
         ))  # fmt: skip
@@ -200,9 +215,9 @@ class Machine:
         """Return questions for everything that is there."""
         places = [(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
         return [
-            ("queues",), *(("bounds", *place) for place in places), *(("scan", topic, None) for topic in TOPICS),
-            *(("scan", *place) for place in places),
-            *(("find", topic, f"k{n}", 64) for topic in TOPICS for n in range(KEYS)),
+            ("queues",), *(("bounds", *place) for place in places), *(("scan", topic, None, None) for topic in TOPICS),
+            *(("scan", *place, None) for place in places),
+            *(("find", topic, key, 64, None, None) for topic in TOPICS for key in KEYS),
             *(("committed", group, *place) for group in GROUPS for place in places),
         ]  # fmt: skip
 
@@ -221,8 +236,10 @@ class Machine:
 
     def _discard(self, chance: Random) -> None:
         size = self.world.settings["geometry.segment_bytes"]
+        # Queues are synced first: see `test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it`.
+        self._work(chance)
         ends = [0, *(sent.end for sent in self.model.log)]
-        limit = chance.choice((chance.choice(ends), ends[-1] // size * size))
+        limit = chance.choice((chance.choice(ends), ends[-1]))
         gone = self.store.discard_before(log_offset=limit)
         stats = self.store.stats()
         low = stats["log_min_offset"]
@@ -234,7 +251,8 @@ class Machine:
         self.model.low = low
         self._is_durable(low)
 
-    def _retain(self, _chance: Random) -> None:
+    def _retain(self, chance: Random) -> None:
+        self._work(chance)
         self.store.retain()
         self._see_retention()
 
@@ -260,7 +278,8 @@ class Machine:
     def _commit(self, chance: Random) -> None:
         place = chance.choice(TOPICS), chance.randrange(QUEUES)
         if self.model.visible(*place):
-            group, offset = chance.choice(GROUPS), chance.randint(0, self.model.bounds(*place)[1])
+            group, high = chance.choice(GROUPS), self.model.bounds(*place)[1]
+            offset = chance.choice((high, chance.randint(0, high)))
             self.store.commit_offset(group, *place, offset=offset)
             self.model.committed[group, *place] = offset
 
@@ -268,7 +287,7 @@ class Machine:
 
     def _close(self, _chance: Random) -> None:
         self.store.close()
-        self._is_durable(self.model.log[-1].end if self.model.log else 0)
+        self._is_durable(self.model.end)
         self.store = self.world.open()
         assert self.store.recovery is not None
         assert self.store.recovery.state in ("clean", "new"), (
@@ -327,6 +346,10 @@ class Machine:
         model.low = low
         lost = model.cut(end)
         self._lost = lost[0].message if lost else None
+        for place in {sent.place for sent in lost}:
+            # See `test_a_queue_begins_at_0_after_a_power_cut_that_took_all_of_it`.
+            if not model.queue(*place) and self.store.min_offset(*place):
+                raise KnownFault
         for key in {**before.committed, **model.committed}:
             count = len(model.queue(*key[1:]))
             offers = [each.committed.get(key) for each in (before, model)]

@@ -40,11 +40,20 @@ def _read(store: Store, *given: Any) -> list[Any]:
     return [found.status, found.next_offset, found.min_offset, found.max_offset, messages]
 
 
+def _find(store: Store, topic: str, key: str, limit: int, begin: int, end: int) -> list[Any]:
+    found = store.find(topic, key, limit=limit, begin_ms=begin, end_ms=end)
+    return [shown(message) for message in found]
+
+
 def _get(store: Store, message_id: str) -> list[Any] | None:
     try:
         return shown(store.get(message_id))
     except OffsetError:
         return None
+
+
+def _offset_at(store: Store, topic: str, queue: int, time_ms: int, boundary: str) -> int:
+    return store.offset_at(topic, queue, time_ms=time_ms, boundary=boundary)
 
 
 def _bounds(store: Store, topic: str, queue: int) -> list[int]:
@@ -61,10 +70,10 @@ def _queues(store: Store) -> list[list[Any]]:
 
 ANSWERS: dict[str, Callable[..., Any]] = {
     "read": _read,
-    "scan": lambda store, *given: [shown(message) for message in store.scan(*given)],
-    "find": lambda store, topic, key, limit: [shown(message) for message in store.find(topic, key, limit=limit)],
+    "scan": lambda store, topic, queue, start: [shown(m) for m in store.scan(topic, queue, start=start)],
+    "find": _find,
     "get": _get,
-    "offset_at": lambda store, topic, queue, time_ms: store.offset_at(topic, queue, time_ms=time_ms),
+    "offset_at": _offset_at,
     "bounds": _bounds,
     "queues": _queues,
     "committed": Store.committed_offset,

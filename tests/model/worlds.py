@@ -110,10 +110,12 @@ class DiskWorld(World):
 
     def answers(self, questions: Sequence[Question]) -> list[Any]:
         """See `World`."""
-        mine = self.workers
+        mine, calls = self.workers, self.disk.plan.total
         with self._open(self.disk, read_only=True) as reader:
             self.workers = mine
-            return [ask(reader, question) for question in questions]
+            found = [ask(reader, question) for question in questions]
+        assert self.disk.plan.total == calls, "a reader has changed the disk"
+        return found
 
     def watch(self, then: Callable[[Image], None], after: int) -> None:
         """Take an image before one of the next calls that change the disk."""
