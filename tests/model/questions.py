@@ -1,10 +1,11 @@
 """Questions to a store, and a process that answers them: it opens folders read-only, as it is told.
 
-A question is a name and arguments that JSON knows; so is the answer. Lines of the protocol: `["open", FOLDER]`,
-`["ask", [QUESTION, ...]]`, `["close"]`; each is answered by one line.
+A question is a name and arguments that JSON knows; so is the answer. Lines of the protocol: `["open", FOLDER]` and
+`["ask", [QUESTION, ...]]`; each is answered by one line, `{"is": ...}` or `{"error": ...}`.
 """
 
 import json
+import logging
 import subprocess
 import sys
 from collections import deque
@@ -15,7 +16,7 @@ from typing import Any
 from tests.model.model import Question, brief
 
 import penstock
-from penstock import OffsetError, PenstockError, Store, StoredMessage
+from penstock import OffsetError, Store, StoredMessage
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,11 +82,14 @@ ANSWERS: dict[str, Callable[..., Any]] = {
 
 
 class SecondProcess:
-    """A process that reads. It is started once, and told which folder to open."""
+    """A process that reads. It is started once, and again only if it has died."""
 
     def __init__(self) -> None:
+        self._child = self._started()
+
+    def _started(self) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "tests.model.questions"]
-        self._child = subprocess.Popen(
+        return subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
@@ -108,33 +112,41 @@ class SecondProcess:
         self._child.stdin.write(json.dumps(line) + "\n")
         self._child.stdin.flush()
         said = self._child.stdout.readline()
-        assert said, "the second process has died"
+        if not said:
+            self.end()
+            code, self._child = self._child.returncode, self._started()
+            raise AssertionError(f"the second process has died: {code}")
         answers = json.loads(said)
         assert "error" not in answers, answers["error"]
         return answers["is"]
 
 
+def answered(store: Store, questions: Sequence[Question]) -> list[Any]:
+    """Return the answers of a reader that stays open."""
+    # It learns of segments that retention deleted when it misses a message: see `test_found`.
+    for topic in store.topics():
+        deque(store.scan(topic), maxlen=0)
+    return [ask(store, question) for question in questions]
+
+
 def main() -> None:
     """Answer line by line."""
+    logging.disable()
     store: Store | None = None
     for line in sys.stdin:
-        name, *given = json.loads(line)
-        answer: Any = None
+        name, given = json.loads(line)
+        said: dict[str, Any] = {"is": None}
         try:
-            if name == "open":
+            if name == "ask":
+                assert store is not None
+                said = {"is": answered(store, given)}
+            else:
                 if store is not None:
                     store.close()
-                store = penstock.open(given[0], read_only=True, environ={})
-            else:
-                assert store is not None
-                # A reader that is open learns of segments that retention deleted when it misses one of them.
-                for topic in store.topics():
-                    deque(store.scan(topic), maxlen=0)
-                answer = [ask(store, question) for question in given[0]]
-        except PenstockError as error:
-            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-        else:
-            print(json.dumps({"is": answer}), flush=True)
+                store = penstock.open(given, read_only=True, environ={})
+        except Exception as error:
+            said = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":
