@@ -154,7 +154,8 @@ class Machine:
         self.model.held = max(self.model.held, end)
 
     def _put(self, chance: Random) -> None:
-        one, waits = self._message(chance), chance.random() < 0.8
+        # Under `sync`, what nobody waits for is shown once it is durable: with threads, at any moment.
+        one, waits = self._message(chance), chance.random() < 0.8 or not self.world.can_die
         receipt = self.store.put(
             one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys, wait=waits
         )

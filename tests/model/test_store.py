@@ -48,17 +48,17 @@ def play_stories(make: MakeWorld, folder: Path, count: int, part: int = 0, parts
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_on_a_disk_that_loses_what_was_not_synced(part: int, tmp_path: Path) -> None:
-    play_stories(DiskWorld, tmp_path, rounds(gate=120, night=12_000), part, PARTS)
+    play_stories(DiskWorld, tmp_path, rounds(gate=160, night=16_000), part, PARTS)
 
 
 def test_on_files_when_the_process_dies(tmp_path: Path) -> None:
-    play_stories(FolderWorld, tmp_path, rounds(gate=20, night=2_000))
+    play_stories(FolderWorld, tmp_path, rounds(gate=16, night=2_000))
 
 
 def test_on_files_with_the_threads_of_the_store(tmp_path: Path) -> None:
-    play_stories(ThreadedWorld, tmp_path, rounds(gate=20, night=2_000))
+    play_stories(ThreadedWorld, tmp_path, rounds(gate=10, night=1_000))
 
 
 def test_from_a_second_process(tmp_path: Path, reader: SecondProcess) -> None:
     make = functools.partial(ReadWorld, reader=reader)
-    play_stories(make, tmp_path, rounds(gate=20, night=2_000))
+    play_stories(make, tmp_path, rounds(gate=16, night=2_000))
