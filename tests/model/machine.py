@@ -1,0 +1,385 @@
+"""Plays stories on a store, and holds every answer against the model.
+
+A story is drawn from a seed, as a list of steps: a name, and the seed of what the step draws. So a step does the same
+whatever was left out before it, and a story that fails is made shorter by leaving out steps. That is why these are no
+rules of Hypothesis: a store opens in 5 ms, and drawing and shrinking would take longer than playing.
+
+A story may be doomed: the simulated disk then takes an image at one of the next calls that change it, and the store comes
+back from that image. Of the step that was going on, everything or a part or nothing may have happened.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+from tests.model.model import Model, Question
+from tests.model.questions import ask
+from tests.model.worlds import KEPT_SEGMENTS, DiskWorld, MakeWorld, Settings, World, drawn_settings
+
+from penstock import Durability, Message, PenstockError, Receipt
+from penstock.testing.platter import Image, Survival
+
+Step = tuple[str, int]
+WEIGHTS = {
+    "put": 24, "put_many": 24, "atomic": 8, "submit": 4, "flush": 4, "work": 8, "ask": 16, "look": 4, "discard": 8,
+    "retain": 2, "delete": 2, "commit": 8, "close": 3, "kill": 3, "cut": 4, "doom": 4, "verify": 2,
+}  # fmt: skip
+TOPICS, QUEUES, GROUPS = ("a", "b", "c"), 2, ("g", "h")
+# Two have the same hash in Java.
+TAGS, KEYS = ("", "red", "Aa", "BB"), ("Aa", "BB", "k1", "k2", "k3")
+HOUR = 3_600_000
+BLANK = 8
+LENGTHS = (15, 30, 60)
+RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
+
+
+class KnownFault(Exception):  # noqa: N818 - it ends a story, and is no error of it
+    """The store does what `test_found` says of it, and the story cannot go on from there."""
+
+
+@attrs.frozen
+class Story:
+    """Steps, the settings of the store that they are done with, and the seed of what the world draws."""
+
+    seed: int
+    settings: Settings
+    steps: list[Step]
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Story":
+        """Return the story of a seed."""
+        chance = Random(seed)
+        settings = drawn_settings(chance)
+        names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.choice(LENGTHS))
+        return cls(seed, settings, [(name, chance.getrandbits(32)) for name in names])
+
+    def play(self, make: MakeWorld, folder: Path) -> str:
+        """Play it in a world of its own; returns why it fails, "" if it does not."""
+        world = make(folder, self.settings, self.seed)
+        try:
+            Machine(world).play(self.steps)
+        except KnownFault:
+            pass
+        except RAISED as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            world.end()
+        return ""
+
+    def shortest(self, make: MakeWorld, folder: Path) -> "Story":
+        """Return the story without the steps that it needs not to fail."""
+        steps, size = self.steps, len(self.steps)
+        while size := size // 2:
+            at = 0
+            while at < len(steps):
+                fewer = attrs.evolve(self, steps=steps[:at] + steps[at + size :])
+                if fewer.play(make, folder):
+                    steps = fewer.steps
+                else:
+                    at += size
+        return attrs.evolve(self, steps=steps)
+
+
+class Machine:
+    """One story: a store, its model, and the steps."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.model = Model()
+        # The model when the step began.
+        self._before = self.model
+        self._image: Image | None = None
+        self._sent = 0
+        self._batches = 0
+        self._lost: Message | None = None
+        # Of a topic, a tag and keys: the size of a record without its body.
+        self._heads: dict[tuple[str, ...], int] = {}
+        self.store = world.open()
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Play a story; the end of each is a clean close."""
+        for name, seed in steps:
+            self._step(name, Random(seed))
+        self._step("close", Random(0))
+        self.store.close()
+
+    def _step(self, name: str, chance: Random) -> None:
+        # Rarely, the clock jumps an hour back.
+        self.world.clock.now_ms += chance.choices((0, 1, 300, -HOUR), (6, 6, 6, 1))[0]
+        self._before = self.model.snapshot()
+        getattr(self, f"_{name}")(chance)
+        if self._image is not None:
+            self._come_back(chance.choice(tuple(Survival)), chance)
+
+    # --- putting
+
+    def _message(self, chance: Random) -> Message:
+        self._sent += 1
+        start, size = b"%d:" % self._sent, chance.choice((0, 40, 150, 400, 1200))
+        body = start + bytes([self._sent % 256]) * chance.randint(0, size)
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            # As long as what a crash took from here: behind it, bytes that were not erased would be records again.
+            body = start + lost.body[len(start) :]
+            return Message(lost.topic, body, queue=lost.queue, tag=lost.tag, keys=lost.keys)
+        topic, tag = chance.choices(TOPICS, (6, 3, 1))[0], chance.choice(TAGS)
+        keys = sorted({chance.choice(KEYS) for _ in range(chance.choice((0, 1, 1, 2)))})
+        head = self._heads.get((topic, tag, *keys))
+        if head is not None and chance.random() < 0.2:
+            # The record ends about where its segment does, and leaves room for a blank record or not.
+            segment = self.world.settings["geometry.segment_bytes"]
+            rest = segment - self.model.end % segment - head - chance.randint(0, 16)
+            body = start.ljust(rest, b"=") if rest < 4000 else body
+        return Message(topic, body, queue=chance.randrange(QUEUES), tag=tag, keys=keys)
+
+    def _taken(
+        self,
+        messages: list[Message],
+        receipts: Sequence[Receipt],
+        batch: int = 0,
+        *,
+        waits: bool = True,
+    ) -> None:
+        size, end = self.world.settings["geometry.segment_bytes"], self.model.end
+        for receipt in receipts:
+            assert receipt.log_offset in (end, -(-end // size) * size), f"not at {end}: {receipt}"
+            room = size - receipt.log_offset % size - receipt.size
+            assert room >= BLANK, f"a segment must end in a blank record: {receipt}"
+            end = receipt.log_offset + receipt.size
+        assert not batch or receipts[0].log_offset // size == end // size, "a batch in two segments"
+        self.model.take(messages, list(receipts), batch)
+        write, flush = self.world.settings["write"], self.world.settings["flush"]
+        if write == "mmap" or (write == "file" and (flush != "sync" or waits)):
+            self.model.held = end
+        if receipts[-1].durability is Durability.ON_DISK:
+            self._is_durable(end)
+        else:
+            assert flush != "sync" or not waits, f"a put that waits: {receipts[-1]}"
+
+    def _is_durable(self, end: int) -> None:
+        self.model.durable = max(self.model.durable, end)
+        self.model.held = max(self.model.held, end)
+
+    def _put(self, chance: Random) -> None:
+        # Under `sync`, what nobody waits for is shown once it is durable: with threads, at any moment.
+        one, waits = self._message(chance), chance.random() < 0.8 or not self.world.can_die
+        receipt = self.store.put(
+            one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys, wait=waits
+        )
+        self._heads[one.topic, one.tag, *one.keys] = receipt.size - len(one.body)
+        self._taken([one], [receipt], waits=waits)
+
+    def _put_many(self, chance: Random) -> None:
+        messages = [self._message(chance) for _ in range(chance.randint(1, 25))]
+        self._taken(messages, self.store.put_many(messages))
+
+    def _atomic(self, chance: Random) -> None:
+        messages = [self._message(chance) for _ in range(chance.randint(2, 4))]
+        self._batches += 1
+        self._taken(messages, self.store.put_many(messages, atomic=True), self._batches)
+
+    def _submit(self, chance: Random) -> None:
+        one = self._message(chance)
+        future = self.store.submit(one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys)
+        if not future.done():
+            self.world.work()
+        self._taken([one], [future.result(60)])
+
+    def _flush(self, _chance: Random) -> None:
+        end = self.store.flush()
+        assert end >= self.model.end
+        self._is_durable(end)
+
+    def _work(self, _chance: Random) -> None:
+        self.world.clock.now_ms += 500
+        self.world.work()
+        self._see_retention()
+
+    # --- reading
+
+    def _ask(self, chance: Random) -> None:
+        self._check(self._answers, [self._question(chance) for _ in range(6)])
+
+    def _answers(self, given: list[Question]) -> list[Any]:
+        return [ask(self.store, each) for each in given]
+
+    def _look(self, chance: Random) -> None:
+        """Ask somebody else; what was put is published by a round of the background work."""
+        self.store.stats()
+        self._work(chance)
+        if self._image is None:
+            self._check(self.world.answers, [self._question(chance) for _ in range(8)])
+
+    def _question(self, chance: Random) -> Question:
+        topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
+        low, high = self.model.bounds(topic, queue)
+        visible = self.model.visible(topic)
+        offset = chance.randint(max(low - 2, -1), high + 2)
+        time_ms = (
+            chance.choice(visible).receipt.store_time_ms + chance.randint(-1, 1) if visible else 5
+        )
+        tag = chance.choice(("*", "*", "red", "red || BB", "Aa", "green"))
+        key, limit = chance.choice(KEYS), chance.choice((1, 2, 3, 32))
+        return chance.choice((
+            ("read", topic, queue, offset, limit, tag), ("read", topic, queue, low, 32, "*"),
+            ("scan", topic, chance.choice((None, queue)), chance.choice((None, 0, offset))),
+            ("find", topic, key, limit, None, None), ("find", topic, key, 64, time_ms, time_ms + 500),
+            ("offset_at", topic, queue, time_ms, chance.choice(("lower", "upper"))),
+            ("bounds", topic, queue), ("queues",), ("committed", chance.choice(GROUPS), topic, queue),
+            ("get", chance.choice(visible).receipt.message_id) if visible else ("queues",),
+            *(("get", sent.receipt.message_id) for sent in self.model.log[:1]),
+        ))  # fmt: skip
+
+    def _whole(self) -> list[Question]:
+        """Return questions for everything that is there."""
+        places = [(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
+        return [
+            ("queues",), *(("bounds", *place) for place in places), *(("scan", topic, None, None) for topic in TOPICS),
+            *(("scan", *place, None) for place in places),
+            *(("find", topic, key, 64, None, None) for topic in TOPICS for key in KEYS),
+            *(("committed", group, *place) for group in GROUPS for place in places),
+        ]  # fmt: skip
+
+    def _check(self, answer: Callable[[list[Question]], list[Any]], given: list[Question]) -> None:
+        for question, found in zip(given, answer(given), strict=True):
+            expected = self.model.answer(question)
+            assert found == expected, f"{question}: {found} instead of {expected}"
+
+    def _verify(self, _chance: Random) -> None:
+        self.world.work()
+        self._see_retention()
+        findings = [each for each in self.store.verify(deep=True) if not each.is_note]
+        assert not findings, f"verify: {findings[0]}"
+
+    # --- deleting, committing
+
+    def _discard(self, chance: Random) -> None:
+        size = self.world.settings["geometry.segment_bytes"]
+        ends = [0, *(sent.end for sent in self.model.log)]
+        limit = chance.choice((chance.choice(ends), ends[-1]))
+        gone = self.store.discard_before(log_offset=limit)
+        stats = self.store.stats()
+        low = stats["log_min_offset"]
+        last = low + (stats["segments"] - 1) * size
+        assert low == max(self.model.low, min(limit // size * size, last)), (
+            f"discarded before {limit}: {low}"
+        )
+        assert gone * size == low - self.model.low
+        self.model.low = low
+        self._is_durable(low)
+
+    def _retain(self, _chance: Random) -> None:
+        self.store.retain()
+        self._see_retention()
+
+    def _see_retention(self) -> None:
+        """Take over what retention may have deleted, and what is durable by now."""
+        size, stats = self.world.settings["geometry.segment_bytes"], self.store.stats()
+        gone, more = divmod(stats["log_min_offset"] - self.model.low, size)
+        allowed = (
+            stats["segments"] + gone - KEPT_SEGMENTS if self.world.settings["retention"] else 0
+        )
+        assert 0 <= gone <= max(allowed, 0), f"retention deleted {gone} segments, not {allowed}"
+        assert more == 0
+        self.model.low = stats["log_min_offset"]
+        self._is_durable(stats["flushed_offset"])
+
+    def _delete(self, chance: Random) -> None:
+        topic = chance.choice(TOPICS)
+        if self.model.visible(topic):
+            end = self.store.stats()["log_end_offset"]
+            self.store.delete_topic(topic)
+            self.model.delete_topic(topic, end)
+
+    def _commit(self, chance: Random) -> None:
+        place = chance.choice(TOPICS), chance.randrange(QUEUES)
+        if self.model.visible(*place):
+            group, high = chance.choice(GROUPS), self.model.bounds(*place)[1]
+            offset = chance.choice((high, chance.randint(0, high)))
+            self.store.commit_offset(group, *place, offset=offset)
+            self.model.committed[group, *place] = offset
+
+    # --- ending, coming back
+
+    def _close(self, _chance: Random) -> None:
+        self.store.close()
+        self._is_durable(self.model.end)
+        self.store = self.world.open()
+        report = self.store.recovery
+        assert report is not None
+        assert (report.state, report.mended) == ("clean", ()), f"after a close: {report}"
+        self._see_retention()
+        self._check(self._answers, self._whole())
+
+    def _doom(self, chance: Random) -> None:
+        if isinstance(self.world, DiskWorld):
+            self.world.watch(self._keep, chance.choice((1, 2, 3, 5, 9, 20, 50)))
+
+    def _keep(self, image: Image) -> None:
+        self._image = image
+
+    def _kill(self, chance: Random) -> None:
+        if self.world.can_die:
+            self._come_back(Survival.PROCESS, chance)
+
+    def _cut(self, chance: Random) -> None:
+        if self.world.has_power:
+            self._come_back(chance.choice(tuple(Survival)), chance)
+
+    def _come_back(self, survival: Survival, chance: Random) -> None:
+        """Crash, open again, and hold what is there against what was promised when the step began."""
+        is_kill = self._crash(survival, chance)
+        while self._image is not None:
+            # The opening was crashed, too.
+            is_kill &= self._crash(chance.choice(tuple(Survival)), chance)
+        self._reconcile(is_kill=is_kill)
+        self._check(self._answers, self._whole())
+        findings = [each for each in self.store.verify() if not each.is_note]
+        assert not findings, f"after a crash, verify: {findings[0]}"
+
+    def _crash(self, survival: Survival, chance: Random) -> bool:
+        """Crash and open again; returns whether only the process died."""
+        image, self._image = self._image, None
+        self.world.crash(survival, image)
+        if chance.random() < 0.2:
+            self._doom(chance)
+        self.store = self.world.open()
+        return survival is Survival.PROCESS
+
+    def _reconcile(self, *, is_kill: bool) -> None:
+        """Make the model that of what survived, which must be between what was promised and what was done."""
+        before, model, stats = self._before, self.model, self.store.stats()
+        end, low = stats["log_end_offset"], stats["log_min_offset"]
+        least = before.held if is_kill else before.durable
+        assert end >= least, f"the log ends at {end}, and {least} was promised"
+        assert before.low <= low <= model.low, f"the log begins at {low}, not at {model.low}"
+        for topic, count in list(model.lives.items()):
+            if self.store.topic_life(topic) != count:
+                lived = before.lives.get(topic, 0)
+                assert self.store.topic_life(topic) == lived, f"{topic} is there again"
+                # It was not yet deleted.
+                model.lives[topic], model.deleted[topic] = lived, before.deleted.get(topic, 0)
+        model.low = low
+        lost = model.cut(end)
+        self._lost = lost[0].message if lost else None
+        for place in {sent.place for sent in [*model.log, *lost]}:
+            # See `test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it`, and the test after it.
+            is_empty = not model.visible(*place)
+            if (
+                is_empty
+                and not is_kill
+                and self.store.max_offset(*place) != model.bounds(*place)[1]
+            ):
+                raise KnownFault
+        for key in {**before.committed, **model.committed}:
+            count = len(model.queue(*key[1:]))
+            offers = [each.committed.get(key) for each in (before, model)]
+            # That of a queue that was lost stays until it begins again.
+            allowed = [at if at is None else min(at, count) for at in offers] + (
+                offers if not count else []
+            )
+            found = self.store.committed_offset(*key)
+            assert found in allowed, f"{key}: {found} is committed, and not one of {allowed}"
+            model.committed[key] = found

@@ -1,0 +1,65 @@
+"""Faults that stories have found and that are not mended yet; the stories keep away from them."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Store
+from penstock.testing import InlineWorkers, SimulatedDisk
+from penstock.testing.platter import Survival
+
+SMALL: dict[str, Any] = {
+    "geometry.segment_bytes": 8192, "geometry.queue_entries": 3, "retention.pause_ms": 0, "flush": "none",
+}  # fmt: skip
+
+
+def opened(disk: SimulatedDisk) -> Store:
+    spawn = InlineWorkers()
+    return penstock.open(
+        Path("/store"), files=disk, clock=disk.clock, spawn=spawn, environ={}, **SMALL
+    )
+
+
+@pytest.mark.xfail(reason="the queue's file is not synced before the segment is deleted")
+def test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it() -> None:
+    disk = SimulatedDisk()
+    store = opened(disk)
+    for _ in range(5):
+        store.put("b", b"x")
+    for _ in range(4):
+        store.put("a", b"y" * 3000)
+    assert store.discard_before(log_offset=8192) == 1
+    assert (store.min_offset("b"), store.max_offset("b")) == (5, 5)
+    store = opened(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
+    assert store.put("b", b"x").queue_offset == 5
+
+
+@pytest.mark.xfail(reason="its second file, without the first, is taken for what retention left")
+def test_a_queue_begins_at_0_after_a_power_cut_that_took_all_of_it() -> None:
+    disk = SimulatedDisk()
+    store = opened(disk)
+    for _ in range(5):
+        store.put("b", b"x")
+    store.stats()
+    # The first file has lost its length, and the second its entries.
+    store = opened(SimulatedDisk.after(disk.image(), Survival.PAGES, Random(71)))
+    assert store.stats()["log_end_offset"] == 0
+    assert store.put("b", b"x").queue_offset == 0
+
+
+@pytest.mark.xfail(reason="it learns of deleted segments only when it misses one")
+def test_a_reader_that_is_open_knows_what_retention_deleted(tmp_path: Path) -> None:
+    workers = InlineWorkers()
+    with penstock.open(tmp_path / "store", spawn=workers, environ={}, **SMALL) as store:
+        store.put("b", b"x")
+        for _ in range(4):
+            store.put("a", b"y" * 3000)
+        workers.run_all()
+        with penstock.open(tmp_path / "store", read_only=True, environ={}) as reader:
+            assert reader.min_offset("b") == 0
+            assert store.discard_before(log_offset=8192) == 1
+            workers.run_all()
+            assert reader.min_offset("b") == store.min_offset("b") == 1
