@@ -235,16 +235,6 @@ def test_committed_offsets_are_compared_without_a_queue_file(root: Path) -> None
     opened(root, files).close()
 
 
-def test_messages_go_on_where_the_queues_end(root: Path) -> None:
-    for first in (700, 760):
-        with opened(root) as store:
-            fill(store, 60, first)
-    with opened(root) as store:
-        assert not list(store.verify())
-        numbers = sorted(int(body) for _, _, found in ends_of(store).values() for body in found)
-    assert numbers == list(range(820))
-
-
 @pytest.mark.parametrize(("number", "kind"), [
     (errno.EIO, StorageError), (errno.EMFILE, SystemLimitError),
 ])  # fmt: skip
@@ -414,24 +404,6 @@ def test_a_topic_that_somebody_removed_is_not_there(root: Path) -> None:
         assert store.recovery is not None
         assert store.recovery.state != "clean"
         assert len(ends_of(store)) == 12
-
-
-def test_retention_leaves_nothing_noted_that_is_gone(root: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"retention": ["size"], "retention.size.bytes_max": 64 * 1024}
-    with opened(root, **settings) as store:
-        for number in range(700, 3000):
-            # Only one topic: the queues of the others are not looked at meanwhile.
-            store.put("topic-0", b"%d" % number * 20, queue=0)
-        assert store._engine is not None
-        store.flush()
-        store._engine.retention.run()
-        assert store._engine.log.log.min_offset > 0
-    expected = plain_ends(root, tmp_path)
-    with penstock.open(root, read_only=True, environ={}) as reader:
-        assert not list(reader.verify(deep=True))
-    with opened(root) as store:
-        assert ends_of(store) == expected
-        assert expected["topic-1", 1][0] == expected["topic-1", 1][1] > 0
 
 
 def test_stores_of_few_queues_need_none(tmp_path: Path) -> None:

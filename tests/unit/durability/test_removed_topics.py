@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.durability.removed_topics import Removal, RemovedTopics, RemovedTopicsFile
+from penstock.durability.removed_topics import RemovedTopics, RemovedTopicsFile
 from penstock.files import Files
 
 
@@ -49,15 +49,6 @@ def test_a_reader_sees_every_change_by_the_size_alone(tmp_path: Path) -> None:
         here.write(removed)
         assert there.read() == removed
     assert [removed.before_of(topic) for topic in "abc"] == [1098, 1099, 0]
-
-
-def test_nothing_is_after_the_logs_end(tmp_path: Path) -> None:
-    file = file_in(tmp_path)
-    file.write(RemovedTopics().with_removed("a", 100).with_removed("b", 40))
-    assert file.settle(100) == []
-    (said,) = file.settle(60)
-    assert "60" in said
-    assert file.read().topics == {"a": Removal(60, 1), "b": Removal(40, 1)}
 
 
 @pytest.mark.parametrize("content", [

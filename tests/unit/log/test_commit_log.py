@@ -44,28 +44,6 @@ def log(store: Store) -> CommitLog:
     return store._engine.log
 
 
-def test_records_follow_each_other_and_roll_with_a_blank_record(
-    store: Store, log: CommitLog
-) -> None:
-    end = 0
-    for message in messages(400):
-        receipt = store.put(message.topic, message.body, queue=message.queue)
-        assert receipt.log_offset in (end, -(-end // SIZE) * SIZE)
-        end = receipt.log_offset + receipt.size
-    assert log.end_offset == end > SIZE
-    assert sum(len(batch) for batch in log.batches(0, end)) == 400
-
-
-def test_store_times_do_not_go_back_with_the_clock(
-    store: Store, log: CommitLog, clock: ManualClock
-) -> None:
-    first = store.put("t", b"x").store_time_ms
-    clock.now_ms -= 5000
-    assert store.put("t", b"x").store_time_ms == first == log.last_time_ms
-    clock.now_ms += 6000
-    assert store.put("t", b"x").store_time_ms == first + 1000 == log.newest_time_ms
-
-
 def test_an_empty_batch_appends_nothing(store: Store, log: CommitLog) -> None:
     store.put("t", b"x")
     end = log.end_offset

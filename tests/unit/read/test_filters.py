@@ -6,8 +6,8 @@ import pytest
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import java_hash
 from penstock.format.record import RecordFields, encode_record
-from penstock.message import ReadStatus, StoredMessage
-from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_bounds, out_of_line
+from penstock.message import StoredMessage
+from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_line
 
 TEXTS = [
     b"TAGS\x01red\x02KEYS\x01a b c\x02",
@@ -60,20 +60,6 @@ def test_an_empty_key_is_no_messages() -> None:
     assert not any(has_key(message, "") for message in messages())
     assert RowFilter().is_any
     assert RowFilter(["red"], ["u"]).matches(columns()).tolist() == [False] * 4
-
-
-@pytest.mark.parametrize(
-    ("offset", "answer"),
-    [
-        (1, (ReadStatus.OFFSET_TOO_SMALL, 2)), (2, None), (8, None), (9, (ReadStatus.OFFSET_OVERFLOW_ONE, 9)),
-        (10, (ReadStatus.OFFSET_OVERFLOW_BADLY, 9)),
-    ],
-)  # fmt: skip
-def test_an_offset_beyond_a_queue_has_rocketmqs_answer(
-    offset: int, answer: tuple[ReadStatus, int] | None
-) -> None:
-    assert out_of_bounds(offset, 2, 9) == answer
-    assert out_of_bounds(offset, 0, 0) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
 def test_entries_that_do_not_lie_between_their_neighbours_are_doubted() -> None:

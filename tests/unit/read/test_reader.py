@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ArgumentError, StoreClosedError, TopicError
-from penstock.message import ReadStatus
-from penstock.read.reader import LOOKED_AT_MAX, Reader
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
@@ -20,44 +18,9 @@ def store() -> Store:
     return made
 
 
-def test_messages_come_in_order_and_the_answer_says_where_to_go_on(store: Store) -> None:
-    assert isinstance(store, Reader)
-    bodies, offset = list[bytes](), 0
-    while (found := store.read("t", offset=offset, limit=7)).status is ReadStatus.FOUND:
-        bodies += [message.body for message in found.messages]
-        offset = found.next_offset
-    assert bodies == [b"%d" % number for number in range(30)]
-    assert (found.status, found.min_offset, found.max_offset) == (
-        ReadStatus.OFFSET_OVERFLOW_ONE,
-        0,
-        30,
-    )
-
-
-def test_a_tag_picks_and_a_range_without_it_is_passed_over(store: Store) -> None:
-    found = store.read("t", tag="odd", limit=3)
-    assert [message.body for message in found.messages] == [b"1", b"3", b"5"]
-    assert found.next_offset == 6
-    none = store.read("t", tag="none")
-    assert (none.status, none.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 30)
-    assert LOOKED_AT_MAX == 800
-
-
-def test_a_queue_that_is_not_there_has_no_messages(store: Store) -> None:
-    assert store.read("none").status is ReadStatus.NO_MESSAGE_IN_QUEUE
-    assert (store.min_offset("none"), store.max_offset("none")) == (0, 0)
-    assert store.topics() == {"t": [0]}
-
-
 def test_what_cannot_be_a_topic_is_refused(store: Store) -> None:
     with pytest.raises(TopicError):
         store.read("../t")
-
-
-def test_a_message_is_found_by_its_id_and_its_key(store: Store) -> None:
-    message = store.read("t", offset=7).messages[0]
-    assert store.get(message.message_id) == message
-    assert store.find("t", "k7") == [message]
 
 
 def test_a_closed_store_is_not_read(store: Store) -> None:

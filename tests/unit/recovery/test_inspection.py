@@ -43,22 +43,6 @@ def killed(disk: SimulatedDisk, clock: ManualClock) -> SimulatedDisk:
     return SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
 
 
-def test_our_own_clean_close_is_believed(disk: SimulatedDisk, store: Store) -> None:
-    end = store.stats()["log_end_offset"]
-    store.close()
-    found = inspected(disk)
-    assert (found.kind, found.is_clean, found.was_abnormal, found.end.offset) == ("clean", True, False, end)  # fmt: skip
-
-
-def test_after_a_kill_the_end_is_found_by_a_walk(
-    disk: SimulatedDisk, store: Store, clock: ManualClock
-) -> None:
-    end = store.stats()["log_end_offset"]
-    found = inspected(killed(disk, clock))
-    assert (found.kind, found.is_ours, found.was_abnormal, found.end.offset) == ("abnormal", True, True, end)  # fmt: skip
-    assert found.least_time_ms >= clock.now_ms
-
-
 def test_a_store_that_another_program_opened_since_is_foreign(
     disk: SimulatedDisk, store: Store, clock: ManualClock
 ) -> None:

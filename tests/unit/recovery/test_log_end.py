@@ -84,27 +84,6 @@ def closed(open_small: OpenStore, tmp_path: Path) -> tuple[Path, list[bytes]]:
     return tmp_path / "store", bodies
 
 
-def test_a_clean_store_opens_without_a_walk(
-    closed: tuple[Path, list[bytes]], open_small: OpenStore
-) -> None:
-    path, bodies = closed
-    with open_small(path=path) as store:
-        assert store.recovery is not None
-        assert (store.recovery.state, store.recovery.mended) == ("clean", ())
-        check(store, bodies)
-
-
-def test_a_crashed_store_has_all_that_was_put(
-    crashed: tuple[Path, list[bytes]], open_small: OpenStore
-) -> None:
-    path, bodies = crashed
-    with open_small(path=path) as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "abnormal"
-        check(store, bodies)
-        assert store.put("t", b"more").queue_offset == COUNT // 3
-
-
 def test_records_larger_than_what_is_read_at_once(
     crashed: tuple[Path, list[bytes]], open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,19 +335,6 @@ def test_records_behind_a_page_that_was_never_written_are_cut_and_kept_aside(
         kept = stored(again)
         assert kept[:50] == bodies
         assert not list(again.verify())
-
-
-def test_recovery_twice_changes_nothing_more(
-    crashed: tuple[Path, list[bytes]], open_small: OpenStore, tmp_path: Path
-) -> None:
-    path, bodies = crashed
-    # No background thread makes or renames a file while the store is copied.
-    first = open_small(path=path, spawn=ManualWorkers())
-    second = tmp_path / "second"
-    shutil.copytree(path, second, copy_function=shutil.copy2)
-    first.close()
-    with open_small(path=second) as store:
-        check(store, bodies)
 
 
 def test_an_unused_segment_made_ahead_is_tolerated(

@@ -23,15 +23,6 @@ def test_a_store_is_marked_as_in_use_before_its_first_message() -> None:
     assert crashed.read_whole(ROOT / "penstock" / "holder").startswith(b"process")
 
 
-def test_names_up_to_the_root_and_below_survive_a_power_cut() -> None:
-    disk = SimulatedDisk()
-    disk.make_folder(ROOT / "x" / "y")
-    assert not power_cut(disk).exists(ROOT)
-    restore.sync_names_up(disk, ROOT)
-    restore.sync_names_below(disk, ROOT)
-    assert power_cut(disk).is_folder(ROOT / "x" / "y")
-
-
 def test_a_folder_that_may_not_be_opened_stops_nothing() -> None:
     class Forbidden(SimulatedDisk):
         def sync_folder(self, path: Path) -> None:

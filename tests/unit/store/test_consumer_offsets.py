@@ -128,30 +128,6 @@ def test_any_integer_type_is_an_offset(offset: Any, filled: Place, open_small: O
     assert text["offsetTable"]["orders@g"] == {"0": int(offset)}
 
 
-def test_the_end_of_a_queue_counts_what_was_just_put(open_small: OpenStore) -> None:
-    with open_small(flush="async") as store:
-        for number in range(50):
-            store.put("t", b"x")
-            store.commit_offset("g", "t", offset=number + 1)
-        assert store.committed_offset("g", "t") == 50
-
-
-def test_an_offset_below_the_queues_first_message_is_legal(open_small: OpenStore) -> None:
-    with open_small() as store:
-        store.put_many([Message("t", b"x" * 1000) for _ in range(300)])
-        store.flush()
-        store.discard_before(log_offset=128 * 1024)
-        low = store.min_offset("t")
-        assert low > 1
-        store.commit_offset("g", "t", offset=1)
-    with open_small() as store:
-        assert store.committed_offset("g", "t") == 1
-        assert store.recovery is not None
-        assert not store.recovery.mended
-        result = store.read("t", 0, 1)
-        assert (result.status, result.next_offset) == (penstock.ReadStatus.OFFSET_TOO_SMALL, low)
-
-
 def test_queues_that_lag_behind_the_log_are_named_and_the_offset_is_not_blamed(
     tmp_path: Path,
 ) -> None:

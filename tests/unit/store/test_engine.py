@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-import penstock
 from penstock import BusyError, Durability, PutStatus
 from penstock._kernel import AppendLock
 from penstock.durability.log_flusher import LogFlusher
@@ -17,7 +16,6 @@ from penstock.errors import ReadOnlyError
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.runtime.clock import Clock
-from penstock.store.engine import Engine
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 SIZE = 64 * 1024
@@ -25,17 +23,6 @@ DIRECT: dict[str, Any] = {"index.feed": "direct"}
 
 
 # --- group commit
-
-
-def test_a_batch_across_rolls_is_on_disk_whole(tmp_path: Path) -> None:
-    for writer in ("mmap", "file"):
-        with open_store(tmp_path / writer, flush="sync", write=writer) as store:
-            receipts = store.put_many([penstock.Message("t", b"x" * 20_000) for _ in range(12)])
-            assert {receipt.durability for receipt in receipts} == {Durability.ON_DISK}
-            assert store.stats()["segments"] == 4
-            last = receipts[-1]
-            assert store.stats()["flushed_offset"] == last.log_offset + last.size
-            assert [m.body for m in store.scan("t")] == [b"x" * 20_000] * 12
 
 
 def test_a_sync_that_takes_too_long_is_said_in_the_receipt(tmp_path: Path) -> None:
@@ -207,18 +194,6 @@ def test_a_close_waits_for_a_stuck_put(tmp_path: Path) -> None:
 class _RealClock(ManualClock):
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
-
-
-def test_a_store_that_is_written_has_an_engine_and_one_that_is_read_has_none() -> None:
-    disk = SimulatedDisk()
-    with open_store(Path("/s"), files=disk, spawn=ManualWorkers(), retention=[]) as store:
-        engine = store._engine
-        assert isinstance(engine, Engine)
-        receipt = store.put("t", b"x")
-        assert engine.log.end_offset == receipt.log_offset + receipt.size
-        assert engine.cursor("t", 0).next_offset == 1
-    with open_store(Path("/s"), files=disk, read_only=True) as reader:
-        assert reader._engine is None
 
 
 def test_what_retention_may_delete_is_durable_and_dispatched_first() -> None:

@@ -23,15 +23,6 @@ def disk() -> SimulatedDisk:
     return SimulatedDisk()
 
 
-def test_a_store_is_made_where_there_is_none_and_found_again(disk: SimulatedDisk) -> None:
-    for state, size in (("new", 1), ("clean", 2)):
-        with open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES) as store:
-            assert store.recovery is not None
-            assert store.recovery.state == state
-            store.put("t", b"x")
-            assert store.max_offset("t") == size
-
-
 def test_reading_makes_nothing(disk: SimulatedDisk) -> None:
     with pytest.raises(NotAStoreError):
         open_store(ROOT, files=disk, environ={}, read_only=True)

@@ -47,12 +47,6 @@ def test_an_atomic_batch_must_fit_into_one_segment(engine: Engine) -> None:
     assert len(engine.log.log.segments) == 2
 
 
-def test_an_atomic_batch_goes_to_the_next_segment_rather_than_be_parted(engine: Engine) -> None:
-    append_encoded(engine, batch_of(engine, b"x" * 40_000))
-    append_encoded(engine, batch_of(engine, *[b"x" * 1000] * 40), atomic=True)
-    assert [len(b) for b in engine.log.batches(0, engine.log.end_offset)] == [1, 40]
-
-
 def test_without_room_nothing_counts(engine: Engine, disk: SimulatedDisk) -> None:
     append_encoded(engine, batch_of(engine, b"x"))
     end = engine.log.end_offset

@@ -8,10 +8,10 @@ import pytest
 from tests.conftest import OpenStore, append_record
 
 import penstock
-from penstock import Durability, Message, PutStatus, ReadStatus
+from penstock import Durability, Message, PutStatus
 from penstock.errors import CorruptionError, OffsetError, ReadOnlyError, StoreClosedError
 from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 
 
 def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
@@ -51,37 +51,6 @@ def test_a_receipt_says_what_is_known(
         assert store.stats()["flushed_offset"] >= future.result().log_offset
 
 
-def test_read_answers_rocketmqs_statuses(open_small: OpenStore) -> None:
-    with open_small() as store:
-        assert store.read("t") == (ReadStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0)
-        for number in range(5):
-            store.put("t", b"%d" % number, tag="even" if number % 2 == 0 else "odd")
-        found = store.read("t", 0, 1, 2)
-        assert [m.body for m in found.messages] == [b"1", b"2"]
-        assert found[2:] == (3, 0, 5)
-        assert store.read("t", 0, 5)[:3] == (ReadStatus.OFFSET_OVERFLOW_ONE, [], 5)
-        assert store.read("t", 0, 9)[:3] == (ReadStatus.OFFSET_OVERFLOW_BADLY, [], 5)
-        assert store.read("t", 0, -1)[:3] == (ReadStatus.OFFSET_TOO_SMALL, [], 0)
-        assert store.read("t", 0, 0, 9, "none")[:3] == (ReadStatus.NO_MATCHED_MESSAGE, [], 5)
-        assert [m.body for m in store.read("t", tag="odd || other").messages] == [b"1", b"3"]
-
-
-def test_a_tag_of_equal_hash_is_not_returned(open_small: OpenStore) -> None:
-    with open_small() as store:
-        store.put("t", b"wrong", tag="BB")
-        store.put("t", b"right", tag="Aa")
-        assert [m.body for m in store.read("t", tag="Aa").messages] == [b"right"]
-
-
-def test_a_key_that_collides_is_not_returned(open_small: OpenStore) -> None:
-    """'Aa' and 'BB' have one Java hash, so the index cannot tell them apart."""
-    with open_small() as store:
-        store.put("t", b"wrong", keys=["BB"])
-        store.put("t", b"right", keys=["Aa"])
-        assert [m.body for m in store.find("t", "Aa")] == [b"right"]
-        assert store.find("u", "Aa") == []
-
-
 def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None:
     with open_small() as store:
         store.put("t", b"1", keys=["docs/two words.txt", "x"])
@@ -89,60 +58,6 @@ def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None
         for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
                             "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
             assert [m.body for m in store.find("t", key)] == bodies, key
-
-
-def test_find_returns_the_newest_and_keeps_the_order(open_small: OpenStore) -> None:
-    with open_small() as store:
-        for number in range(900):
-            store.put("t", b"%d" % number, keys=["same"])
-        assert [m.body for m in store.find("t", "same", limit=3)] == [b"897", b"898", b"899"]
-        assert len(store.find("t", "same", limit=10_000)) == 900
-        assert store.stats()["dispatchers"]["hash-index"]["files"] == 3
-
-
-def test_find_by_time_misses_no_part_of_a_second(open_small: OpenStore) -> None:
-    """RocketMQ rounds entry times down to seconds and so misses up to 999 ms inside the bounds."""
-    clock = ManualClock(1_700_000_000_000)
-    with open_small(clock=clock) as store:
-        times = []
-        for step in (0, 1, 998, 1, 999, 5000, 1, 700):
-            clock.now_ms += step
-            times.append(clock.now_ms)
-            store.put("t", str(clock.now_ms).encode(), keys=["k"])
-        for low in times:
-            for high in times:
-                found = [int(m.body) for m in store.find("t", "k", begin_ms=low, end_ms=high)]
-                assert found == [t for t in times if low <= t <= high]
-
-
-def test_offset_at_follows_the_boundaries_of_5x(open_small: OpenStore) -> None:
-    clock = ManualClock(0)
-    with open_small(clock=clock) as store:
-        for time_ms in (100, 100, 100, 300, 300, 500):
-            clock.now_ms = time_ms
-            store.put("t", b"")
-        asked = {50: (0, 0), 100: (0, 2), 200: (3, 2), 300: (3, 4), 500: (5, 5), 600: (6, 5)}
-        for time_ms, (lower, upper) in asked.items():
-            assert store.offset_at("t", time_ms=time_ms) == lower
-            assert store.offset_at("t", time_ms=time_ms, boundary="upper") == upper
-
-
-def test_store_times_never_decrease_when_the_clock_goes_back(open_small: OpenStore) -> None:
-    clock = ManualClock(5000)
-    with open_small(clock=clock) as store:
-        store.put("t", b"")
-        clock.now_ms = 1000
-        assert store.put("t", b"").store_time_ms == 5000
-        assert store.put_many([Message("t", b"")])[0].store_time_ms == 5000
-
-
-def test_scan_goes_through_all_queues_in_the_order_stored(open_small: OpenStore) -> None:
-    with open_small() as store:
-        for number in range(500):
-            store.put("t", b"%d" % number, queue=number * 7 % 5)
-            store.put("other", b"x")
-        assert [int(m.body) for m in store.scan("t")] == list(range(500))
-        assert [m.queue_offset for m in store.scan("t", 2, start=90)] == list(range(90, 100))
 
 
 def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
