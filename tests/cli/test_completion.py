@@ -162,6 +162,7 @@ def test_bash_completes(line: str, place: Path) -> None:
     assert not (place / "owned").exists()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     "line", ["penstock re", "penstock read data ord", "penstock groups data --group "]
 )
@@ -173,6 +174,7 @@ def test_fish_completes(line: str, place: Path) -> None:
     assert {row.partition("\t")[0] for row in done.stdout.splitlines()} == CASES[line]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     "line", ["penstock re", "penstock read data ord", "penstock groups data --group "]
 )

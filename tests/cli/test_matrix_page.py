@@ -84,6 +84,7 @@ def test_a_page_comes_from_the_documented_report_alone(fixed: Report) -> None:
     assert not re.search(r"(src|href)=.https?:|url\(\s*['\"]?https?:|@import|<link", text)
 
 
+@pytest.mark.night
 def test_a_metric_can_be_picked(page: Path, browser: str, tmp_path: Path) -> None:
     plain, picked = (
         look(browser, tmp_path / "b", page.as_uri() + asked, "--dump-dom")
@@ -107,6 +108,7 @@ def test_a_metric_can_be_picked(page: Path, browser: str, tmp_path: Path) -> Non
     assert heat.count(">not measured<") == 4 * 4 - 3 - 1, "four by four cells"
 
 
+@pytest.mark.night
 def test_the_table_sorts(page: Path, browser: str, tmp_path: Path) -> None:
     def rates(asked: str) -> list[str]:
         shown = look(browser, tmp_path / "b", page.as_uri() + asked, "--dump-dom")
@@ -120,6 +122,7 @@ def test_the_table_sorts(page: Path, browser: str, tmp_path: Path) -> None:
     assert rates("#sort=put_per_s") == ["300", "700", "1500"], "as numbers, not as texts"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("width", [500, 1280])
 def test_a_picture_of_it_is_not_blank(page: Path, browser: str, tmp_path: Path, width: int) -> None:
     picture = tmp_path / "m.png"
@@ -163,6 +166,7 @@ def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"], "all is removed"
 
 
+@pytest.mark.night
 def test_the_bytes_of_a_durable_put_are_a_column(counted_disk: Path, tmp_path: Path) -> None:
     """At least a page, since queues follow later; at most what `test_write_amplification` bounds."""
     page = tmp_path / "page.html"

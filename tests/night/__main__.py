@@ -29,11 +29,14 @@ PYTEST = [
 ]
 # A test of the night may take an hour where one of the gate takes a minute.
 PYTEST += ["-o", "faulthandler_timeout=7200"]
+KILLS = [f"tests/crash/test_{name}.py" for name in ("kill", "transaction_kills", "prepared_kills")]
 # What the words of a command stand for: {minutes} for the part's share, {seed} for the round's.
 PARTS: dict[str, list[str]] = {
-    "kills": [*PYTEST, "tests/night/kills", "tests/examples", "-k", "kill"],
+    "kills": [*PYTEST, "tests/night/kills", "tests/examples", *KILLS],
     "explorations": [*PYTEST, "tests/crash", "tests/matrix", "tests/damage", "tests/plants"],
-    "properties": [*PYTEST, "tests/property", "tests/fuzz", "tests/unit"],
+    "properties": [*PYTEST, "tests/property", "tests/model", "tests/fuzz", "tests/unit"],
+    "pages": [*PYTEST, "tests/night/pages", "tests/cli", "tests/docs"],
+    "bench": [*PYTEST, "tests/night/bench"],
     "brokers": [*PYTEST, "tests/interop", "tests/night/brokers"],
     "spark": [*PYTEST, "tests/spark", "tests/night/spark"],
     "faults": [*PYTEST, "tests/faults", "tests/night/faults"],

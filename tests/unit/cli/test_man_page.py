@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.lanes import at_night
 
 from penstock.cli import man_page
 from penstock.cli.root import cli, own_verbs
@@ -58,7 +59,7 @@ def test_text_is_no_markup() -> None:
     ]
 
 
-@pytest.mark.parametrize("program", ["man", "mandoc"])
+@pytest.mark.parametrize("program", ["man", at_night("mandoc")])
 def test_it_can_be_shown(program: str) -> None:
     if shutil.which(program) is None:
         if program == "mandoc" and os.environ.get("PENSTOCK_REQUIRE_SHELLS"):

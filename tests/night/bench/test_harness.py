@@ -22,7 +22,7 @@ from bench.workloads import consumers, lives, puts, reads, tails
 
 from bench import before, history, measure, page, results, rocketmq
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 # The engines of each command that consumes.
 CONSUMING = {"consume": consumers.DURABLE_ENGINES, "consume_each": consumers.EACH_ENGINES}
