@@ -1,17 +1,17 @@
 """A broker's directory as the whole broker leaves it: delayed, retried, transactional, deleted, killed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.interop.brokers import BROKERS, Broker, body_of, sent
+from tests.interop.brokers import BROKERS, body_of, sent
+from tests.interop.jvms import MakeBroker
 
 import penstock
 
 
 @pytest.mark.parametrize("version", BROKERS)
 def test_what_a_broker_stored_is_read(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     broker = make_broker(version)
     broker.start(tmp_path)
@@ -44,7 +44,7 @@ def test_what_a_broker_stored_is_read(
 
 @pytest.mark.parametrize("version", BROKERS)
 def test_a_deleted_topic_is_gone_for_the_broker(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     broker = make_broker(version)
     broker.start(tmp_path)
