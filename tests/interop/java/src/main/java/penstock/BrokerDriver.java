@@ -61,6 +61,7 @@ public class BrokerDriver {
     private static final String NAME = "broker-a";
     private static final int SETTLE_MS = 30_000;
     private static final int CONSUME_MS = 100_000;
+    private static final Set<String> SLEEPING = Set.of("DefaultMessageStore", "PopBufferMergeService", "PopReviveService");
     private static NamesrvController nameServer;
     private static String names; // the name server's address
     private static BrokerController broker;
@@ -298,24 +299,18 @@ public class BrokerDriver {
 
     /**
      * Shuts clients and broker down at once: each waits for seconds for a thread of its remoting client that sleeps.
-     * Those threads hold nothing; they are woken, and so is this one where the store sleeps for 3 s before it shuts down.
+     * Those threads hold nothing; they are woken, and so are the others that sleep before they end, for requests that do not
+     * come here: 5.x in its services for messages that are popped, and this thread in the store.
      */
     private static void stop() throws Exception {
-        Thread stopping = Thread.currentThread();
         Thread waking = new Thread(() -> {
             try {
                 while (true) {
-                    for (Thread each : Thread.getAllStackTraces().keySet()) {
-                        if (each.getName().startsWith("NettyEventExecutor")) {
-                            each.interrupt();
+                    Thread.getAllStackTraces().forEach((thread, at) -> {
+                        if (thread.getName().startsWith("NettyEventExecutor") || isAsleepAtItsEnd(at)) {
+                            thread.interrupt();
                         }
-                    }
-                    StackTraceElement[] at = stopping.getStackTrace();
-                    for (int i = 0; i + 1 < at.length; i++) {
-                        if (at[i].getMethodName().equals("sleep") && at[i + 1].getClassName().endsWith(".DefaultMessageStore")) {
-                            stopping.interrupt();
-                        }
-                    }
+                    });
                     Thread.sleep(20);
                 }
             } catch (InterruptedException done) {
@@ -338,6 +333,16 @@ public class BrokerDriver {
         waking.interrupt();
         waking.join();
         Thread.interrupted();
+    }
+
+    private static boolean isAsleepAtItsEnd(StackTraceElement[] at) {
+        for (int i = 0; i + 1 < at.length; i++) {
+            String in = at[i + 1].getClassName();
+            if (at[i].getMethodName().equals("sleep") && SLEEPING.contains(in.substring(in.lastIndexOf('.') + 1))) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static void create(JSONObject command) throws Exception {
