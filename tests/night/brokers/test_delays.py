@@ -1,6 +1,5 @@
 """Delayed and retried messages that wait in a directory when it changes hands between Penstock and a broker."""
 
-import itertools
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,9 +9,7 @@ import pytest
 from tests.interop.brokers import BROKERS, body_of, sent
 from tests.interop.javastore import SMALL_GEOMETRY
 from tests.interop.jvms import MakeBroker
-from tests.lanes import eventually
 
-import penstock
 from penstock import Message, Store, StoredMessage
 from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.delays.schedule import delivered
@@ -38,48 +35,6 @@ def facts(message: StoredMessage | Message, text: bytes) -> dict[str, Any]:
     """Return every field that a copy takes over, and its properties; their order has no meaning."""
     shown: dict[str, Any] = {name: getattr(message, name) for name in COPIED}
     return shown | {"properties": pairs_of(text)}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_broker_delivers_what_waits_and_not_again_what_penstock_delivered(
-    version: str, make_broker: MakeBroker, tmp_path: Path
-) -> None:
-    with penstock.open(tmp_path, environ={}, **GEOMETRY) as store:
-        for number in range(3):
-            store.put("orders", b"done %d" % number, queue=1, delay_level=1)
-        first = [m.body for m in itertools.islice(store.scan("orders", follow=True), 3)]
-        assert first == [b"done 0", b"done 1", b"done 2"]
-        for number in range(3):
-            # A broker whose levels are shorter delivers at once what waits for longer than its level.
-            store.put(
-                "orders",
-                b"waits %d" % number,
-                queue=1,
-                delay_level=18,
-                tag="t",
-                keys=[f"k{number}"],
-            )
-        refused = store.read("orders", 1).messages[0]
-        made = retry_copy(refused, "g", level=17)
-        assert made is not None
-        store.put_copies([made])
-    expected = Counter([b"done 0", b"done 1", b"done 2", b"waits 0", b"waits 1", b"waits 2"])
-    broker = make_broker(version)
-    broker.start(tmp_path)
-    broker.create("orders", 2)
-    broker.create(RETRY, 1)
-    eventually(lambda: Counter(broker.bodies("orders", 1)) == expected)
-    eventually(lambda: broker.bodies(RETRY) == [b"done 0"])
-    assert [body_of(one) for one in broker.query("orders", "k1")] == [b"waits 1"]
-    (retried,) = broker.pull(RETRY)
-    assert retried["reconsume_times"] == 1
-    assert retried["properties"]["ORIGIN_MESSAGE_ID"] == refused.message_id
-    broker.stop()
-    workers = ManualWorkers()
-    with open_here(tmp_path, ManualClock(int(time.time() * 1000) + 10 * HOUR), workers) as store:
-        assert "penstock-deliver" not in workers.by_name, "the broker has saved its progress"
-        assert Counter(m.body for m in store.scan("orders", 1)) == expected
-        assert [finding.text for finding in store.verify()] == []
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
