@@ -137,6 +137,24 @@ _WITHOUT_SHARED_SPARK = frozenset(
         "stream_state",
     )
 )
+# Tests that start brokers; the others in their folder start RocketMQ's store classes alone.
+_WITH_BROKERS = frozenset(
+    f"tests/interop/test_{name}.py" for name in ("foreign", "prepared", "takeover", "timers")
+)
+
+
+def _scope(file: str) -> str:
+    """Return what names the files that run in one worker, because they share what takes long to start."""
+    if (
+        file.startswith(("tests/spark/", "tests/night/spark/"))
+        and file not in _WITHOUT_SHARED_SPARK
+    ):
+        return "tests/spark"
+    if file.startswith("tests/interop/"):
+        return "tests/interop, brokers" if file in _WITH_BROKERS else "tests/interop, stores"
+    return "tests/night/brokers" if file.startswith("tests/night/brokers/") else file
+
+
 # What takes longest begins first, so that no worker is left with it at the end.
 _FIRST = (
     "spark",
@@ -152,16 +170,22 @@ _FIRST = (
 
 
 # What a folder's tests need, as a marker: see `markers` in pyproject.toml.
-_MARKERS = {"spark": "spark", "interop": "java", "crash": "kill", "night": "night"}
+_MARKERS = {
+    "spark": "spark",
+    "interop": "java",
+    "brokers": "java",
+    "crash": "kill",
+    "night": "night",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of some folders, leave out what only the night runs, and put the folders with the longest tests first."""
     place = {name: at for at, name in enumerate(_FIRST)}
     for item in items:
-        marker = _MARKERS.get(_folder(item))
-        if marker is not None:
-            item.add_marker(marker)
+        for folder in Path(item.location[0]).parts[:-1]:
+            if folder in _MARKERS:
+                item.add_marker(_MARKERS[folder])
     if not lanes.NIGHT:
         left_out = [item for item in items if item.get_closest_marker("night")]
         config.hook.pytest_deselected(items=left_out)
@@ -255,17 +279,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist loadfile`, take all files that share a Spark session as one."""
+    """Under `--dist loadfile`, take all files that share a Spark session or JVMs as one."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only with pytest-xdist
 
-    class ByFileAndSession(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
+    class ByScope(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
         def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            folders = ("tests/spark/", "tests/night/spark/")
-            shared = file.startswith(folders) and file not in _WITHOUT_SHARED_SPARK
-            return "tests/spark" if shared else file
+            return _scope(super()._split_scope(nodeid))
 
         def remove_node(self, node: Any) -> Any:
             """Do not run again what has ended a worker, by a crash or after `faulthandler_timeout`: it may end each."""
@@ -279,7 +300,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     # In the order that `pytest_collection_modifyitems` made, not by how many tests a file has.
     config.option.loadscopereorder = False
-    return ByFileAndSession(config, log)
+    return ByScope(config, log)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 
 from tests.conftest import unpack
 from tests.golden.make_java_golden import SIZES
-from tests.interop.conftest import CACHE
 from tests.interop.javastore import VERSIONS, JavaStore, build
 
 HERE = Path(__file__).parent
@@ -47,7 +46,7 @@ def main() -> None:
     """Write the answers of each version beside its archive."""
     for version in VERSIONS:
         name = f"java-{version}-clean"
-        with tempfile.TemporaryDirectory() as home, JavaStore(build(version, CACHE)) as java:
+        with tempfile.TemporaryDirectory() as home, JavaStore(build(version)) as java:
             unpack(HERE / f"{name}.tar.gz", Path(home))
             java.open(Path(home) / "store", SIZES)
             records = java.records()

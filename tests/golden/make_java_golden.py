@@ -8,7 +8,6 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tests.interop.conftest import CACHE
 from tests.interop.javastore import VERSIONS, JavaStore, build, message
 from tests.interop.test_interop import java_messages
 
@@ -20,7 +19,7 @@ def main() -> None:
     """Write one archive and one dump for each version, closed cleanly and killed."""
     for version in VERSIONS:
         for ending in ("clean", "killed"):
-            with tempfile.TemporaryDirectory() as home, JavaStore(build(version, CACHE)) as java:
+            with tempfile.TemporaryDirectory() as home, JavaStore(build(version)) as java:
                 root = Path(home) / "store"
                 java.open(root, SIZES)
                 java.put(*java_messages(150))

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from tests.interop.brokers import Broker, build_broker
-from tests.interop.conftest import CACHE
 from tests.interop.takeover import opened
 from tests.interop.timers import (
     HOUR_MS,
@@ -33,7 +32,7 @@ def main() -> None:
     for ending in ("clean", "killed"):
         with (
             tempfile.TemporaryDirectory() as home,
-            Broker(build_broker(VERSION, CACHE), VERSION) as broker,
+            Broker(build_broker(VERSION), VERSION) as broker,
         ):
             root = Path(home) / "store"
             broker.start(root, SETTINGS)

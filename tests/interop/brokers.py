@@ -1,14 +1,14 @@
 """A real RocketMQ broker with its name server and the Java client in a JVM of its own, driven from Python.
 
 One `Broker` is one JVM that speaks the line protocol of `java/.../BrokerDriver.java`; it can start and
-stop a broker several times. Everything listens on 127.0.0.1 at free ports. Brokers of 4.9.8 are not in
+stop a broker several times. Everything listens at ports that the JVM has bound before it names them. Brokers of 4.9.8 are not in
 Maven's repository, so the 4.9 line is tested with 4.9.7.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.interop.javastore import SMALL, JavaStoreError, Jvm, build
 
@@ -34,22 +34,29 @@ SETTINGS = {
 SETTINGS_5 = {
     "transactionMetricFlushInterval": 100,
     "timerFlushIntervalMs": 60_000,
-    # The end of a stop waits for it.
+    # A stop waits for it once for each queue.
     "reviveInterval": 100,
+    "reviveQueueNum": 1,
+    # What is finished of prepared messages is written down at once.
+    "transactionOpBatchInterval": 50,
 }
 
 
-def build_broker(version: str, cache: Path) -> str:
+def build_broker(version: str) -> str:
     """Return the class path of name server, broker, client and driver, building it once per version."""
-    return build(version, cache, "broker-pom.xml", DRIVER)
+    return build(version, "broker-pom.xml", DRIVER)
 
 
 class Broker(Jvm):
-    """A JVM in which one broker at a time can run."""
+    """A JVM in which one broker at a time can run; `root` is the directory of the last one."""
+
+    OPENING: ClassVar = "start"
+    CLOSING: ClassVar = "stop"
 
     def __init__(self, classpath: str, version: str) -> None:
         super().__init__(classpath, (), DRIVER, *FLAGS)
         self.version = version
+        self.root: Path | None = None
 
     def start(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
         """Start a broker on a directory and wait until clients reach it; raises where it does not start."""
@@ -59,6 +66,7 @@ class Broker(Jvm):
             raise BrokerError(
                 f"the broker {self.version} does not start on {root}:\n{self.errors()}"
             )
+        self.root = root
 
     def stop(self) -> None:
         """Shut the broker down cleanly; the JVM can start another."""
@@ -113,12 +121,10 @@ class Broker(Jvm):
         self,
         group: str,
         topic: str,
-        count: int,
+        count: int = 0,
         *,
+        wanted: Collection[tuple[bytes, int]] = (),
         failures: Mapping[bytes, int] | None = None,
-        tag: str = "*",
-        seconds: int = 20,
-        quiet_ms: int = 0,
         max_retries: int | None = None,
         is_broadcast: bool = False,
     ) -> list[dict[str, Any]]:
@@ -127,20 +133,23 @@ class Broker(Jvm):
         Args:
             group: the group's name.
             topic: the topic.
-            count: ends after that many deliveries.
+            count: does not end before that many deliveries.
+            wanted: does not end before each of these bodies was delivered at that retry, 0 for the first delivery.
             failures: how often a body fails first.
-            tag: the tags.
-            seconds: ends after that time whatever came.
-            quiet_ms: does not end before that time has passed since the last delivery.
             max_retries: how many retries there are before a dead letter; None for the client's 16.
             is_broadcast: every member gets all messages, and nothing is sent back.
         """
-        failing = {base64.b64encode(body).decode(): n for body, n in (failures or {}).items()}
+        failing = {_text(body): times for body, times in (failures or {}).items()}
         found: list[dict[str, Any]] = self.call(
-            "consume", group=group, topic=topic, count=count, failures=failing, tag=tag, seconds=seconds,
-            quiet_ms=quiet_ms, max_retries=max_retries, broadcast=is_broadcast,
+            "consume", group=group, topic=topic, count=count, failures=failing,
+            wanted=[[_text(body), retry] for body, retry in wanted],
+            max_retries=max_retries, broadcast=is_broadcast,
         )["deliveries"]  # fmt: skip
         return found
+
+    def check_prepared(self) -> None:
+        """Look once at all prepared messages, and ask the producers of those that are due, as the broker does every minute."""
+        self.call("check")
 
     def save(self) -> None:
         """Write the offsets of groups and of delays, as the broker does every few seconds."""
@@ -152,13 +161,17 @@ class Broker(Jvm):
         return found
 
 
+def _text(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
 class BrokerError(JavaStoreError):
     """A broker that did not start."""
 
 
 def sent(topic: str, body: bytes, queue: int = 0, **more: object) -> dict[str, object]:
     """Return a message as the driver takes it: more is tag, keys, properties, delay_level, flag."""
-    return {"topic": topic, "body": base64.b64encode(body).decode(), "queue": queue, **more}
+    return {"topic": topic, "body": _text(body), "queue": queue, **more}
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 import base64
 import ipaddress
+from pathlib import Path
 from typing import Any
 
 from penstock import Store, StoredMessage
@@ -51,3 +52,11 @@ def same(store: Store, dumped: dict[tuple[str, int], dict[str, Any]]) -> int:
         assert ours == theirs, (topic, number)
         count += len(ours)
     return count
+
+
+def queue_files(root: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of consume queues, by their names below the folder."""
+    folder = root / "consumequeue"
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }

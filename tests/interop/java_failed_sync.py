@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.interop.conftest import CACHE
 from tests.interop.javastore import (
     VERSIONS,
     JavaStore,
@@ -29,7 +28,7 @@ def run(version: str, fail_from: int) -> None:
         inject = f"inject=msync:error=EIO:when={fail_from}+"
         strace = ("strace", "-f", "-qq", "-o", str(log), "-e", "trace=msync", "-e", inject)
         print(f"RocketMQ {version}: strace -f -e trace=msync -e {inject} java ...")
-        with JavaStore(build(version, CACHE), strace) as java:
+        with JavaStore(build(version), strace) as java:
             java.open(root, {"flushDiskType": "SYNC_FLUSH"})
             for number in range(PUTS):
                 before = java.call("state")["flushed_where"]

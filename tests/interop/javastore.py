@@ -5,25 +5,24 @@ time-out, and what the JVM said on stderr is in the error.
 """
 
 import base64
+import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache" / "interop"
 VERSIONS = ("5.3.3", "4.9.8")
 ANSWER_SECONDS = 120
-# The commands after which a JVM has something open, until it has closed it.
-OPENING = ("open", "load", "start")
 
 LOGBACK = '<configuration><root level="OFF"/></configuration>'
 
@@ -47,9 +46,17 @@ SMALL_GEOMETRY = {
 }
 
 
-def build(version: str, cache: Path, pom: str = "pom.xml", driver: str = "Driver") -> str:
+def build(version: str, pom: str = "pom.xml", driver: str = "Driver") -> str:
     """Return the class path of a driver and what it drives, building it once per version."""
-    home = cache / version if driver == "Driver" else cache / f"{version}-{driver}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        # Several processes that run tests may need it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _build(version, pom, driver)
+
+
+def _build(version: str, pom: str, driver: str) -> str:
+    home = CACHE / version if driver == "Driver" else CACHE / f"{version}-{driver}"
     listed = home / "classpath.txt"
     # A list whose jars are gone is of no use: the local repository may have been emptied since.
     if not listed.exists() or not all(
@@ -80,11 +87,19 @@ def missing_tools() -> list[str]:
 
 
 class Jvm:
-    """A JVM that runs one of our drivers: a JSON command a line in, a JSON answer a line out."""
+    """A JVM that runs one of our drivers: a JSON command a line in, a JSON answer a line out.
+
+    Not thread-safe.
+    """
+
+    # The commands after which it has a store or broker open, and none.
+    OPENING: ClassVar = "open"
+    CLOSING: ClassVar = "close"
 
     def __init__(
         self, classpath: str, prefix: Iterable[str] = (), driver: str = "Driver", *flags: str
     ) -> None:
+        self._has_failed = self._is_open = False
         self._home = tempfile.TemporaryDirectory()
         logback = Path(self._home.name) / "logback.xml"
         logback.write_text(LOGBACK)
@@ -102,6 +117,24 @@ class Jvm:
 
     def call(self, do: str, **facts: object) -> dict[str, Any]:
         """Send one command and return its answer; an error of the store raises."""
+        try:
+            answer = self._ask(do, facts)
+        except BaseException:
+            self._has_failed = True
+            raise
+        self._is_open = do == self.OPENING or (self._is_open and do != self.CLOSING)
+        return answer
+
+    def rest(self) -> bool:
+        """Close what is open; returns whether it is as new then: it runs, and no command has failed."""
+        if self._has_failed or self._process.poll() is not None:
+            return False
+        if self._is_open:
+            with suppress(JavaStoreError, RuntimeError):
+                self.call(self.CLOSING)
+        return not self._has_failed
+
+    def _ask(self, do: str, facts: Mapping[str, object]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Event()
@@ -144,13 +177,6 @@ class Jvm:
         self._process.kill()
         self._process.wait()
 
-    def halt(self) -> int:
-        """Let the JVM halt itself at once, without any clean-up; returns its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b'{"do":"kill"}\n')
-        self._process.stdin.flush()
-        return self._process.wait(ANSWER_SECONDS)
-
     def __enter__(self) -> Self:
         return self
 
@@ -173,42 +199,11 @@ class Jvm:
 class JavaStore(Jvm):
     """A JVM with one RocketMQ store in it; when that is closed, it may open another."""
 
-    _has_failed = False
-    _has_store = False
-
-    @property
-    def is_as_new(self) -> bool:
-        """Whether it runs, has closed every store that it opened, and all commands succeeded."""
-        return not self._has_failed and not self._has_store and self._process.poll() is None
-
-    def call(self, do: str, **facts: object) -> dict[str, Any]:
-        """See `Jvm`."""
-        try:
-            answer = super().call(do, **facts)
-        except BaseException:
-            self._has_failed = True
-            raise
-        self._has_store = do in OPENING or (self._has_store and do != "close")
-        return answer
-
     def open(self, root: Path, settings: Mapping[str, object] | None = None) -> bool:
-        """Load and start a store; says whether it loaded."""
-        return self._load("open", root, settings)
-
-    def load(self, root: Path, settings: Mapping[str, object] | None = None) -> bool:
-        """Load a store, with its recovery, and take no lock yet; says whether it loaded."""
-        return self._load("load", root, settings)
-
-    def start(self) -> None:
-        """Start what was loaded; raises where another process holds the lock."""
-        self.call("start")
-
-    def _load(self, do: str, root: Path, settings: Mapping[str, object] | None) -> bool:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        config = {**SMALL, "haListenPort": port, **(settings or {})}
-        return bool(self.call(do, root=str(root), config=config)["loaded"])
+        """Load and start a store; says whether it loaded. Raises where another process holds the lock."""
+        # It listens for replicas at whatever port is free.
+        config = {**SMALL, "haListenPort": 0, **(settings or {})}
+        return bool(self.call("open", root=str(root), config=config)["loaded"])
 
     def put(self, *messages: Mapping[str, object]) -> list[dict[str, Any]]:
         """Put messages one by one."""
@@ -219,28 +214,6 @@ class JavaStore(Jvm):
         """Put messages as one client batch."""
         found: dict[str, Any] = self.call("batch", messages=[*messages])["result"]
         return found
-
-    def fill(
-        self, topic: str, count: int, *, queues: int = 4, seed: int = 0, body_bytes_max: int = 200
-    ) -> dict[str, Any]:
-        """Put many seeded messages; returns the count of each status and the log's end."""
-        return self.call(
-            "fill",
-            topic=topic,
-            count=count,
-            queues=queues,
-            seed=seed,
-            body_bytes_max=body_bytes_max,
-        )
-
-    def topics(self) -> dict[str, list[int]]:
-        """Return the queues of each topic that the store knows."""
-        found: dict[str, list[int]] = self.call("topics")["topics"]
-        return found
-
-    def read(self, topic: str, queue: int, offset: int, limit: int = 32) -> dict[str, Any]:
-        """Return what getMessage answers."""
-        return self.call("read", topic=topic, queue=queue, offset=offset, limit=limit)
 
     def filtered(self, topic: str, queue: int, tag: str) -> list[dict[str, Any]]:
         """Return the messages of a queue that Java gives a consumer of one tag, by the tag code alone."""
@@ -259,11 +232,6 @@ class JavaStore(Jvm):
         found: list[dict[str, Any]] = self.call("records")["records"]
         return found
 
-    def look(self, *log_offsets: int) -> list[dict[str, Any] | None]:
-        """Return the messages at these places in the log."""
-        found: list[dict[str, Any] | None] = self.call("look", offsets=log_offsets)["messages"]
-        return found
-
     def offset_by_time(
         self, topic: str, queue: int, time_ms: int, boundary: str | None = None
     ) -> int:
@@ -273,25 +241,6 @@ class JavaStore(Jvm):
                 "offset"
             ]
         )
-
-    def state(self) -> dict[str, int]:
-        """Return the log's bounds, the lag of dispatch, the checkpoint and flushedWhere."""
-        return self.call("state")
-
-    def hashes(self, *texts: str) -> list[int]:
-        """Return String.hashCode of each."""
-        found: list[int] = self.call("hash", texts=texts)["hashes"]
-        return found
-
-    def decode(self, *records: bytes) -> list[dict[str, Any]]:
-        """Return what MessageDecoder makes of raw records."""
-        raw = [base64.b64encode(record).decode() for record in records]
-        found: list[dict[str, Any]] = self.call("decode", records=raw)["messages"]
-        return found
-
-    def encode_batch(self, *messages: Mapping[str, object]) -> bytes:
-        """Return the client's form of a batch."""
-        return base64.b64decode(self.call("encode_batch", messages=[*messages])["body"])
 
     def dump(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return every queue with its bounds and all its messages."""
@@ -309,35 +258,36 @@ class JavaStore(Jvm):
         self.call("close")
 
 
-class JavaStores:
-    """JVMs for several tests: one that a test gives back as new is the next one's, which saves a second of a processor.
+OneJvm = TypeVar("OneJvm", bound=Jvm)
 
-    One that was killed, that still has a store open, or that refused anything, is ended.
+
+class JvmPool(Generic[OneJvm]):
+    """JVMs for several tests: one that a test gives back as new is the next one's, which saves seconds of a processor.
+
+    One that was killed, or that refused anything, is ended. Not thread-safe.
     """
 
-    def __init__(self, classpaths: Mapping[str, str]) -> None:
-        self._classpaths = classpaths
-        self._idle: dict[str, list[JavaStore]] = {}
+    def __init__(self, make: Callable[[str], OneJvm]) -> None:
+        """Make the JVM of a version with `make`."""
+        self._make = make
+        self._idle: dict[str, list[OneJvm]] = {}
 
     @contextmanager
-    def take(self, version: str) -> Iterator[JavaStore]:
-        """Give a JVM that has no store open, and is nobody else's meanwhile."""
+    def take(self, version: str) -> Iterator[OneJvm]:
+        """Give a JVM that has nothing open, and is nobody else's meanwhile."""
         idle = self._idle.setdefault(version, [])
-        java = idle.pop() if idle else JavaStore(self._classpaths[version])
-        try:
-            yield java
-        except BaseException:
-            java.__exit__(None, None, None)
-            raise
-        if java.is_as_new:
-            idle.append(java)
-        else:
-            java.__exit__(None, None, None)
+        jvm = idle.pop() if idle else self._make(version)
+        with ExitStack() as ending:
+            ending.push(jvm)
+            yield jvm
+            if jvm.rest():
+                ending.pop_all()
+                idle.append(jvm)
 
     def end(self) -> None:
         """End all JVMs that were given back."""
-        for java in chain.from_iterable(self._idle.values()):
-            java.__exit__(None, None, None)
+        for jvm in chain.from_iterable(self._idle.values()):
+            jvm.__exit__(None, None, None)
         self._idle.clear()
 
 

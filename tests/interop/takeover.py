@@ -1,16 +1,15 @@
 """What a takeover test does and sees on each side, in one form: deliveries, and the records of a directory by their place."""
 
 import json
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.interop.brokers import Broker, body_of
 from tests.interop.compare import facts
 from tests.interop.javastore import SMALL_GEOMETRY
+from tests.interop.programs import run_program, wait_for_end
 
 import penstock
 from penstock import Store
@@ -18,10 +17,8 @@ from penstock.contracts import Consumer
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "retention.use": []}
-# The file of offsets is written at most this long after an acknowledgement.
-INTAKE_S = 1.5
-# Retries of level 1 and what else is due come within that time.
-QUIET_S = 2.5
+# Nothing takes so long unless it never comes.
+LIMIT_S = 120
 SCHEDULE, RETRY, DEAD = "SCHEDULE_TOPIC_XXXX", "%RETRY%", "%DLQ%"
 # What the Java client adds to the messages that it gives to a program.
 ADDED = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
@@ -112,17 +109,25 @@ def of_client(
 
 
 def handle(
-    consumer: Consumer, group: str, answers: Mapping[str, list[int]], acks_max: int = 1 << 30
+    consumer: Consumer,
+    group: str,
+    wanted: Collection[tuple[str, int]],
+    answers: Mapping[str, list[int]],
+    acks_max: int = 1 << 30,
 ) -> Iterator[Delivery]:
-    """Answer what a group gets until nothing comes for a while.
+    """Answer what a group gets until it has got what is wanted, and all that there is.
 
     Args:
         consumer: of the group.
         group: its name.
+        wanted: bodies, each with the retry, 0 for the first delivery.
         answers: of a body: for its first delivery, its first retry ...: the delay level with which it is refused.
         acks_max: what comes after so many messages is not answered.
     """
-    while messages := consumer.poll(50, timeout=QUIET_S):
+    missing = set(wanted)
+    while missing or (acks_max > 0 and any(consumer.lag().values())):
+        messages = consumer.poll(50, timeout=LIMIT_S)
+        assert messages, f"{group} did not get {missing}"
         for message in messages:
             body, count = message.body.decode(), message.attempt - 1
             stored = message.stored
@@ -142,32 +147,31 @@ def handle(
                 message.ack()
                 yield Delivery(group, place, body, count, "ok")
             acks_max -= 1
+            missing.discard((body, count))
 
 
-def run_member(root: Path, plan: Mapping[str, Any], *, is_killed: bool) -> list[Delivery]:
+def run_member(
+    root: Path,
+    plan: Mapping[str, Any],
+    *,
+    is_killed: bool,
+    until: Callable[[list[Delivery]], bool],
+) -> list[Delivery]:
     """Run a program that puts and consumes with Penstock, and end it; returns what it was given. See `main`."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.interop.takeover", str(root), json.dumps(plan)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    with child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        found = []
-        for line in child.stdout:
-            if line == "ready\n":
-                break
-            group, place, *rest = json.loads(line)
-            found.append(Delivery(group, tuple(place), *rest))
-        else:
-            raise AssertionError("the program ended early")
-        if is_killed:
-            child.kill()
-        else:
-            child.stdin.write("end\n")
-            child.stdin.flush()
-            assert child.wait(60) == 0
-    return found
+
+    def given(lines: list[str]) -> list[Delivery]:
+        found = [json.loads(line) for line in lines]
+        return [Delivery(group, tuple(place), *rest) for group, place, *rest in found]
+
+    return given(
+        run_program(
+            "tests.interop.takeover",
+            str(root),
+            json.dumps(plan),
+            is_killed=is_killed,
+            until=lambda lines: until(given(lines)),
+        )
+    )
 
 
 def main() -> None:
@@ -178,16 +182,14 @@ def main() -> None:
         store.put("orders", body.encode(), tag="t", properties={"a": "b"}, **more)
     consumers = []
     for about in plan["groups"]:
-        group = about["group"]
+        group, wanted = about["group"], [(body, count) for body, count in about["wanted"]]
         consumer = store.consumer(group, "orders", max_retries=about["max_retries"])
         consumers.append(consumer)
-        for delivery in handle(consumer, group, about["answers"], about["acks_max"]):
+        for delivery in handle(consumer, group, wanted, about["answers"], about["acks_max"]):
             print(json.dumps(delivery), flush=True)
     for body, more in plan["last"]:
         store.put("orders", body.encode(), tag="t", **more)
-    time.sleep(INTAKE_S)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_end()
     for consumer in consumers:
         consumer.close()
     store.close()

@@ -7,18 +7,21 @@ that `verify` advised, and a put into a RocksDB store was never seen by the brok
 
 import hashlib
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
 import pytest
 from tests.interop.brokers import Broker, body_of, sent
+from tests.interop.jvms import MakeBroker
+from tests.interop.timers import wait_until_saved
+from tests.lanes import at_night
 
 import penstock
 from penstock import segmentwise
 from penstock.contracts.foreign import KINDS
 from penstock.errors import ForeignContentError
+from penstock_messaging.properties_text import TIMER_TOPIC
 
 LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
 STOPPING = {kind.name for kind in KINDS if kind.stops_writing}
@@ -54,7 +57,9 @@ def light(broker: Broker) -> None:
 
 def timer(broker: Broker) -> None:
     broker.send(sent("plain", b"later", properties={"TIMER_DELAY_SEC": "600"}))
-    time.sleep(1.5)  # until the broker's own thread has put it into the wheel
+    assert broker.root is not None
+    (waiting,) = broker.pull(TIMER_TOPIC)
+    wait_until_saved(broker.root, waiting["store_time_ms"])
 
 
 LMQ = {"enableLmq": True, "enableMultiDispatch": True}
@@ -74,7 +79,10 @@ SESSIONS = {
         kinds={"rocksdb-store", "tag-keys", "broker-config"},
     ),
     "left-alone-5.3": Session(
-        version="5.3.3", settings={"popConsumerKVServiceInit": True, "popConsumerKVServiceEnable": True},
+        version="5.3.3",
+        settings={
+            "popConsumerKVServiceInit": True, "popConsumerKVServiceEnable": True, "timerFlushIntervalMs": 500,
+        },
         fill=timer, kinds={"pop-state", "broker-config", "unknown"},
     ),
 }  # fmt: skip
@@ -91,9 +99,11 @@ def content(root: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize(
+    "name", [name if name == "several-5.3" else at_night(name) for name in SESSIONS]
+)
 def test_what_is_not_understood_is_left_as_it_was_and_the_broker_goes_on(
-    name: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    name: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     session = SESSIONS[name]
     root = tmp_path / "store"
@@ -174,8 +184,9 @@ def goes_on(broker: Broker, session: Session) -> None:
         assert [body_of(m) for m in broker.query("plain", "k" + repr(b"3"))] == [b"3"]
 
 
+@pytest.mark.night
 def test_tags_in_an_index_are_seen_without_the_broker_s_other_files(
-    make_broker: Callable[[str], Broker], tmp_path: Path
+    make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """A copy of log, queues and index alone tells by the index itself."""
     broker = make_broker("5.5.0")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from tests.interop.compare import facts, same, shown_by_java
-from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, JavaStores, message
+from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
+from tests.interop.jvms import JavaStores
+from tests.lanes import at_night
 
 import penstock
 from penstock import Message
@@ -127,7 +129,7 @@ def test_penstock_writes_and_java_reads(java: JavaStore, tmp_path: Path) -> None
     assert java.put(*java_messages(5))[0]["status"] == "PUT_OK"
 
 
-@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+@pytest.mark.parametrize("checksum", [at_night("crc32"), "crc32+record"])
 def test_turns_on_one_directory(
     version: str, checksum: str, javas: JavaStores, tmp_path: Path
 ) -> None:

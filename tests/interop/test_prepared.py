@@ -3,32 +3,30 @@
 What a broker asks its producers, and Penstock its check-back, is answered by a property of the message.
 """
 
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interop.brokers import Broker, body_of, sent
 from tests.interop.compare import facts
+from tests.interop.jvms import MakeBroker
+from tests.interop.programs import run_program, wait_for_end
 from tests.interop.takeover import opened, without_added
+from tests.lanes import at_night, eventually
 
 from penstock.contracts import Prepared
 
-VERSIONS = ("4.9.7", "5.3.3")
-HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF, REMOVED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 # The group of the driver's producer.
 GROUP = "transactions"
 COMMIT, ROLLBACK = {"ON_CHECK": "COMMIT_MESSAGE"}, {"ON_CHECK": "ROLLBACK_MESSAGE"}
-# 5.x notes for up to 3 s only in memory that a message was committed: checked sooner, it is committed again.
-CHECKS = {"transactionCheckInterval": 5000, "transactionTimeOut": 100}
-NO_CHECKS = {"transactionCheckInterval": 3_600_000}
+# A broker checks when it is told to.
+SETTINGS = {"transactionCheckInterval": 3_600_000, "transactionTimeOut": 1}
 # What a broker or its client adds to a message.
 OF_BROKERS = {"WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "ON_CHECK", "a"}
-LIMIT_S = 60
 AT_ONCE: dict[str, Any] = {
     "extensions.messaging.check_immunity_ms": 0,
     "extensions.messaging.check_interval_ms": 200,
@@ -60,46 +58,43 @@ def main() -> None:
     prepare(b"rolled back", ROLLBACK).rollback()
     prepare(b"committed by a check", COMMIT)
     prepare(b"unknown", {})
-    while len(store.prepared()) > 1 or store.prepared()[0].checks == 0:
-        time.sleep(0.01)
+    eventually(lambda: [each.checks > 0 for each in store.prepared()] == [True])
     # These stay open: no check-back comes within a block.
     prepare(b"open, to commit", COMMIT).__enter__()
     prepare(b"open, to roll back", ROLLBACK).__enter__()
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_end()
     store.close()
-
-
-def run(root: Path, *, is_killed: bool) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.interop.test_prepared", str(root)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    with child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        if is_killed:
-            child.kill()
-        else:
-            child.communicate("end\n", 60)
-            assert child.returncode == 0
 
 
 def bodies(broker: Broker) -> Counter[str]:
     return Counter(one.decode() for queue in (0, 1) for one in broker.bodies("orders", queue))
 
 
-def known_producer(broker: Broker) -> None:
-    """Let the broker know a producer of the group, which it asks from now on. 5.x may ask about this message, too."""
+def prepared_in(root: Path) -> set[bytes]:
+    """Return the bodies of prepared messages that a broker or Penstock has not noted as finished."""
+    with opened(root, read_only=True) as store:
+        # A check leaves a message as it was, and prepares it once more.
+        latest = {each.body: b"%d" % each.queue_offset for each in store.scan(HALF)}
+        # Each note names one message, or several: `1,2,`.
+        notes = b",".join(each.body for each in store.scan(REMOVED)).split(b",")
+    return {body for body, offset in latest.items() if offset not in notes}
+
+
+def checked_by(broker: Broker, root: Path) -> set[bytes]:
+    """Let a broker check once; returns the bodies of what it asks the producers about, which it has prepared once more."""
+    _, end = broker.bounds(HALF)
+    broker.check_prepared()
+    _, stop = broker.bounds(HALF)
+    with opened(root, read_only=True) as store:
+        return {each.body for each in store.read(HALF, 0, end, 100).messages if stop > end}
+
+
+def start(broker: Broker, root: Path, prepared: set[bytes]) -> None:
+    """Start a broker that knows a producer of the group, which it asks from now on."""
+    broker.start(root, SETTINGS)
+    broker.create("orders", 2)
     broker.transaction(sent("orders", b"of the broker", properties=ROLLBACK), "ROLLBACK_MESSAGE")
-
-
-def until(is_reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_reached():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
+    eventually(lambda: prepared_in(root) == prepared)
 
 
 def end(broker: Broker, *, is_killed: bool) -> None:
@@ -129,25 +124,24 @@ def orders(broker: Broker) -> list[dict[str, Any]]:
     return [one for queue in (0, 1) for one in broker.pull("orders", queue)]
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "is_killed"),
+    [("5.3.3", True), at_night("5.3.3", False), at_night("4.9.7", False), at_night("4.9.7", True)],
+)
 def test_a_broker_finishes_what_penstock_has_prepared(
-    version: str, is_killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, is_killed: bool, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
-    # A broker of 5.x writes down what is finished after this time; a check before that would commit it again.
-    settings = CHECKS | ({"transactionOpBatchInterval": 300} if version.startswith("5") else {})
-    run(tmp_path, is_killed=is_killed)
-    before = {"committed", "committed too", "committed by a check"}
+    run_program("tests.interop.test_prepared", str(tmp_path), is_killed=is_killed)
+    opens = {b"open, to commit", b"open, to roll back", b"unknown"}
     broker = make_broker(version)
-    broker.start(tmp_path, settings)
-    broker.create("orders", 2)
-    known_producer(broker)
-    everything = Counter(before | {"open, to commit"})
-    until(lambda: bodies(broker) >= everything, "the open message was not committed")
-    # Two rounds more: nothing is committed again.
-    time.sleep(2.5 * CHECKS["transactionCheckInterval"] / 1000)
+    start(broker, tmp_path, opens)
+    assert checked_by(broker, tmp_path) == opens
+    eventually(lambda: prepared_in(tmp_path) == {b"unknown"})
+    everything = Counter(["committed", "committed too", "committed by a check", "open, to commit"])
+    assert bodies(broker) == everything
+    for _ in range(2):
+        assert checked_by(broker, tmp_path) == {b"unknown"}, "nothing is committed again"
     shown = orders(broker)
-    assert Counter(body_of(one).decode() for one in shown) == everything
     broker.save()
     end(broker, is_killed=is_killed)
     assert_same_records(tmp_path, shown)
@@ -158,23 +152,24 @@ def test_a_broker_finishes_what_penstock_has_prepared(
         left.commit()
         assert store.prepared() == []
     broker = make_broker(version) if is_killed else broker
-    broker.start(tmp_path, settings)
-    known_producer(broker)
-    time.sleep(1.5 * CHECKS["transactionCheckInterval"] / 1000)
+    start(broker, tmp_path, set())
+    assert checked_by(broker, tmp_path) == set()
     shown = orders(broker)
     assert Counter(body_of(one).decode() for one in shown) == everything + Counter(["unknown"])
     end(broker, is_killed=False)
     assert_same_records(tmp_path, shown)
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "is_killed"),
+    [("4.9.7", False), at_night("4.9.7", True), at_night("5.3.3", False), at_night("5.3.3", True)],
+)
 def test_penstock_finishes_what_a_broker_has_prepared(
-    version: str, is_killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, is_killed: bool, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """Of a broker of 5.x that is killed within 3 s, the removals are missing: a commit is recognised by its copy."""
     broker = make_broker(version)
-    broker.start(tmp_path, NO_CHECKS)
+    broker.start(tmp_path, SETTINGS)
     broker.create("orders", 2)
 
     def send(body: str, state: str, properties: Mapping[str, str] = {}) -> None:
@@ -187,11 +182,10 @@ def test_penstock_finishes_what_a_broker_has_prepared(
     send("open, to commit", "UNKNOW", COMMIT)
     send("open, to roll back", "UNKNOW", ROLLBACK)
     send("unknown", "UNKNOW")
-    until(lambda: bodies(broker) == Counter(["committed"]), "not committed")
+    eventually(lambda: bodies(broker) == Counter(["committed"]))
     end(broker, is_killed=is_killed)
     with opened(tmp_path, check_back=answer, **AT_ONCE) as store:
-        until(lambda: len(store.prepared()) == 1, "not finished")
-        (left,) = store.prepared()
+        (left,) = eventually(lambda: [*store.prepared()] if len(store.prepared()) == 1 else [])
         assert left.message.body == b"unknown"
         mine = store.prepare("orders", b"prepared here", group=GROUP, queue=1, tag="t", keys=["k", "l"])  # fmt: skip
         named = [set(each.message.all_properties) for each in (left, mine)]
@@ -203,9 +197,8 @@ def test_penstock_finishes_what_a_broker_has_prepared(
         mine.rollback()
     if is_killed:
         broker = make_broker(version)
-    broker.start(tmp_path, CHECKS)
-    known_producer(broker)
-    time.sleep(1.5 * CHECKS["transactionCheckInterval"] / 1000)
+    start(broker, tmp_path, {b"unknown"})
+    assert checked_by(broker, tmp_path) == {b"unknown"}
     shown = orders(broker)
     assert Counter(body_of(one).decode() for one in shown) == Counter(["committed", "open, to commit"])  # fmt: skip
     end(broker, is_killed=False)

@@ -4,10 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.interop.compare import facts, shown_by_java
+from tests.interop.compare import facts, queue_files, shown_by_java
 from tests.interop.javastore import JavaStore
 from tests.interop.test_interop import java_messages, open_here, our_messages
-from tests.interop.test_reindex import queue_files
 
 
 def shown(dumped: dict[tuple[str, int], dict[str, Any]]) -> dict[tuple[str, int], list[Any]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.conftest import CACHE
 from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
 
 import penstock
@@ -62,7 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("broker") / "store"
-    with JavaStore(build(VERSIONS[0], CACHE)) as java, gzip.open(CHANGES, "rb") as lines:
+    with JavaStore(build(VERSIONS[0])) as java, gzip.open(CHANGES, "rb") as lines:
         assert java.open(root)
         answers = java.put(*(as_message(line.strip()) for line in lines))
         assert {answer["status"] for answer in answers} == {"PUT_OK"}

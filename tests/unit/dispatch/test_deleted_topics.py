@@ -2,7 +2,7 @@
 
 A broker removes a topic's folder under `consumequeue/` and its entry in `config/topics.json`; the records stay in
 the log. Here Penstock writes the log, and the folders, the list of topics and Penstock's own side folder are
-taken away as a broker would leave them. `tests/interop/test_deleted_topics.py` does it with a real one.
+taken away as a broker would leave them. `tests/night/brokers/test_deleted_topics.py` does it with a real one.
 """
 
 import json

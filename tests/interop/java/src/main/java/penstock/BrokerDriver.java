@@ -3,21 +3,27 @@ package penstock;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
+import java.net.BindException;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.BooleanSupplier;
+import java.util.function.Supplier;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -49,11 +55,14 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Drives a real name server, a real broker and the Java client, all in this JVM: one JSON command a line in, one
- * JSON answer a line out. The name server lives as long as the JVM; broker and clients from "start" to "stop".
+ * JSON answer a line out. All of them live from "start" to "stop", so that nothing goes from one broker to the next.
  */
 public class BrokerDriver {
     private static final String NAME = "broker-a";
     private static final int SETTLE_MS = 30_000;
+    private static final int CONSUME_MS = 100_000;
+    private static final Set<String> SLEEPING = Set.of("DefaultMessageStore", "PopBufferMergeService", "PopReviveService");
+    private static NamesrvController nameServer;
     private static String names; // the name server's address
     private static BrokerController broker;
     private static DefaultMQProducer producer;
@@ -98,6 +107,7 @@ public class BrokerDriver {
             case "pull": settle(); done.put("messages", pull(command)); break;
             case "consume": done.put("deliveries", consume(command)); break;
             case "save": save(); break;
+            case "check": check(); break;
             case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
             default: throw new IllegalArgumentException(command.toJSONString());
@@ -107,37 +117,58 @@ public class BrokerDriver {
 
     /** Waits until queues and index have all that the log has: a broker answers a send before that. */
     private static void settle() throws Exception {
-        long end = System.nanoTime() + SETTLE_MS * 1_000_000L;
-        while (broker.getMessageStore().dispatchBehindBytes() > 0) {
-            if (System.nanoTime() > end) {
-                throw new IllegalStateException(
-                    "dispatch is still " + broker.getMessageStore().dispatchBehindBytes() + " bytes behind");
-            }
-            Thread.sleep(1);
-        }
+        await(() -> broker.getMessageStore().dispatchBehindBytes() <= 0, SETTLE_MS,
+            () -> "dispatch is still " + broker.getMessageStore().dispatchBehindBytes() + " bytes behind");
     }
 
     private static void startNames() throws Exception {
         NettyServerConfig netty = new NettyServerConfig();
-        netty.setListenPort(freePort());
-        NamesrvController server = new NamesrvController(new NamesrvConfig(), netty);
-        if (!server.initialize()) {
-            throw new IllegalStateException("the name server does not initialize");
+        try (Port port = new Port()) {
+            netty.setListenPort(port.number);
+            nameServer = new NamesrvController(new NamesrvConfig(), netty);
+            if (!nameServer.initialize()) {
+                throw new IllegalStateException("the name server does not initialize");
+            }
+            nameServer.start();
         }
-        server.start();
         names = "127.0.0.1:" + netty.getListenPort();
     }
 
-    /** A port that is free, and so are the ones that a broker takes beside it: the one below by two, and one above. */
-    private static int freePort() throws Exception {
-        for (int tries = 0; ; tries++) {
-            try (ServerSocket socket = new ServerSocket(0); ServerSocket below = new ServerSocket(socket.getLocalPort() - 2);
-                 ServerSocket above = new ServerSocket(socket.getLocalPort() + 1)) {
-                return socket.getLocalPort();
-            } catch (java.io.IOException taken) {
-                if (tries > 50) {
-                    throw taken;
+    /**
+     * A port that nobody else can get, and the one below by two, which a broker takes beside it. Both are bound, so that the
+     * system gives them to no one, until the server listens there itself: it may, as these sockets do not listen.
+     */
+    private static class Port implements AutoCloseable {
+        private final List<Socket> held = new ArrayList<>();
+        final int number;
+
+        Port() throws IOException {
+            int found = 0;
+            for (boolean isWhole = false; !isWhole; ) {
+                found = hold(0);
+                try {
+                    hold(found - 2);
+                    isWhole = true;
+                } catch (BindException taken) {
+                    isWhole = false; // the next one, while this one is still held
                 }
+            }
+            number = found;
+        }
+
+        private int hold(int wanted) throws IOException {
+            Socket socket = new Socket();
+            held.add(socket);
+            socket.setReuseAddress(false); // it shares a port with no one who was there before
+            socket.bind(new InetSocketAddress(wanted));
+            socket.setReuseAddress(true); // and lets the server in
+            return socket.getLocalPort();
+        }
+
+        @Override
+        public void close() throws IOException {
+            for (Socket socket : held) {
+                socket.close();
             }
         }
     }
@@ -146,9 +177,7 @@ public class BrokerDriver {
         if (broker != null) {
             throw new IllegalStateException("this JVM has a broker running already");
         }
-        if (names == null) {
-            startNames();
-        }
+        startNames();
         BrokerConfig config = new BrokerConfig();
         MessageStoreConfig store = new MessageStoreConfig();
         NettyServerConfig netty = new NettyServerConfig();
@@ -161,20 +190,22 @@ public class BrokerDriver {
         config.setBrokerClusterName("cluster-a");
         config.setBrokerIP1("127.0.0.1");
         config.setBrokerIP2("127.0.0.1");
-        netty.setListenPort(freePort());
-        store.setHaListenPort(netty.getListenPort() + 1);
+        store.setHaListenPort(0); // it binds what is free, and no test asks which
         for (Map.Entry<String, Object> setting : command.getJSONObject("config").entrySet()) {
             set(setting.getKey(), setting.getValue().toString(), config, store, netty);
         }
-        BrokerController made = controller(config, netty, new NettyClientConfig(), store);
-        boolean good = made.initialize();
-        done.put("started", good);
-        if (!good) {
-            made.shutdown();
-            return;
+        try (Port port = new Port()) {
+            netty.setListenPort(port.number);
+            BrokerController made = controller(config, netty, new NettyClientConfig(), store);
+            boolean good = made.initialize();
+            done.put("started", good);
+            if (!good) {
+                made.shutdown();
+                return;
+            }
+            made.start();
+            broker = made;
         }
-        made.start();
-        broker = made;
         startClients();
     }
 
@@ -268,25 +299,19 @@ public class BrokerDriver {
 
     /**
      * Shuts clients and broker down at once: each waits for seconds for a thread of its remoting client that sleeps.
-     * Those threads hold nothing; they are woken, and so is this one where the store sleeps for 3 s before it shuts down.
+     * Those threads hold nothing; they are woken, and so are the others that sleep before they end, for requests that do not
+     * come here: 5.x in its services for messages that are popped, and this thread in the store.
      */
     private static void stop() throws Exception {
-        Thread stopping = Thread.currentThread();
         Thread waking = new Thread(() -> {
             try {
                 while (true) {
-                    for (Thread each : Thread.getAllStackTraces().keySet()) {
-                        if (each.getName().startsWith("NettyEventExecutor")) {
-                            each.interrupt();
+                    Thread.getAllStackTraces().forEach((thread, at) -> {
+                        if (thread.getName().startsWith("NettyEventExecutor") || isAsleepAtItsEnd(at)) {
+                            thread.interrupt();
                         }
-                    }
-                    StackTraceElement[] at = stopping.getStackTrace();
-                    for (int i = 0; i + 1 < at.length; i++) {
-                        if (at[i].getMethodName().equals("sleep") && at[i + 1].getClassName().endsWith(".DefaultMessageStore")) {
-                            stopping.interrupt();
-                        }
-                    }
-                    Thread.sleep(100);
+                    });
+                    Thread.sleep(20);
                 }
             } catch (InterruptedException done) {
                 return;
@@ -304,9 +329,20 @@ public class BrokerDriver {
         for (Thread part : parts) {
             part.join();
         }
+        nameServer.shutdown();
         waking.interrupt();
         waking.join();
         Thread.interrupted();
+    }
+
+    private static boolean isAsleepAtItsEnd(StackTraceElement[] at) {
+        for (int i = 0; i + 1 < at.length; i++) {
+            String in = at[i + 1].getClassName();
+            if (at[i].getMethodName().equals("sleep") && SLEEPING.contains(in.substring(in.lastIndexOf('.') + 1))) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static void create(JSONObject command) throws Exception {
@@ -430,7 +466,7 @@ public class BrokerDriver {
         }
         DefaultMQPushConsumer consumer = client(new DefaultMQPushConsumer(command.getString("group")));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(command.getString("topic"), command.getString("tag"));
+        consumer.subscribe(command.getString("topic"), "*");
         consumer.setConsumeMessageBatchMaxSize(1);
         if (command.getBooleanValue("broadcast")) {
             broadcast(consumer);
@@ -441,7 +477,6 @@ public class BrokerDriver {
         consumer.setPersistConsumerOffsetInterval(200);
         // At 0, the default, what sends a failed message back is interrupted, and sends a second copy or none.
         consumer.setAwaitTerminationMillisWhenShutdown(SETTLE_MS);
-        int count = command.getIntValue("count");
         consumer.registerMessageListener(new MessageListenerConcurrently() {
             public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
                 for (MessageExt message : messages) {
@@ -460,25 +495,58 @@ public class BrokerDriver {
             }
         });
         consumer.start();
-        long end = System.nanoTime() + command.getLongValue("seconds") * 1_000_000_000L;
-        long quiet = command.getLongValue("quiet_ms") * 1_000_000L;
-        long last = System.nanoTime();
-        for (int seen = 0; System.nanoTime() < end; ) {
-            int now;
-            synchronized (deliveries) {
-                now = deliveries.size();
-            }
-            if (now != seen) {
-                seen = now;
-                last = System.nanoTime();
-            }
-            if (now >= count && System.nanoTime() - last >= quiet) {
-                break;
-            }
-            Thread.sleep(20);
-        }
+        await(() -> hasCome(deliveries, command), CONSUME_MS, () -> "these came: " + deliveries);
         consumer.shutdown();
+        if (!command.getBooleanValue("broadcast")) {
+            awaitOffsets(consumer, command.getString("group"));
+        }
         return deliveries;
+    }
+
+    /** Says whether as many deliveries came as are wanted, and each body that is wanted at the retry that is wanted. */
+    private static boolean hasCome(JSONArray deliveries, JSONObject command) {
+        Set<List<Object>> came = new HashSet<>();
+        synchronized (deliveries) {
+            for (Object each : deliveries) {
+                JSONObject delivery = (JSONObject) each;
+                came.add(List.of(delivery.getString("body"), delivery.getInteger("reconsume_times")));
+            }
+            if (deliveries.size() < command.getIntValue("count")) {
+                return false;
+            }
+        }
+        JSONArray wanted = command.getJSONArray("wanted");
+        for (int i = 0; i < wanted.size(); i++) {
+            if (!came.contains(List.of(wanted.getJSONArray(i).getString(0), wanted.getJSONArray(i).getInteger(1)))) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Waits until the broker knows the last offsets: a client says them when it shuts down, and waits for no answer. */
+    private static void awaitOffsets(DefaultMQPushConsumer consumer, String group) throws Exception {
+        Map<MessageQueue, Long> told = consumer.getDefaultMQPushConsumerImpl().getOffsetStore().cloneOffsetTable(null);
+        await(() -> told.entrySet().stream().allMatch(each -> each.getValue() <= broker.getConsumerOffsetManager()
+            .queryOffset(group, each.getKey().getTopic(), each.getKey().getQueueId())), SETTLE_MS, () -> "offsets " + told);
+    }
+
+    /** Looks at all prepared messages once, as the broker does every minute, and asks their producers. */
+    private static void check() throws Exception {
+        // A producer is known to the broker after its first sign of life.
+        await(() -> broker.getProducerManager().getAvailableChannel("transactions") != null, SETTLE_MS, () -> "no producer");
+        broker.getTransactionalMessageService().check(broker.getBrokerConfig().getTransactionTimeOut(),
+            broker.getBrokerConfig().getTransactionCheckMax(), broker.getTransactionalMessageCheckListener());
+    }
+
+    private static void await(BooleanSupplier condition, int limitMs, Supplier<String> what) throws Exception {
+        long end = System.nanoTime() + limitMs * 1_000_000L;
+        while (!condition.getAsBoolean()) {
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException("not within " + limitMs + " ms: " + what.get());
+            }
+            Thread.sleep(5);
+        }
     }
 
     /** The class of the mode is in another package since 5.x. */
@@ -493,7 +561,6 @@ public class BrokerDriver {
 
     /** Saves the offsets of groups and of delays, as the broker does every few seconds. */
     private static void save() throws Exception {
-        Thread.sleep(300); // a client says its last offsets when it shuts down, and waits for no answer
         broker.getConsumerOffsetManager().persist();
         Object delays;
         try {

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.interop.compare import same
-from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, JavaStores, message
+from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
+from tests.interop.jvms import JavaStores
 
 import penstock
 from penstock import Message

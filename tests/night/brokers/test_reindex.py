@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.interop.compare import same
+from tests.interop.compare import queue_files, same
 from tests.interop.javastore import JavaStore
 from tests.interop.test_interop import KEYS, java_messages, open_here, our_messages, same_by_key
-from tests.interop.test_repair import COUNT, SIZES, shown, written_by_java
+from tests.night.brokers.test_repair import COUNT, SIZES, shown, written_by_java
 
 import penstock
 from penstock.segmentwise import start_reindex
@@ -18,13 +18,6 @@ def reindex(root: Path) -> None:
         stretches = [work.task.condense(base) for base in work.bases]
         done = work.finish(stretches, {part: work.task.make(part) for part in work.parts})
     assert not done.damages
-
-
-def queue_files(root: Path) -> dict[str, bytes]:
-    folder = root / "consumequeue"
-    return {
-        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
-    }
 
 
 @pytest.mark.parametrize("lost", ["nothing", "queues and index"])

@@ -1,32 +1,21 @@
 """Topics that a real broker deleted, and deleted and made again: Penstock shows what its clients see. And the reverse."""
 
-import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.interop.brokers import Broker, body_of, sent
-from tests.interop.javastore import SMALL_GEOMETRY
+from tests.interop.jvms import MakeBroker
+from tests.interop.programs import run_program, wait_for_end
+from tests.interop.takeover import opened
 
-import penstock
 from penstock import Store
 
 # 5.5 keeps other index files; what is deleted there is deleted as in 5.3.
 VERSIONS = ("4.9.7", "5.3.3")
 TOPICS = ("again", "kept")
 QUEUES = 4
-
-
-def opened(root: Path, *, read_only: bool = False) -> Store:
-    settings: dict[str, Any] = {} if read_only else {**SMALL_GEOMETRY, "retention.use": []}
-    return penstock.open(root, environ={}, read_only=read_only, **settings)
 
 
 def seen_by_client(broker: Broker, topics: tuple[str, ...]) -> dict[tuple[str, int], list[bytes]]:
@@ -80,7 +69,7 @@ def delete_and_create(broker: Broker, root: Path) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_penstock_shows_what_clients_of_the_broker_see(
-    version: str, killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, killed: bool, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     root = tmp_path / "store"
     broker = make_broker(version)
@@ -128,7 +117,7 @@ def test_penstock_shows_what_clients_of_the_broker_see(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_that_was_restarted_after_a_deletion(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """Killed, a broker walks its last files again and enters deleted messages itself: its entries count."""
     root = tmp_path / "store"
@@ -163,7 +152,7 @@ def test_a_broker_that_was_restarted_after_a_deletion(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_that_enters_a_new_message_after_the_old_ones(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """Killed before it had entered the message that says queue offset 0: no corruption, and nothing goes over it."""
     root = tmp_path / "store"
@@ -192,45 +181,30 @@ def test_a_broker_that_enters_a_new_message_after_the_old_ones(
     assert broker.bodies("again") == [*shown, b"ours"]
 
 
-# A program that deletes topics, and makes one of them again.
-DELETES = textwrap.dedent("""
-    import json, sys
-    import penstock
-    store = penstock.open(sys.argv[1], environ={}, **json.loads(sys.argv[2]))
-    for topic in ("gone", "again", "kept"):
-        store.create_topic(topic, queues=4)
+def main() -> None:
+    """Delete topics, and make one of them again."""
+    store = opened(Path(sys.argv[1]))
+    for topic in ("gone", *TOPICS):
+        store.create_topic(topic, queues=QUEUES)
         for number in range(8):
             store.put(topic, b"old-%d" % number, queue=number % 2)
     store.delete_topic("gone")
     store.delete_topic("again")
-    store.create_topic("again", queues=4)
+    store.create_topic("again", queues=QUEUES)
     store.put("again", b"new", queue=1)
     store.flush()
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_end()
     store.close()
-""")
 
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_takes_over_after_penstock_deleted_topics(
-    version: str, killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, killed: bool, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """After a close it does not know them. After a kill it walks the last files and shows them, as after deletions of its own."""
     root = tmp_path / "store"
-    settings = json.dumps({**SMALL_GEOMETRY, "retention.use": []})
-    with subprocess.Popen(
-        [sys.executable, "-c", DELETES, str(root), settings],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as child:  # fmt: skip
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        if killed:
-            os.kill(child.pid, signal.SIGKILL)
-        else:
-            child.communicate("end\n", timeout=60)
-            assert child.returncode == 0
+    run_program("tests.night.brokers.test_deleted_topics", str(root), is_killed=killed)
     old = {queue: [b"old-%d" % number for number in range(queue, 8, 2)] for queue in range(2)}
     broker = make_broker(version)
     broker.start(root)
@@ -256,3 +230,7 @@ def test_a_broker_takes_over_after_penstock_deleted_topics(
             ("gone", 1): [b"theirs"], ("again", 1): [b"new", b"theirs"], **kept,
         }  # fmt: skip
     check_healthy(root)
+
+
+if __name__ == "__main__":
+    main()

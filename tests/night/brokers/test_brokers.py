@@ -1,17 +1,17 @@
 """A broker's directory as the whole broker leaves it: delayed, retried, transactional, deleted, killed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.interop.brokers import BROKERS, Broker, body_of, sent
+from tests.interop.brokers import BROKERS, body_of, sent
+from tests.interop.jvms import MakeBroker
 
 import penstock
 
 
 @pytest.mark.parametrize("version", BROKERS)
 def test_what_a_broker_stored_is_read(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     broker = make_broker(version)
     broker.start(tmp_path)
@@ -40,21 +40,3 @@ def test_what_a_broker_stored_is_read(
         assert [m.body for m in seen] == [body_of(one) for one in stored]
         assert [m.log_offset for m in seen] == [one["log_offset"] for one in stored]
         assert [m.body for m in store.find("orders", key="k3")] == [body_of(one) for one in found]
-
-
-@pytest.mark.parametrize("version", BROKERS)
-def test_a_deleted_topic_is_gone_for_the_broker(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
-) -> None:
-    broker = make_broker(version)
-    broker.start(tmp_path)
-    broker.create("orders")
-    broker.send(sent("orders", b"old"))
-    broker.delete("orders")
-    # 4.9 leaves the folder of the topic, but no queue in it.
-    assert not [*(tmp_path / "consumequeue").glob("orders/*")]
-    broker.create("orders")
-    broker.send(sent("orders", b"new"))
-    broker.stop()
-    broker.start(tmp_path)
-    assert broker.bodies("orders") == [b"new"]

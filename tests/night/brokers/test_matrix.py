@@ -72,7 +72,7 @@ def test_java_sees_no_old_record_in_a_recycled_segment_after_a_kill(
     listen, tell = spawner.Pipe(duplex=False)
     process = spawner.Process(target=fill_until_killed, args=(root, combo, tell))
     process.start()
-    assert listen.poll(60)
+    assert listen.poll(120)
     assert listen.recv() > 0, "nothing was recycled"
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)

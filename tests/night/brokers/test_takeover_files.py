@@ -2,15 +2,15 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.brokers import Broker, sent
+from tests.interop.brokers import sent
 from tests.interop.compare import same
 from tests.interop.javastore import JavaStore
-from tests.interop.takeover import RETRY, SCHEDULE, SETTINGS, committed, config, opened
+from tests.interop.jvms import MakeBroker
+from tests.interop.takeover import LIMIT_S, RETRY, SCHEDULE, SETTINGS, committed, config, opened
 
 from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.extension import MessagingExtension
@@ -104,7 +104,7 @@ def test_java_makes_the_same_entries_of_the_same_log(
 
 @pytest.mark.parametrize("version", BROKER_VERSIONS)
 def test_the_files_of_configuration_go_to_and_fro(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     broker = make_broker(version)
     broker.start(tmp_path)
@@ -120,7 +120,7 @@ def test_the_files_of_configuration_go_to_and_fro(
     with opened(tmp_path) as store:
         store.put("orders", b"ours")
         with store.consumer("billing", "orders") as consumer:
-            (message,) = consumer.poll(10, timeout=10)
+            (message,) = consumer.poll(10, timeout=LIMIT_S)
             message.ack()
     # Nothing that these three say has changed.
     for name in names[:3]:
@@ -156,7 +156,7 @@ def change_all(root: Path) -> None:
         extension.configuration.groups.alter("auditing", retry_max=2)
         store.put("orders", b"late ours", queue=1, delay_level=1)
         with store.consumer("billing", "orders") as consumer:
-            (message,) = consumer.poll(10, timeout=10)
+            (message,) = consumer.poll(10, timeout=LIMIT_S)
             message.ack()
 
 

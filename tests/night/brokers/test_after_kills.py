@@ -7,7 +7,7 @@ import pytest
 from tests.crash.test_kill import check, run_and_kill
 from tests.crash.writer import SMALL
 from tests.interop.compare import same
-from tests.interop.javastore import JavaStores
+from tests.interop.jvms import JavaStores
 
 import penstock
 

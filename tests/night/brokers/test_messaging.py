@@ -1,28 +1,22 @@
 """Records of delays and retries that Penstock and a real broker make of the same messages; how directories change hands is in test_takeover."""
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.brokers import Broker, sent
-from tests.interop.javastore import SMALL_GEOMETRY
+from tests.interop.brokers import sent
+from tests.interop.jvms import MakeBroker
+from tests.interop.takeover import opened
 
-import penstock
 from penstock import Store
 
 VERSIONS = ("4.9.7", "5.3.3")
-SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "retention.use": []}
-
-
-def opened(root: Path, **more: Any) -> Store:
-    return penstock.open(root, environ={}, **SETTINGS, **more)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_of_delays_and_retries_are_those_of_a_broker(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """The same messages through both: every field but times, offsets and ids is the same, in the schedule topic too."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"

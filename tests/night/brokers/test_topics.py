@@ -1,13 +1,13 @@
 """Topics and groups that Penstock configures, in real brokers, and theirs in Penstock."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.brokers import BROKERS, Broker, sent
+from tests.interop.brokers import BROKERS, sent
 from tests.interop.javastore import SMALL_GEOMETRY
+from tests.interop.jvms import MakeBroker
 
 import penstock
 from penstock_messaging.extension import MessagingExtension
@@ -23,7 +23,7 @@ def table(root: Path, name: str, key: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", WRITABLE)
 def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {**SMALL_GEOMETRY, "profile": "rocketmq"}
     with penstock.open(tmp_path, environ={}, **settings) as store:
@@ -75,7 +75,7 @@ def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
 
 @pytest.mark.parametrize("version", WRITABLE)
 def test_a_file_that_penstock_has_changed_is_written_by_the_broker_in_the_same_bytes(
-    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+    version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     """Order of the table, indentation and fields: the broker's next writing differs in its version only."""
     broker = make_broker(version)
