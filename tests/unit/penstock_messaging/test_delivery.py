@@ -444,6 +444,23 @@ def test_a_clock_that_jumps_back_a_little_delays_by_that_much(shop: Shop) -> Non
     assert shop.bodies() == [b"x"]
 
 
+@pytest.mark.parametrize("level", [3, 5, 18])
+@pytest.mark.parametrize("step_ms", [1, 200])
+def test_a_message_stored_after_the_round_took_its_time_waits(
+    shop: Shop, level: int, step_ms: int
+) -> None:
+    """A round read the clock once; what was stored a moment later came at once, as if the clock had gone back."""
+    delay = delay_ms(level)
+    shop.clock.now_ms += step_ms
+    shop.put(b"x", level)
+    shop.clock.now_ms -= step_ms
+    shop.run()
+    shop.run(after_ms=delay + step_ms - 1)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"x"]
+
+
 def test_records_that_are_not_read_yet_are_not_taken_for_due(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,13 +490,22 @@ HOUR, NOW = 3_600_000, 1_700_000_000_000
     ("stored", "born", "code", "expected"),
     [
         (NOW + HOUR, NOW + HOUR, NOW + HOUR + 1000, NOW),
+        (NOW + 900, NOW + 900, NOW + 1900, NOW + 1900),
         (NOW + HOUR, NOW - 300, NOW + HOUR + 1000, NOW + 700),
         (NOW - 10, NOW - 10, NOW + HOUR, NOW + HOUR),
         (NOW - 10, NOW - 10, 1 << 62, NOW + 990),
         (NOW - 10, NOW - 10, -5, NOW + 990),
         (NOW - 10, NOW - 10, NOW - HOUR, NOW + 990),
     ],
-    ids=["clock went back", "put after that", "longer level", "corrupt", "missing", "too early"],
+    ids=[
+        "clock went back",
+        "a little",
+        "put after that",
+        "longer level",
+        "corrupt",
+        "missing",
+        "too early",
+    ],
 )
 def test_when_a_message_is_due_whose_entry_has_an_odd_time(
     tmp_path: Path, stored: int, born: int, code: int, expected: int

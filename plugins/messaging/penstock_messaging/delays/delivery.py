@@ -366,17 +366,17 @@ def due_time_ms(message: StoredMessage, code: int, level: int, now: int) -> int:
     """Return when a waiting message is due, if the time in its queue entry cannot be right at `now`.
 
     The time counts from when the message was stored; if the clock has gone back to before that, from when it was born (store
-    times do not decrease, so a message that is stored after the clock went back may have a later store time); if that is to
-    come as well, the message is due now.
+    times do not decrease, so a message that is stored after the clock went back may have a later store time). If that is to
+    come as well, by no more than the delay, the message waits that much longer: it may have been stored after the round
+    took its time. If it is further ahead, the message is due now.
     """
     start_ms = message.store_time_ms
     given_ms = code - start_ms
     if start_ms > now:
         start_ms = message.born_time_ms
-    if start_ms > now:
-        return now
     # A negative code is none; another level's delay is that of a broker that was configured so.
-    return start_ms + (given_ms if code > 0 and 0 < given_ms <= _DELAY_MAX_MS else delay_ms(level))
+    wait_ms = given_ms if code > 0 and 0 < given_ms <= _DELAY_MAX_MS else delay_ms(level)
+    return start_ms + wait_ms if start_ms - now <= wait_ms else now
 
 
 def _within(sizes: Sequence[int], limit: int) -> int:
