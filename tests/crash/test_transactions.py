@@ -104,7 +104,7 @@ def test_after_a_crash_before_any_call_each_transaction_is_whole_or_absent(
     moments = told(flush, write)
     seen = Counter[str]()
     states = [(moment, survival) for moment in moments for survival in Survival]
-    for at, (moment, survival) in enumerate(cases(states, f"{flush} {write}", of_so_many=6)):
+    for at, (moment, survival) in enumerate(cases(states, f"{flush} {write}", of_so_many=3)):
         where = f"{survival.value} before {moment.call}"
         disk = SimulatedDisk.after(moment.image, survival, Random(at))
         with opened(disk, read_only=True) as reader:

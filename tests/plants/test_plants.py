@@ -1,7 +1,6 @@
 """Each fault in the tables is found by the tests that are named beside it; see `planting`."""
 
 import pytest
-from tests.lanes import cases
 from tests.plants.hunting import missed, run
 from tests.plants.planting import Plant, edited, plants, source_of
 
@@ -16,7 +15,7 @@ TRIAL = Plant(
 )
 
 
-@pytest.mark.parametrize("name", cases(PLANTS))
+@pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_fault_is_found_by_its_tests(name: str) -> None:
     plant = PLANTS[name]
     out = missed(plant)
