@@ -1,5 +1,6 @@
 """Fixtures shared by every test."""
 
+import itertools
 import json
 import logging
 import os
@@ -187,10 +188,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if folder in _MARKERS:
                 item.add_marker(_MARKERS[folder])
     if not lanes.NIGHT:
-        left_out = [item for item in items if item.get_closest_marker("night")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("night")]
+        chosen = [item for item in _sampled(items) if not item.get_closest_marker("night")]
+        config.hook.pytest_deselected(items=list({*items} - {*chosen}))
+        items[:] = chosen
     items.sort(key=lambda item: place.get(_folder(item), len(_FIRST)))
+
+
+def _sampled(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield all, but of tests that are marked `sampled(n)` one of each n neighbouring variants, the same ones in each run."""
+    tests = itertools.groupby(items, lambda item: item.nodeid.partition("[")[0])
+    for name, variants in tests:
+        found = list(variants)
+        marker = found[0].get_closest_marker("sampled")
+        is_asked_for = marker is None or len(found) == 1
+        yield from found if is_asked_for else lanes.cases(found, name, of_so_many=marker.args[0])
 
 
 def _folder(item: pytest.Item) -> str:

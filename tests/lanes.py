@@ -25,11 +25,11 @@ _OF_SO_MANY_ROUNDS, _OF_SO_MANY_CASES = 3, 10
 _WAIT_S = 120
 _PAUSE_S = 0.01
 
-settings.register_profile("gate", deadline=None, derandomize=True)
+settings.register_profile("gate", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("night", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("night" if NIGHT else "gate"))
-_EXAMPLES_SHARE = settings().max_examples / settings.get_profile("gate").max_examples
+_EXAMPLES_SHARE = settings().max_examples / settings.get_profile("default").max_examples
 _EXAMPLES_LEAST = 5
 
 

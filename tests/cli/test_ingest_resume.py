@@ -96,6 +96,7 @@ def write(folder: Path, numbers: Any) -> None:
     (folder / "rows.txt").write_text("".join(f"{number}\n" for number in numbers))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize(
     ("where", "count"),
@@ -182,6 +183,7 @@ def test_a_source_that_was_stored_whole_is_not_stored_again(folder: Path) -> Non
     assert len(notes(folder)) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "text",
     [b"", b"{", b"[]", b"null", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"\xff\x00"],
@@ -198,6 +200,7 @@ def test_a_note_that_cannot_be_read_is_refused(text: bytes, folder: Path) -> Non
     assert len(stored(folder)) == 200
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("field", ["rows", "log_offset"])
 @pytest.mark.parametrize("value", [-1, 10**30, 3])
 def test_a_note_with_wrong_numbers_stores_nothing_twice(

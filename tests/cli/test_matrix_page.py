@@ -179,6 +179,7 @@ def test_the_bytes_of_a_durable_put_are_a_column(counted_disk: Path, tmp_path: P
     assert "written per durable put<br>bytes" in page.read_text()
 
 
+@pytest.mark.night
 def test_without_a_disk_the_bytes_of_a_durable_put_are_not_applicable(tmp_path: Path) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or file_system(memory)[0] != "tmpfs":
@@ -207,6 +208,7 @@ def test_a_setting_that_is_wrong_is_said_once(tmp_path: Path) -> None:
     assert "there is no setting flush.asinc.x" in done.stderr
 
 
+@pytest.mark.night
 def test_the_table_marks_the_best_and_a_file_of_settings_counts(tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
     config.write_text('[flush]\nuse = "sync"\n[flush.async]\ninterval_ms = 7\n')
@@ -247,6 +249,7 @@ def test_the_engine_does_not_import_what_draws() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.night
 def test_all_refused_and_large_bodies(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = matrix(str(tmp_path), "--only", "write=transient-pool", "--only", "flush=sync", "--quick",

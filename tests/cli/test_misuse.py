@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
+from tests.lanes import cases
 
 import penstock
 from penstock.cli import root
@@ -164,7 +165,7 @@ def test_a_command_ends_with_a_message_and_a_code_and_does_no_harm(
             raise Reached
 
         monkeypatch.setattr(WORK[verb.name], reach)
-    for line in lines_of(verb, "store"):
+    for line in cases(lines_of(verb, "store"), verb.name, of_so_many=4):
         code, said = run(line, capsys)
         shown = f"penstock {' '.join(line)[:300]!r}"
         assert code in (0, 1, 2, 3, 4, 5), shown
@@ -183,7 +184,7 @@ def test_a_command_of_spark_refuses_what_it_cannot_use_before_it_starts_spark(
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     for verb in VERBS:
         if verb.words[0] == "spark":
-            for line in lines_of(verb, "store"):
+            for line in cases(lines_of(verb, "store"), verb.name):
                 code, said = run(line, capsys)
                 assert code in (0, 1, 2, 4), line
                 assert not PYTHON.search(said), (line, said)

@@ -127,6 +127,7 @@ def cut_power(path: Path, kept: Path, *, has_mark: bool) -> None:
             file.write_bytes(disk.read_bytes() if disk.exists() else b"")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", ["mmap", "file"])
 @pytest.mark.parametrize("threads", [1, 12])
 def test_rolls_between_append_and_sync_lose_nothing(
@@ -145,6 +146,7 @@ def test_rolls_between_append_and_sync_lose_nothing(
     check(tmp_path / "s", wanted, "clean")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("write", ["mmap", "file"])
 @pytest.mark.parametrize(
     ("at", "when"), [(2, ""), (7, ""), (7, "BEFORE"), (23, ""), (40, "BEFORE")]
@@ -164,6 +166,7 @@ def test_a_power_cut_at_a_sync_loses_nothing_acknowledged(
     check(tmp_path / "s", wanted, "abnormal")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", ["mmap", "file"])
 @pytest.mark.parametrize("at", [1, 5, 19])
 def test_a_failed_sync_is_everybodys_and_for_good(

@@ -183,7 +183,7 @@ def test_after_a_crash_before_any_call_every_message_is_delivered_at_its_time(
     flush: str, survival: Survival
 ) -> None:
     chance = Random(f"{flush} {survival}")
-    for moment in cases(MOMENTS[flush], f"{flush} {survival}"):
+    for moment in cases(MOMENTS[flush], f"{flush} {survival}", of_so_many=30):
         found = finished(moment.image, survival, moment.now_ms, flush, chance)
         bodies = [body for body, _ in found]
         about = f"{survival.value} before {moment.call}: {bodies}"

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
-from tests.lanes import NIGHT, explored
+from tests.lanes import NIGHT, rounds
 
 from penstock.errors import CorruptionError, PenstockError
 from penstock.format.columns import RecordColumns
@@ -24,7 +24,7 @@ from penstock.message import StoredMessage
 
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
 # Flips a file in CI, a third of them in `make test`, spread over the bytes that are not the zeros behind the data.
-SAMPLE = explored(110)
+SAMPLE = rounds(gate=12, night=110)
 # Opening for writing costs a copy of the store and a recovery.
 SAMPLE_FOR_WRITING = 9
 

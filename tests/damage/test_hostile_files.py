@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.damage.stores import Made, find_all, make, opened, read_all
+from tests.lanes import rounds
 from tests.unit.recovery.test_inspection_hostile_files import poke
 
 import penstock
@@ -196,8 +197,8 @@ def test_the_last_entry_with_a_size_below_a_record_is_damage_for_arrow(
 
 
 def bombs() -> Iterator[tuple[str, bytes]]:
-    """Yield segments of 1 MiB that claim more than there is."""
-    size = 1 << 20
+    """Yield segments that claim more than there is."""
+    size = rounds(gate=1 << 18, night=1 << 20)
     head = struct.pack(">ii", size, MAGIC_V1)
     yield "one record over all", head.ljust(size, b"\0")
     yield "a head every eight bytes", head * (size // 8)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.damage.stores import Made, opened
+from tests.lanes import rounds
 
 from penstock.errors import CorruptionError
 from penstock.format.validity import is_valid
@@ -26,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "geometry.segment_bytes": SEGMENT, "geometry.queue_entries": 400, "geometry.index_slots": 100,
     "geometry.index_entries": 1000, "log.checksum": "crc32+record",
 }  # fmt: skip
-DAMAGES = 200
+DAMAGES = rounds(gate=40, night=200)
 # Of each so many one is opened for writing as well, which takes a copy and a recovery.
 EVERY_WRITTEN = 20
 

@@ -8,7 +8,7 @@ from random import Random
 from tests.lanes import SEED, rounds
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transfer" / "transfer.py"
-KILLS = rounds(gate=2, night=100)
+KILLS = rounds(gate=1, night=100)
 NAMES = ("anna", "ben", "carl")
 
 

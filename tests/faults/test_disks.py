@@ -111,6 +111,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("write", "alloc", "flush"), WAYS)
 def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
     write: str, alloc: str, flush: str, small_disk: Path
@@ -232,6 +233,7 @@ print("fine")
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("write", "alloc", "flush"), MORE_WAYS)
 def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
     write: str, alloc: str, flush: str, real_disk: Path

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
+from tests.lanes import rounds
 
 from penstock.store.store import Store
 from penstock.testing import ManualClock, open_store
 
 COUNT, ACK_WAIT_S = 8, 5.0
 # Every so many places of a job; at night at every single one.
-STEP = max(3 // TIMES, 1)
+STEP = rounds(gate=9, night=1)
 Job = Callable[[Any], object]
 
 

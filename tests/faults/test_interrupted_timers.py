@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.faults import interrupts
-from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
+from tests.lanes import rounds
 
 from penstock import Message, Receipt, Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 COUNT = 4
 # Every so many places of a job; at night at every single one.
-STEP = max(3 // TIMES, 1)
+STEP = rounds(gate=9, night=1)
 WORKER = "penstock-timers"
 Job = Callable[[Store, list[Receipt]], object]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 from tests.faults.test_interrupted_consumers import ACK_WAIT_S, rest_of
+from tests.lanes import rounds
 
 from penstock import Message
 from penstock.contracts import Consumer
@@ -17,7 +17,7 @@ from penstock_messaging.extension import MessagingExtension
 
 COUNT = 4
 # Every so many places of a job; at night at every single one.
-STEP = max(3 // TIMES, 1)
+STEP = rounds(gate=9, night=1)
 
 
 @pytest.fixture

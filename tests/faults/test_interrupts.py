@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
+from tests.lanes import rounds
 
 from penstock import Message
 from penstock.store.store import Store
@@ -16,7 +17,7 @@ from penstock.testing import ManualWorkers, open_store
 # Cut through between `os.scandir` and the `with` that closes it, a folder's listing warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 # Every so many places of a job; at night at every single one.
-STEP = max(3 // TIMES, 1)
+STEP = rounds(gate=9, night=1)
 
 
 @pytest.fixture(autouse=True)

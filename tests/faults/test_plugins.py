@@ -72,6 +72,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("cls", "name", "how"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)  # fmt: skip
 def test_a_plugin_with_a_mistake_costs_nothing_that_was_promised(
     cls: type[Strategy], name: str, how: str, tmp_path: Path

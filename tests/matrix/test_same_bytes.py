@@ -88,6 +88,7 @@ RETENTION: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("retention", RETENTION)
 @pytest.mark.parametrize("index", INDEXES)
 def test_index_and_retention_meet_feed_and_allocator(

@@ -29,6 +29,7 @@ SLOW = {("spark",), ("cli", "spark")}
 ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in NOT_ALONE), ("cli", "testing"), ("arrow", "cli"), *in_the_docs()})  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("extras", ALL, ids="+".join)
 def test_an_extra_alone_does_what_its_page_says(extras: Extras, tmp_path: Path) -> None:
     if extras in SLOW and not NIGHT:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import SMALL
 from tests.damage.stores import flip, read_plainly
-from tests.lanes import examples
+from tests.lanes import cases, examples
 
 import penstock
 from penstock import Message
@@ -111,7 +111,7 @@ def test_every_byte_of_a_record_spoilt_is_told_by_a_stretch_as_by_one(
         with path.open("r+b", buffering=0) as log:
             for number in (4, 19):
                 start, record = whole[number].log_offset, whole[number].record
-                for at, bit in product(range(len(record)), (0, 1, 4, 7)):
+                for at, bit in cases(product(range(len(record)), (0, 1, 4, 7))):
                     os.pwrite(log.fileno(), bytes([record[at] ^ 1 << bit]), start + at)
                     at_once = store.read("a", 0, 0, 20)
                     with read_plainly():

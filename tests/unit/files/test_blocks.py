@@ -97,6 +97,7 @@ def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
 # --- copies
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["cp -a", "cp -a --sparse=never", "cp -a --sparse=always", "tar", "tar -S", "rsync -a", "rsync -aS"])  # fmt: skip
 @pytest.mark.parametrize("is_closed", [True, False])
@@ -356,6 +357,7 @@ def test_pages_in_memory_get_no_zeros(tmp_path: Path) -> None:
     assert not file.wrote
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_written_stays_whatever_syncs_beside_it(seed: int, tmp_path: Path) -> None:
@@ -444,6 +446,7 @@ def everything(store: Store) -> list[bytes]:
     return [message.body for message in store.scan("t")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("write", "flush"), WRITERS)
 @pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])

@@ -119,6 +119,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_million_leave_no_memory(name: str) -> None:
@@ -135,6 +136,7 @@ def test_a_million_leave_no_memory(name: str) -> None:
     assert resident_kib() - before < LEFT_KIB
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_a_million_puts_and_reads_leave_no_memory_and_no_reference(open_small: OpenStore) -> None:
     given = {

@@ -232,6 +232,7 @@ def break_last(path: Path) -> None:
     two_bytes(segment(path, 1), stop + 4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("lose", ["nothing", "queues", "index", "marks"])
 @pytest.mark.parametrize("kind", STANDING)
@@ -277,6 +278,7 @@ def test_what_stands_is_described(kind: str, text: str, place: Path) -> None:
     assert [f.text for f in repair(place).standing if f.part == "log"] == [text]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STANDING)
 def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     kind: str, place: Path, sound: Bodies
@@ -312,6 +314,7 @@ def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     assert findings(place, deep=True) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STANDING)
 def test_a_store_with_damage_left_is_refused_or_loses_nothing_by_being_written(
     kind: str, place: Path
@@ -542,6 +545,7 @@ KILLED: dict[str, tuple[dict[str, bool], Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KILLED)
 def test_killed_at_any_call_and_run_again_it_ends_the_same(

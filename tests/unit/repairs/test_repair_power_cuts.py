@@ -100,6 +100,7 @@ def test_what_a_killed_writer_had_not_synced_a_repair_syncs(
     store.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_repair_that_is_cut_short_is_made_again(damage: Callable[[SimulatedDisk], None]) -> None:
     whole = make(damage)
