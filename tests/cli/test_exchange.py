@@ -1,46 +1,23 @@
 """`export` and `import` as a user runs them: exit codes, pipes, and real processes that are killed."""
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.commands import run
 
 import penstock
 from penstock import Message
-from penstock.cli.root import run as run_command
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 ENVIRONMENT = {**os.environ, "PENSTOCK_GEOMETRY__SEGMENT_BYTES": "1048576", "COLUMNS": "120", "TERM": "dumb"}  # fmt: skip
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
 COUNT = 300
-
-
-class Pipe(io.BytesIO):
-    """Standard input as a pipe has it."""
-
-    def seekable(self) -> bool:
-        return False
-
-
-def run(*arguments: str, cwd: Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    """Run a command in this process: a process of its own takes seconds on a busy machine."""
-    streams = [io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2)]
-    before = sys.stdin
-    sys.stdin = io.TextIOWrapper(Pipe(given))
-    try:
-        with chdir(cwd), redirect_stdout(streams[0]), redirect_stderr(streams[1]):
-            code = run_command(arguments)
-    finally:
-        sys.stdin = before
-    out, err = (stream.buffer.getvalue() for stream in streams)
-    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 @pytest.fixture(autouse=True)

@@ -194,6 +194,7 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
         assert store._queue_index.bounds_of("t", 0, 1 << 62)[:6] == bounds[:6]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tag", ["*", "even || odd", "odd"])
 @pytest.mark.parametrize("limit", [1, 16, 64, 1000])
 def test_read_goes_on_behind_a_gap(broken: tuple[Store, list[int]], tag: str, limit: int) -> None:

@@ -10,7 +10,7 @@ from penstock.testing.failures import ERRNOS, explore_failures
 
 # Each kind of call twice at night; in the gate each combination has some kinds, and its neighbours the others.
 KINDS, COUNT = tuple(ERRNOS), 2 * len(ERRNOS)
-OF_SO_MANY = 4
+OF_SO_MANY = 6
 
 
 def kinds_of(combo: Combo) -> tuple[str, ...]:

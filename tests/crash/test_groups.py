@@ -23,7 +23,7 @@ def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
     moments = problems = 0
     found = []
     for moment in GroupStory(seed).play(STEPS):
-        if not NIGHT and chance.randrange(5):
+        if not NIGHT and chance.randrange(9):
             continue
         for survival in tuple(Survival) if NIGHT else [chance.choice(tuple(Survival))]:
             moments += 1

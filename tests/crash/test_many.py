@@ -24,6 +24,7 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume, "_type_of", lambda _: 0xEF53)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("seed", "settings"), [
     (1, {}), (2, {"flush": "sync"}), (3, {"write": "file", "log.checksum": "crc32"}), (4, {"alloc": "recycle"}),
 ])  # fmt: skip

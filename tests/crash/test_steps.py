@@ -50,6 +50,7 @@ def states(stepper: Path, *arguments: object) -> Iterator[bytes]:
         at += 16 + size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["write", "copy"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_record_counts_only_when_it_is_whole(

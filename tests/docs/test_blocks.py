@@ -49,6 +49,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(DOCS))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", [p for p in PAGES if "```" in p.read_text()], ids=name_of)
 def test_the_blocks_of_a_page_do_what_it_shows(path: Path, tmp_path: Path) -> None:
     Blocks(tmp_path).run(path)

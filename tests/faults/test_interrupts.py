@@ -67,6 +67,7 @@ def story(store: Store, number: int, sizes: list[int]) -> int:
     return number + len(sizes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sizes", [[300], [40_000], [30_000, 20_000, 30_000, 100]], ids=["put", "roll", "batch"])  # fmt: skip
 def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
@@ -134,7 +135,7 @@ def test_an_interrupt_anywhere_in_a_look_or_a_flush_loses_nothing(
         interrupt = Interrupt(at)
         if not interrupt.during(lambda: READS[job](store)):
             break
-        at += STEP + 2
+        at += 2 * STEP + 2
     store.flush()
     check(store, set(range(number)), number)
     assert [number_of(m.body) for m in store.find("t", "k3")] == [3]
@@ -171,7 +172,7 @@ def test_an_interrupt_anywhere_in_opening_leaves_no_lock_and_loses_nothing(
         del interrupt
         store = open_store(path, spawn=ManualWorkers(), retention=[])
         check(store, set(range(number)), number)
-        at += max(300 // TIMES, 1)
+        at += rounds(gate=600, night=100)
     opened[-1].close()
     assert at > 2000
 

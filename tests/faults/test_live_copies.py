@@ -198,6 +198,7 @@ def was_copied_in_pieces(copy: Path, source: Path, finding: Finding) -> bool:
     return has_holes
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(

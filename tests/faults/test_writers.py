@@ -71,6 +71,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 def test_a_process_that_ends_without_close_heals_at_the_next_open(
@@ -137,6 +138,7 @@ def test_a_real_interrupt_of_a_real_writer_loses_nothing_and_closes_cleanly(
         seen = count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 def test_writers_killed_under_readers_lose_nothing_and_show_nothing_wrong(
     flush: str, tmp_path: Path

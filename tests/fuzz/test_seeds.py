@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz import TARGETS, load
+from tests.lanes import NIGHT
 
 SEEDS = Path(__file__).parent / "seeds"
 # A few thousand a target where one costs microseconds; fewer where it writes files and reads a store.
@@ -37,7 +38,7 @@ def test_mutations_of_seeds_end_in_an_answer(name: str) -> None:
     target = load(name)
     chance = random.Random(11)
     pool = [path.read_bytes() for path in seeds(name)]
-    for _ in range(MUTATIONS[name]):
+    for _ in range(MUTATIONS[name] if NIGHT else MUTATIONS[name] // 3):
         data = mutated(chance, chance.choice(pool), pool)
         try:
             target(data)

@@ -99,9 +99,7 @@ def content(root: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "several-5.3" else at_night(name) for name in SESSIONS]
-)
+@pytest.mark.parametrize("name", [at_night(name) for name in SESSIONS])
 def test_what_is_not_understood_is_left_as_it_was_and_the_broker_goes_on(
     name: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:

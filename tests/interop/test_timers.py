@@ -30,7 +30,6 @@ from tests.interop.timers import (
     timer,
     wait_until_saved,
 )
-from tests.lanes import at_night
 from tests.timer_topic import contents_of
 
 from penstock.testing import ManualClock, ManualWorkers, open_store
@@ -150,7 +149,8 @@ class Story:
             assert [finding.text for finding in store.verify()] == []
 
 
-@pytest.mark.parametrize("is_killed", [False, at_night(True)])
+@pytest.mark.night
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_each_timer_is_delivered_once_by_who_has_the_directory(
     is_killed: bool, make_broker: MakeBroker, tmp_path: Path
 ) -> None:

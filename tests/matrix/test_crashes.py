@@ -9,7 +9,7 @@ from penstock.testing.crash import Plot, explore
 from penstock.testing.platter import Survival
 
 # Crashes of each combination, evenly spread over its story, each in every way; the soak goes on from there.
-CASES = rounds(gate=12, night=120)
+CASES = rounds(gate=8, night=120)
 
 
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)

@@ -48,7 +48,7 @@ def play_stories(make: MakeWorld, folder: Path, count: int, part: int = 0, parts
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_on_a_disk_that_loses_what_was_not_synced(part: int, tmp_path: Path) -> None:
-    play_stories(DiskWorld, tmp_path, rounds(gate=160, night=16_000), part, PARTS)
+    play_stories(DiskWorld, tmp_path, rounds(gate=100, night=16_000), part, PARTS)
 
 
 def test_on_files_when_the_process_dies(tmp_path: Path) -> None:

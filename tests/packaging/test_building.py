@@ -78,6 +78,7 @@ def test_a_kernel_that_does_not_say_what_it_was_built_from_is_refused(small: Pat
     assert not object_of(small).exists()
 
 
+@pytest.mark.night
 def test_a_compiler_that_dies_within_its_work_leaves_the_object_that_was_there(small: Path) -> None:
     """And bytes written into a file that is mapped would change the code that runs."""
     object_of(small).write_bytes(b"an older one")
@@ -255,6 +256,7 @@ def test_a_wheel_of_the_source_distribution_works_where_nothing_else_is(
     assert loaded.read_bytes() == object_of(built).read_bytes()
 
 
+@pytest.mark.night
 def test_make_builds_what_has_changed_before_anything_else(small: Path) -> None:
     """`make demo`, `make test` and the others stand on `.venv/demo` and `.venv/dev`, and those on `kernel`."""
     (small / ".venv" / "bin").mkdir(parents=True)

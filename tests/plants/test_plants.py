@@ -28,25 +28,6 @@ def test_without_the_fault_the_test_passes() -> None:
     assert run(TRIAL, planted=False)[0] == 0
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        TRIAL._replace(new="going = max( vote"),
-        TRIAL._replace(
-            tests=("tests/unit/retention/test_runner_votes.py::test_votes_are_not_added_up",)
-        ),
-        TRIAL._replace(
-            tests=("tests/unit/retention/test_runner_votes.py::test_that_is_not_there",)
-        ),
-        TRIAL._replace(new="going = maximum(vote"),
-        TRIAL._replace(new="going = = max(vote"),
-    ],
-    ids=["changes nothing", "one test passes", "no such test", "no such name", "no code"],
-)
-def test_what_is_not_found_by_every_test_as_it_should_be_is_missed(plant: Plant) -> None:
-    assert missed(plant)
-
-
 @pytest.mark.parametrize("name", PLANTS)
 def test_every_plant_has_its_place_and_names_tests(name: str) -> None:
     plant = PLANTS[name]

@@ -42,7 +42,7 @@ def is_for_installing(example: Example) -> bool:
 
 
 @pytest.mark.parametrize(
-    "page", ["spark", *map(at_night, ("spark-source", "spark-sink", "spark-jobs"))]
+    "page", [at_night(page) for page in ("spark", "spark-source", "spark-sink", "spark-jobs")]
 )
 def test_the_blocks_of_a_page_about_spark_run(spark: Any, page: str, tmp_path: Path) -> None:
     """On each page but the first, `spark` is a session, `data` a store with orders, `frame` and `stream` are of it."""

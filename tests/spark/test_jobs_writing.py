@@ -193,6 +193,7 @@ def test_sources_and_targets_that_cannot_be(
 # --- compact
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keyless", ["keep", "drop"])
 @pytest.mark.parametrize("tombstones", ["keep", "drop"])
 def test_the_latest_message_of_each_key_stays(

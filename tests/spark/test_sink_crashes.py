@@ -140,6 +140,7 @@ class Believes(SinkCommitter):
         super()._finish_pending()
 
 
+@pytest.mark.night
 def test_belief_in_what_is_seen_is_found() -> None:
     assert next(cut_after_a_kill(1, Believes), "")
 
@@ -198,6 +199,7 @@ class TakesBack(SinkCommitter):
             self.ledger.drop_decision()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("committer", "word"),
     [

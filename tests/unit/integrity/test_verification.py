@@ -108,6 +108,7 @@ SHALLOW: dict[str, tuple[str, Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("kind", DEEP)

@@ -64,6 +64,7 @@ class Week:
         return int(self.store._log.infos()[0].last_write_ms)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", ["file", "mmap"])
 def test_a_week_by_age(tmp_path: Path, writer: str) -> None:
