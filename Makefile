@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
-	@echo "make quick  the inner loop, under a minute: tidy, unit and property tests without the slow ones"
+	@echo "make quick  the inner loop, under 45 s: tidy, unit and property tests without the slow ones"
 	@echo "make test   install what it needs, then run the tests: the gate that every change passes"
 	@echo "make night  kills, brokers, explorations and more without end, for MINUTES (60), with ONLY=part,part"
 	@echo "make test-install  install into bare environments of PYTHONS, with each extra alone and with the lowest versions"

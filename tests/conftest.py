@@ -200,8 +200,9 @@ def _sampled(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     for name, variants in tests:
         found = list(variants)
         marker = found[0].get_closest_marker("sampled")
-        is_asked_for = marker is None or len(found) == 1
-        yield from found if is_asked_for else lanes.cases(found, name, of_so_many=marker.args[0])
+        if marker is not None and len(found) > 1:
+            found = lanes.cases(found, name, of_so_many=marker.args[0])
+        yield from found
 
 
 def _folder(item: pytest.Item) -> str:

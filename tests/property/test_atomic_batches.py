@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
@@ -44,6 +45,7 @@ def end_of(data: bytes, durable: int = 0) -> LogEnd:
             log.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(UNITS, st.floats(0, 1))
 def test_of_a_log_that_ends_anywhere_whole_batches_are_kept(
@@ -92,6 +94,7 @@ def any_marks(draw: st.DrawFn) -> list[int]:
     return numbers
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(any_marks())
 def test_hostile_marks_cut_only_what_the_rule_proves(numbers: list[int]) -> None:

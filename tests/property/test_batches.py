@@ -59,6 +59,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
     return ("stored", *((path.relative_to(root / way), path.read_bytes()) for path in files))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @settings(
     max_examples=examples(25),
@@ -77,6 +78,7 @@ def test_all_ways_in_agree(
     assert one == many
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=40))
 def test_batches_roll_as_single_messages_do(

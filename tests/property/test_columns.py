@@ -44,6 +44,7 @@ def parsed(texts: list[bytes]) -> RecordColumns:
     return RecordColumns.parse(b"".join(records), starts, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(PAIRS, st.booleans()), max_size=6))
 def test_property_columns_are_the_decoded_properties(
@@ -80,6 +81,7 @@ def test_property_columns_are_the_decoded_properties(
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=600), max_size=8))
 def test_hashes_are_javas(texts: list[str]) -> None:
@@ -126,6 +128,7 @@ KEYS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(
     batches=st.lists(KEYS, max_size=5),

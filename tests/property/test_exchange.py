@@ -111,6 +111,7 @@ def pairs_of(message: StoredMessage) -> object:
     return (tag, keys, list(others.items())) if exact is None else exact.removesuffix(b"\x02")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=examples(25), deadline=None)
 @given(
@@ -159,6 +160,7 @@ def _typed(name: str, value: Any) -> Any:
     return value if name in ("message_id", "store_host") else int(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "parquet"])
 @settings(max_examples=examples(10), deadline=None)
 @given(records=st.lists(RECORDS, max_size=5))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
@@ -123,6 +124,7 @@ class World:
             assert [found.text for found in store.verify() if not found.is_note] == []
 
 
+@pytest.mark.slow
 @given(steps())
 @settings(
     max_examples=examples(20), deadline=None,

@@ -98,6 +98,7 @@ def plain_entries(rows: list[Row]) -> Any:
     return entries, times, runs, refused
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(rows=st.one_of(CLOSE, HOSTILE), wide=st.booleans())
 @example(rows=[Row(0, 0, I64_MAX), Row(0, 0, -1), Row(0, I32_MAX, 0), Row(0, -1, 0)], wide=False)
@@ -130,6 +131,7 @@ def scanned_entries(rows: list[Row], topics: int = 3) -> Any:
     return _kernel.row_entries(held[0], held[1], held[2], topics, 65_535, 1 << 58)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(rows=st.one_of(CLOSE, HOSTILE))
 @example(rows=[Row(0, 0, I64_MAX), Row(0, 0, -1), Row(0, I32_MAX, 0), Row(0, -1, 0)])
@@ -163,6 +165,7 @@ def test_scanned_rows_without_as_many_topics_and_codes_are_refused(place: int, s
         _kernel.row_entries(given_[0], given_[1], given_[2], 1, 10, 10)
 
 
+@pytest.mark.slow
 def test_many_queues_are_told_apart_without_the_lock() -> None:
     rows = [Row(n % 3, n * 7919 % 60_000, n // 5000, log_offset=n) for n in range(20_000)]
     entries, times, runs, refused = kernels_entries(rows)
@@ -195,6 +198,7 @@ def test_what_is_no_column_of_the_batch_is_refused(column: Any) -> None:
             entries(*given_, 1, 10, 10)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.tuples(HUGE, HUGE32, HUGE), max_size=30), rest=st.integers(0, 19))
 def test_entries_are_taken_apart_as_they_were_put_together(
     rows: list[tuple[int, int, int]], rest: int
@@ -254,6 +258,7 @@ def kernels_add(memory: Any, keys: list[Key], first: int = 0, *, backwards: bool
     return _kernel.index_file_add(memory, SLOTS, ENTRIES, rows, hashes, offsets, times, first)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(
     file=st.one_of(st.just(bytes(SIZE)), FILES),
@@ -333,6 +338,7 @@ def plain_find(file: bytes, hash_: int, begin_ms: int, end_ms: int) -> Iterator[
 TIMES = st.one_of(st.integers(-(1 << 62), 1 << 62), st.integers(-5000, 20_000))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(500), deadline=None)
 @given(file=FILES, hash_=HUGE32, begin_ms=TIMES, end_ms=TIMES, size=st.integers(0, SIZE))
 def test_a_hostile_index_file_is_searched_as_plainly(
@@ -420,6 +426,7 @@ def keyed(fields: RecordFields, keys: str, unique: str, topic: str) -> bytes:
     return encode_record(made)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(
     fields=FIELDS,
@@ -445,6 +452,7 @@ def test_a_record_is_found_by_key_where_its_texts_say_so(
     assert (everything is not None) == has_key(message, key)
 
 
+@pytest.mark.slow
 @given(
     fields=FIELDS, position=HUGE, log_offset=st.sampled_from([4096, 4095]), cut=st.integers(0, 60)
 )
@@ -460,6 +468,7 @@ def test_what_is_no_valid_record_there_is_told_apart(
     assert (found is False) == (not is_there)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(
     fields=FIELDS,

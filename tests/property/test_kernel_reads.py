@@ -82,6 +82,7 @@ def scanned(window: memoryview, base: int, coverage: Coverage, *, crc: bool = Tr
     return RecordColumns(window, fields, fields["log_offset"]), stop, state
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(shapes=LOGS, base=BASES)
 def test_every_field_of_every_shape_is_what_the_plain_decoder_says(
@@ -153,6 +154,7 @@ def compare_arrow(columns: RecordColumns, decoded: list[RecordFields]) -> None:
         assert {name: column[row].as_py() for name, column in got.items()} == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None)
 @given(
     shapes=LOGS,
@@ -253,6 +255,7 @@ HOSTILE_ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(rows=HOSTILE_ROWS, size=st.sampled_from([0, 7, 91, 300]))
 def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, size: int) -> None:
@@ -277,6 +280,7 @@ def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, si
     RecordColumns.parse(window, numbers[0], 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(
     steps=st.lists(st.tuples(st.integers(-20, 40), st.integers(-5, 60)), max_size=8),
@@ -314,6 +318,7 @@ def is_torn_plainly(record: bytes, at: int) -> bool:
     return looks and not has_crc
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(
     zeros=st.sampled_from([0, 1, 511, 512, 700, 1024, 1600]),

@@ -59,6 +59,7 @@ def plain(
     return encode_record(fields, crc_property=crc_property)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(
     messages=st.lists(MESSAGES, max_size=6),
@@ -121,6 +122,7 @@ WAYS: dict[str, Callable[[Store, list[Message]], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("write", ["mmap", "file"])
 @settings(
@@ -154,6 +156,7 @@ def all_of(store: Store) -> Any:
         yield from store.scan(topic)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4), had_crc=st.booleans(), has_crc=st.booleans())  # fmt: skip
 def test_a_record_encoded_elsewhere_comes_in_the_form_of_the_store(

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import SMALL
@@ -39,11 +40,13 @@ KEYS = st.tuples(st.sampled_from(["a", "b", "тема", "x" * 100]), st.integers
 QUEUES = st.dictionaries(KEYS, knowns(), max_size=12)
 
 
+@pytest.mark.slow
 @given(QUEUES)
 def test_a_summary_says_what_was_noted(queues: dict[tuple[str, int], ClosedQueue]) -> None:
     assert decode_summary(encode_summary(PER_FILE, queues.items()), PER_FILE, LOG_END) == queues
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(QUEUES, st.data())
 def test_a_changed_summary_says_nothing_impossible(
@@ -150,6 +153,7 @@ class Life:
         self._store.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, min_size=2, max_size=14))
 def test_a_store_has_its_messages_whatever_its_manifest_says(

@@ -52,6 +52,7 @@ def places(store: penstock.Store) -> list[tuple[str, int]]:
     return [(topic, queue) for topic, queues in store.topics().items() for queue in queues]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(flips=FLIPS, offset=st.integers(0, 30), limit=st.integers(40, 130))
 # The size of a queue's last entry: 16 MiB more than its segment has.

@@ -86,6 +86,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
     return ("stored", *(path.read_bytes() for path in files))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @settings(
     max_examples=examples(15),
@@ -112,6 +113,7 @@ def staged(root: Path, count: int, checksum: str = "crc32", **more: Any) -> Stag
     return StagedFile.read(Files(), root.parent / "staged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str) -> None:
@@ -206,6 +208,7 @@ def test_sound_checksums_do_not_make_a_record_sound(
     assert taken > 100
 
 
+@pytest.mark.slow
 @given(keys=st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=30))
 def test_keys_are_hashed_as_java_does(keys: list[str | None]) -> None:
     column = pa.array([*keys, "x"], pa.string())

@@ -84,6 +84,7 @@ def golden(request: pytest.FixtureRequest, home: Path) -> Golden:
     return Golden(request.param, home)
 
 
+@pytest.mark.slow
 def test_files_of_a_broker_say_what_waits(golden: Golden, tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(golden.root, root)
@@ -126,6 +127,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(changes=CHANGES)
 @settings(max_examples=examples(12), deadline=None)
 def test_changed_bytes_lose_nothing(golden: Golden, changes: list[tuple[int, int, int]]) -> None:
@@ -149,6 +151,7 @@ def test_changed_bytes_lose_nothing(golden: Golden, changes: list[tuple[int, int
         assert {at for _, at in view.waiting()} <= ours
 
 
+@pytest.mark.slow
 def test_a_wheel_of_any_bytes_is_put_right(golden: Golden, tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(golden.root, root)

@@ -100,6 +100,7 @@ def test_a_folder_that_is_no_store_is_refused(
     assert "is not a message store" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_runs_where_no_kernel_loads(directory: Path, tmp_path: Path) -> None:
     there = tmp_path / "code"
     shutil.copytree(

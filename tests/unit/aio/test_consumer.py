@@ -134,6 +134,7 @@ def test_close_ends_a_loop(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_cancellations_neither_lose_nor_double_an_acknowledgement(
     tmp_path: Path, seed: int

@@ -62,6 +62,7 @@ def test_many_calls_share_few_threads(tmp_path: Path) -> None:
     assert not [each for each in threading.enumerate() if each.name.startswith("penstock")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_messages_that_wait_for_a_time_are_put_listed_and_cancelled(
     tmp_path: Path, flush: str

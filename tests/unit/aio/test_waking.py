@@ -4,6 +4,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.aio.waking import Bell
 
@@ -23,6 +25,7 @@ def test_a_message_rings(tmp_path: Path) -> None:
     assert "penstock-aio-wait" not in {each.name for each in threading.enumerate()}
 
 
+@pytest.mark.slow
 def test_a_forgotten_listener_is_not_told_and_close_rings(tmp_path: Path) -> None:
     async def work() -> None:
         with penstock.open(tmp_path / "s") as store:

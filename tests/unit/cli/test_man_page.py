@@ -59,6 +59,7 @@ def test_text_is_no_markup() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["man", at_night("mandoc")])
 def test_it_can_be_shown(program: str) -> None:
     if shutil.which(program) is None:

@@ -60,6 +60,7 @@ def opened(root: Path, **settings: Any) -> Store:
     return penstock.open(root, environ={}, **settings)
 
 
+@pytest.mark.slow
 def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_explicit_settings_beat_every_profile(tmp_path: Path) -> None:
     assert defaults(tmp_path / "new", profile="rocketmq") == ("rocketmq", "crc32", ["age"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noted", ["huge", ["embedded"], 7, None])
 def test_a_profile_nobody_knows_is_corruption_not_a_guess(noted: Any, open_small: OpenStore, tmp_path: Path) -> None:  # fmt: skip
     open_small().close()
@@ -131,6 +132,7 @@ def test_records_staged_for_several_stores_are_valid_in_each(tmp_path: Path) -> 
     assert not encoding_for(old, environ={}).crc_property
 
 
+@pytest.mark.slow
 def test_weeks_later_a_new_store_has_every_message(tmp_path: Path) -> None:
     """Version 0.1 deleted after 72 hours what nobody had asked it to."""
     clock, workers = ManualClock(), ManualWorkers()

@@ -126,6 +126,7 @@ def test_a_kind_that_makes_something_else_is_refused() -> None:
         deliver(Strange, stored(0), "t", None, {})
 
 
+@pytest.mark.slow
 def test_deliveries_that_refer_to_each_other_are_collected() -> None:
     flight: list[object] = []
     (each,), opened = made(0, flight=flight)

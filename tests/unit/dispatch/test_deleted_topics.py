@@ -115,6 +115,7 @@ def numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{n}" for n in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_deleted_topic_stays_deleted(directory: Directory, killed: bool) -> None:
     """Opening for writing brought all of it back: 0.1 built missing queues from the log."""
@@ -145,6 +146,7 @@ def test_records_of_a_deleted_topic_are_found_by_key_and_by_place(directory: Dir
         assert store.get(found.message_id).body == b"old0"
 
 
+@pytest.mark.slow
 def test_a_put_to_a_deleted_topic_begins_at_0_and_is_not_lost(
     directory: Directory, tmp_path: Path
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_put_to_a_deleted_topic_begins_at_0_and_is_not_lost(
         check_healthy(each)
 
 
+@pytest.mark.slow
 def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Directory) -> None:
     """A broker removes the queues of every topic that it does not list when it deletes any."""
     directory.put("theirs", numbered("t", 5))
@@ -258,6 +261,7 @@ def test_a_topic_made_again_has_its_new_messages_only(
         directory.make_foreign(killed=turn == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(("old", "new"), [(40, 3), (3, 40)])
 def test_a_lost_queue_comes_back_with_its_last_generation(
@@ -274,6 +278,7 @@ def test_a_lost_queue_comes_back_with_its_last_generation(
     check_healthy(directory)
 
 
+@pytest.mark.slow
 def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Directory) -> None:
     """A broker makes a queue's folder with its first message: the others are not lost, but not used yet."""
     for queue in range(4):
@@ -292,6 +297,7 @@ def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Di
     check_healthy(directory)
 
 
+@pytest.mark.slow
 def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_generation(
     directory: Directory,
 ) -> None:
@@ -307,6 +313,7 @@ def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_generation(
         directory.make_foreign()
 
 
+@pytest.mark.slow
 def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Directory) -> None:
     """They are no holes in the queues."""
     directory.put("gone", numbered("old", 40))
@@ -333,6 +340,7 @@ def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Dire
         assert "gone" not in store.topics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("way", ["repair", "reindex"])
 def test_queues_built_again_have_the_last_generation_only(
@@ -381,6 +389,7 @@ def test_a_queue_offset_that_flipped_to_0_begins_no_generation(
     assert is_refused_at(directory, offsets[ordinal])
 
 
+@pytest.mark.slow
 def test_a_last_queue_offset_that_flipped_to_0_begins_no_generation_in_a_log_of_ours(
     directory: Directory,
 ) -> None:
@@ -407,6 +416,7 @@ def renumber(
     return offsets
 
 
+@pytest.mark.slow
 def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> None:
     """5.0 to 5.3.2, stopped with queues behind the log, give offsets twice and enter the first record."""
     directory.put("t", numbered("m", 10))
@@ -420,6 +430,7 @@ def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> No
         directory.make_foreign(killed=True)
 
 
+@pytest.mark.slow
 def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> None:
     """It enters a record with offset 0 wherever the queue ends, and the next ones not at all."""
     directory.put("t", numbered("m", 10))
@@ -435,6 +446,7 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
     check_healthy(directory)
 
 
+@pytest.mark.slow
 def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -> None:
     """What a broker killed before it entered the first message of a topic made again leaves after its next start."""
     directory.put("t", numbered("m", 6))
@@ -447,6 +459,7 @@ def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -
     check_healthy(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("number", [6, 7, 1 << 52, (1 << 52) + 5])
 def test_a_queue_offset_that_flipped_upwards_is_corruption(
@@ -467,6 +480,7 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
         assert store.max_offset("t") == 10
 
 
+@pytest.mark.slow
 def test_queues_that_mix_two_generations_are_found(directory: Directory) -> None:
     """As 0.1 has left them: verify says so, since readers get the old generation behind the new one."""
     made_again(directory, 40, 3)
@@ -553,6 +567,7 @@ def test_in_doubt_no_record_is_a_deleted_one(content: str | None, directory: Dir
         assert bodies(store, "ours") == numbered("o", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["[1]", None])
 def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directory) -> None:
     """It notes the gap that it fills in the file of ranges, which then said that nothing was ours."""
@@ -579,6 +594,7 @@ def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directo
     assert directory.ranges().gaps
 
 
+@pytest.mark.slow
 def test_many_messages_of_many_topics(directory: Directory) -> None:
     """Generations interleaved in the log, over several segments."""
     with directory.open() as store:

@@ -91,6 +91,7 @@ def test_a_close_retries_a_failed_dispatcher_at_once(
 # --- many queues
 
 
+@pytest.mark.slow
 def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"index.consume-queue.open_files_max": 8}
     with open_store(tmp_path / "s", **chosen) as store:
@@ -113,6 +114,7 @@ def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
 # --- a recycled segment and a reader elsewhere
 
 
+@pytest.mark.slow
 def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -> None:
     """It has the old segment's file open when the file becomes the next segment."""
     workers = ManualWorkers()
@@ -138,6 +140,7 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
         reader.close()
 
 
+@pytest.mark.slow
 def test_busy_is_part_of_the_public_face() -> None:
     code = "import penstock; assert issubclass(penstock.BusyError, penstock.PenstockError)"
     subprocess.run([sys.executable, "-c", code], check=True)

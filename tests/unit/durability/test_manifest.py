@@ -213,6 +213,7 @@ def test_another_size_of_files_is_not_believed() -> None:
 # --- a store with one
 
 
+@pytest.mark.slow
 def test_a_clean_opening_opens_no_queue_file(root: Path, tmp_path: Path) -> None:
     expected = plain_ends(root, tmp_path)
     files = FaultyFiles()
@@ -225,6 +226,7 @@ def test_a_clean_opening_opens_no_queue_file(root: Path, tmp_path: Path) -> None
         assert ends_of(store) == expected
 
 
+@pytest.mark.slow
 def test_committed_offsets_are_compared_without_a_queue_file(root: Path) -> None:
     with opened(root) as store:
         for topic, queues in store.topics().items():
@@ -235,6 +237,7 @@ def test_committed_offsets_are_compared_without_a_queue_file(root: Path) -> None
     opened(root, files).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "kind"), [
     (errno.EIO, StorageError), (errno.EMFILE, SystemLimitError),
 ])  # fmt: skip
@@ -263,6 +266,7 @@ def test_untouched_queues_stay_noted(root: Path) -> None:
     assert UNKNOWN not in {known.max_offset for known in after.values()}
 
 
+@pytest.mark.slow
 def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
     stale = manifest_path(root).read_bytes()
     with opened(root) as store:
@@ -284,6 +288,7 @@ def test_one_of_an_earlier_close_is_not_given_to_anybody(root: Path) -> None:
     assert summaries_for(Files(), root, DIGEST) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["shorter", "more", "records"])
 def test_a_forged_one_is_held_against_the_files(change: str, root: Path, tmp_path: Path) -> None:
     """Its sum and its digest are right, as nobody but a forger would have them."""
@@ -313,6 +318,7 @@ def test_a_forged_one_is_held_against_the_files(change: str, root: Path, tmp_pat
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["missing", "added", "renamed"])
 def test_one_with_other_queues_is_not_believed(change: str, root: Path, tmp_path: Path) -> None:
     expected, said = plain_ends(root, tmp_path), queues_of(root)
@@ -327,6 +333,7 @@ def test_one_with_other_queues_is_not_believed(change: str, root: Path, tmp_path
         assert ends_of(store) == expected
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_understood_is_named_and_passed_over(root: Path, tmp_path: Path) -> None:
     expected = plain_ends(root, tmp_path)
     data = bytearray(manifest_path(root).read_bytes())
@@ -341,6 +348,7 @@ def test_one_that_cannot_be_understood_is_named_and_passed_over(root: Path, tmp_
         assert ends_of(store) == expected
 
 
+@pytest.mark.slow
 def test_a_repair_takes_a_wrong_one_away(root: Path) -> None:
     manifest_path(root).write_bytes(b"nothing of the kind")
     report = penstock.repair(root, apply=True, environ={})
@@ -350,6 +358,7 @@ def test_a_repair_takes_a_wrong_one_away(root: Path) -> None:
         assert not list(reader.verify(deep=True))
 
 
+@pytest.mark.slow
 def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
     expected = plain_ends(root, tmp_path)
     with start_reindex(root, shards=2) as work:
@@ -362,6 +371,7 @@ def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
         assert ends_of(store) == expected
 
 
+@pytest.mark.slow
 def test_it_is_not_believed_once_another_program_has_opened_the_store(
     root: Path, tmp_path: Path
 ) -> None:
@@ -374,6 +384,7 @@ def test_it_is_not_believed_once_another_program_has_opened_the_store(
         assert ends_of(store) == expected
 
 
+@pytest.mark.slow
 def test_a_store_without_one_opens_as_before(root: Path, tmp_path: Path) -> None:
     expected = plain_ends(root, tmp_path)
     with opened(root, **WITHOUT):
@@ -386,6 +397,7 @@ def test_a_store_without_one_opens_as_before(root: Path, tmp_path: Path) -> None
     assert manifest_path(root).exists()
 
 
+@pytest.mark.slow
 def test_a_killed_store_has_none(root: Path, tmp_path: Path) -> None:
     with opened(root) as store:
         fill(store, 60, 700)

@@ -54,6 +54,7 @@ def known(path: Path) -> list[tuple[int, bool]]:
     return [(r.start, r.is_open) for r in known_ranges(Files(), path, log).written]
 
 
+@pytest.mark.slow
 def test_a_range_begins_where_the_checksum_changes(tmp_path: Path) -> None:
     path, ends = tmp_path / "s", [0]
     for settings in (RECORD, RECORD, BODY, RECORD):
@@ -162,6 +163,7 @@ def test_the_file_alone_knows_its_writer(tmp_path: Path) -> None:
     assert Progress(Files(), killed).read().lock_mtime_ns == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"about": 1, "crc32": 2}', None]
 )
@@ -235,6 +237,7 @@ def test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours(
         assert store.put("t", b"on we go").queue_offset == kept + appended
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_ours_is_still_found_after_another_program_was_here(
     tmp_path: Path,
 ) -> None:
@@ -275,6 +278,7 @@ def test_what_may_be_another_program_s_is_never_cut(tmp_path: Path) -> None:
     assert log.read_bytes() == data
 
 
+@pytest.mark.slow
 def test_a_reader_that_was_open_before_verifies_what_another_program_appended(
     tmp_path: Path,
 ) -> None:
@@ -288,6 +292,7 @@ def test_a_reader_that_was_open_before_verifies_what_another_program_appended(
         assert not [f for f in reader.verify(deep=True) if f.part == "log"]
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_killed_behind_its_cut_leaves_room_for_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +317,7 @@ def test_a_repair_that_was_killed_behind_its_cut_leaves_room_for_another_program
             assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3", b"two", b"three"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose_ranges", [False, True])
 def test_a_repair_does_not_make_another_program_s_records_ours(
     lose_ranges: bool, tmp_path: Path

@@ -122,6 +122,7 @@ def test_properties_that_are_no_properties_are_an_error_of_their_row() -> None:
     assert good.error is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_or_changed_file_is_an_error_and_never_a_crash(kind: str) -> None:
     rows = [ROW._replace(body=b"body %d" % n) for n in range(40)]

@@ -124,6 +124,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch
     assert list(batches_of([])) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["m.ndjson", "m.csv", "m.arrow"])
 def test_the_memory_does_not_grow_with_the_store(open_small: OpenStore, tmp_path: Path, name: str) -> None:  # fmt: skip
     peaks = []

@@ -56,6 +56,7 @@ def test_a_file_is_imported_once(open_small: OpenStore, source: Path) -> None:
         assert bodies(store, "u") == [str(n) for n in range(30)]
 
 
+@pytest.mark.slow
 def test_a_bad_row_is_named_and_those_before_it_are_stored(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_pipe_is_imported_without_a_note(open_small: OpenStore, source: Path) 
         assert not (store.path / "penstock" / "loads").exists()
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_below_the_note_is_an_error(
     open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
             import_file(store, source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["m.ndjson", "m.csv"])
 def test_the_memory_is_bounded_whatever_the_size_of_the_file(
     open_small: OpenStore, tmp_path: Path, name: str

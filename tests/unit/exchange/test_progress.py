@@ -53,6 +53,7 @@ def test_the_log_is_read_from_an_offset_over_segments(open_small: OpenStore) -> 
         assert list(stored_from(store, store.flush())) == []
 
 
+@pytest.mark.slow
 def test_a_log_that_does_not_reach_the_offset_is_an_error(open_small: OpenStore) -> None:
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
         receipts = [store.put("t", bytes(300)) for _ in range(60)]

@@ -49,6 +49,7 @@ def made(tmp_path: Path, files: Files | None = None) -> File:
 # --- the targets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("write", "flush"), WRITERS)
 def test_one_message_takes_under_2_mb(write: str, flush: str, tmp_path: Path) -> None:
     """In version 0.1 a message of 18 bytes took 105 MB."""
@@ -66,6 +67,7 @@ def test_one_message_takes_under_2_mb(write: str, flush: str, tmp_path: Path) ->
     assert segment.stat().st_size == 64 << 20, "RocketMQ asks for the full length"
 
 
+@pytest.mark.slow
 def test_200_topics_take_under_8_mb_and_seem_to_take_under_150(tmp_path: Path) -> None:
     root = tmp_path / "s"
     with penstock.open(root, environ={}) as store:
@@ -78,6 +80,7 @@ def test_200_topics_take_under_8_mb_and_seem_to_take_under_150(tmp_path: Path) -
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = penstock.open(root, environ={})
@@ -174,6 +177,7 @@ def test_the_next_file_goes_on_with_the_rate_of_the_one_before(tmp_path: Path) -
     assert slow.end == STEP_BYTES_MAX // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [0, 5000, FOLIO_BYTES - 1, FOLIO_BYTES, 3 * FOLIO_BYTES + 77])
 def test_stores_go_only_where_a_whole_folio_has_blocks(begin: int, tmp_path: Path) -> None:
     """The page cache gives blocks to whole folios: with a hole in one of them a store dies on a full disk."""

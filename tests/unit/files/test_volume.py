@@ -153,6 +153,7 @@ def put_many(store: penstock.Store, first: int, count: int) -> None:
     store.max_offset("topic", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_file_system")
 def test_its_failure_fails_the_store(tmp_path: Path) -> None:
     files = FaultyFiles()
@@ -186,6 +187,7 @@ def test_its_failure_at_a_close_leaves_the_store_unclean(tmp_path: Path) -> None
     assert not (tmp_path / "store" / "penstock" / "clean").exists()
 
 
+@pytest.mark.slow
 def test_a_few_descriptors_are_enough_for_many_queues(tmp_path: Path) -> None:
     root, few = tmp_path / "store", {"index.consume-queue.open_files_max": 4}
     with penstock.open(root, environ={}, **{**TOGETHER, **few}) as store:
@@ -218,6 +220,7 @@ except PenstockError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_real_writer_heeds_a_failed_sync_of_the_file_system(tmp_path: Path) -> None:
     needs_strace()
     path = tmp_path / "store"

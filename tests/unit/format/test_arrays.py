@@ -29,6 +29,7 @@ def test_a_row_type_is_what_numpy_makes_of_the_fields() -> None:
     assert numpy.frombuffer(bytes(22), made).dtype == real
 
 
+@pytest.mark.slow
 def test_nothing_of_it_imports_numpy_before_its_use() -> None:
     code = (
         "import sys; from penstock.format.arrays import Int64s, RowType, np; t = RowType([('a', '>i8')]); t.itemsize, t.names; "

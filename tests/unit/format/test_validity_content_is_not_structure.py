@@ -205,6 +205,7 @@ def test_without_the_side_folder_nothing_is_guessed(tmp_path: Path) -> None:
         assert len(list(store.scan("t"))) == 2
 
 
+@pytest.mark.slow
 def test_a_lost_sector_of_zeros_cannot_be_told_from_a_value_of_zeros(tmp_path: Path) -> None:
     """So such a value is refused where records do not end in a CRC, and stored where they do."""
     for way in WAYS:
@@ -225,6 +226,7 @@ NAMES = TEXT.filter(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(
     tag=st.one_of(st.just(""), TEXT),
     keys=st.lists(TEXT.filter(lambda key: " " not in key), max_size=3),

@@ -97,6 +97,7 @@ def test_a_segment_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
             files.plan.heal()
 
 
+@pytest.mark.slow
 def test_a_segment_that_goes_while_it_is_scrubbed_is_no_damage(tmp_path: Path) -> None:
     workers = ManualWorkers()
     with opened(tmp_path / "s", workers, alloc="recycle") as store:

@@ -76,6 +76,7 @@ def patch(path: Path, position: int, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.slow
 def test_a_sound_store_has_no_findings(place: Path) -> None:
     assert findings(place) == []
     assert findings(place, deep=True) == []
@@ -128,6 +129,7 @@ def test_what_every_look_finds(kind: str, place: Path) -> None:
     assert part in {f.part for f in findings(place)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [each for each in LOSSES if each.__name__ != "lose_side_folder"])
 def test_whatever_a_closed_store_lost_is_found(
     lose: Callable[[Path], None], place: Path, tmp_path: Path
@@ -153,6 +155,7 @@ def test_findings_come_in_log_order_however_many_look(place: Path) -> None:
     assert offsets == sorted(offsets)
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_not_there_is_told_with_its_gap(place: Path) -> None:
     segment(place, 1).unlink()
     found = findings(place, deep=True, jobs=2)
@@ -178,6 +181,7 @@ def test_a_live_store_is_verified_from_within_and_from_elsewhere(place: Path) ->
         assert [f.part for f in findings(place, deep=True)] == ["digest"]
 
 
+@pytest.mark.slow
 def test_looking_changes_no_byte(place: Path) -> None:
     flip(segment(place, 1), 97)
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in place.rglob("*") if p.is_file()}
@@ -186,6 +190,7 @@ def test_looking_changes_no_byte(place: Path) -> None:
     assert after == before
 
 
+@pytest.mark.slow
 def test_progress_is_told_to_the_end(place: Path) -> None:
     for jobs in (1, 2):
         seen: list[tuple[int, int, int]] = []

@@ -34,6 +34,7 @@ def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
         return list(store.verify(deep=True, **how))
 
 
+@pytest.mark.slow
 def test_segments_that_come_and_go_during_a_verification_are_no_finding(tmp_path: Path) -> None:
     """The digest of a segment that the reader did not know yet was one "of no segment there is"."""
     store, workers = live(tmp_path / "s")
@@ -52,6 +53,7 @@ def test_segments_that_come_and_go_during_a_verification_are_no_finding(tmp_path
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the walk", "in the walk", "at its end"])
 def test_a_writer_that_comes_during_a_verification_is_no_finding(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +120,7 @@ def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None
             writer.join()
 
 
+@pytest.mark.slow
 def test_records_that_come_between_two_looks_at_the_tail_are_no_corruption(tmp_path: Path) -> None:
     """The walk met the log's end, the writer put two records there, and the search for valid records after
     the end found the second one: the first was told as corruption."""

@@ -146,6 +146,7 @@ def flipped(change: Callable[[], None], work: Callable[[], None], rounds: int) -
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_text_that_changes_meanwhile_fits_its_column() -> None:
     sound, broken = (
         encode_record(RecordFields(topic=b"t", body=b"", properties=b"A\x01" + byte * 32_000 + b"\x02"))
@@ -206,6 +207,7 @@ def test_bytes_that_are_no_whole_rows_are_refused(size: int) -> None:
             call()
 
 
+@pytest.mark.slow
 def test_rows_that_change_meanwhile_lead_nowhere() -> None:
     fields = RecordFields(
         topic=b"t", body=b"b" * 300_000, properties=b"TAGS\x01" + b"x" * 25 + b"\x02"
@@ -270,6 +272,7 @@ def test_messages_of_a_subclass_stay_that_in_a_pickle() -> None:
         assert again == made
 
 
+@pytest.mark.slow
 def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
     open_small: OpenStore, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ SIZE = len(encode_record(RecordFields(topic=b"t", body=b"12")))
 POSITIONS = st.integers(0, (1 << 30) - 1)
 
 
+@pytest.mark.slow
 @given(POSITIONS, POSITIONS, st.one_of(st.none(), st.integers(0, 1 << 62)))
 def test_a_mark_is_read_as_it_was_made(one: int, other: int, decision: int | None) -> None:
     start, end = sorted((one, other))

@@ -100,6 +100,7 @@ def test_texts_may_be_of_a_subclass(store: Store) -> None:
     assert len(store.find("orders", "créé")) == 4
 
 
+@pytest.mark.slow
 def test_more_queues_than_any_table_begins_with(store: Store) -> None:
     for queue in range(1030):
         assert store.put("t", b"x", queue=queue).queue_offset == 0
@@ -107,6 +108,7 @@ def test_more_queues_than_any_table_begins_with(store: Store) -> None:
     assert [store.max_offset("t", queue) for queue in (0, 512, 1029)] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_keys_that_are_cleared_while_the_lock_is_waited_for(store: Store) -> None:
     """The bytes of another text went into the log."""
     lock = store._engine.log.lock  # type: ignore[union-attr] # it is open

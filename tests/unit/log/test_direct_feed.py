@@ -264,6 +264,7 @@ def test_dispatchers_get_the_log(
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES)
 def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
     story: str, tmp_path: Path
@@ -288,6 +289,7 @@ def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
         assert sum(read) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feed", FEEDS)
 @pytest.mark.parametrize("count", [1, 3, 600])
 def test_dispatchers_get_nothing_of_what_was_refused(count: int, feed: str, tmp_path: Path) -> None:

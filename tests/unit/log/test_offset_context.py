@@ -38,6 +38,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-u
         yield store, places
 
 
+@pytest.mark.slow
 def test_every_offset_within_a_record_names_its_neighbours(
     opened: tuple[Store, list[tuple[int, int]]],
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_last_record_that_is_corrupt_is_not_the_logs_end(tmp_path: Path) -> No
                 store.at(offset)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_and_exits_with_1(tmp_path: Path) -> None:
     places = filled(tmp_path / "s")
     done = subprocess.run(

@@ -79,6 +79,7 @@ def test_what_an_answer_is_worth() -> None:
     assert "not committed" in worth("transient-pool", "none")[1]
 
 
+@pytest.mark.slow
 def test_configurations_to_paste_open_a_store(report: Report, tmp_path: Path) -> None:
     for number, name in enumerate(sorted(set(report["best"].values()))):
         row = next(row for row in report["rows"] if row["label"] == name)

@@ -32,6 +32,7 @@ def test_recycling_recycles_before_it_is_measured(flush: str, tmp_path: Path) ->
         assert store.stats()["segments"] <= 4
 
 
+@pytest.mark.slow
 def test_memory_that_belongs_to_no_file_is_counted() -> None:
     data = os.urandom(1 << 20) * 32
     before = own_kib()

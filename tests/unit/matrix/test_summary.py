@@ -73,6 +73,7 @@ def test_what_failed_in_a_later_round_is_not_recommended() -> None:
     assert report["rows"][0]["figures"], "what it gave before is still shown"
 
 
+@pytest.mark.slow
 def test_an_effect_counts_only_where_all_pairs_agree() -> None:
     flushes = ("async", "none", "sync")
     rows = [outcome(1, PLAIN._replace(flush=flush)) for flush in flushes]

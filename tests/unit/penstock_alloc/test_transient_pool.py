@@ -148,6 +148,7 @@ def test_without_a_free_buffer_it_writes_to_the_file_or_fails_fast(tmp_path: Pat
         assert len(list((tmp_path / "f" / "commitlog").iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -31,6 +31,7 @@ def filled(log: WrittenLog, root: Path) -> ConsumeQueueDispatcher:
     return made
 
 
+@pytest.mark.slow
 def test_what_is_after_the_end_of_a_queue_is_written_without_a_look(
     log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

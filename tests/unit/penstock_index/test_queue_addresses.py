@@ -36,6 +36,7 @@ def run_of(log: WrittenLog) -> Run:
     return next(run for run in runs if (run.topic, run.queue) == KEY)
 
 
+@pytest.mark.slow
 def test_units_end_after_that_of_the_last_address(queue: Queue) -> None:
     assert queue.max_offset == 50
     assert end_of_units(queue, found_only=True) == end_of_units(queue, found_only=False) == 50 * 20

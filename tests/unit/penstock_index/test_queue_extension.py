@@ -148,6 +148,7 @@ def forget_progress(path: Path) -> None:
 # --- the bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7, 48, 49, 50, 300])
 def test_units_roll_and_addresses_follow_them(
     open_small: OpenStore, tmp_path: Path, batch: int
@@ -190,6 +191,7 @@ def test_a_file_of_the_least_size_holds_one_unit(open_small: OpenStore, tmp_path
 # --- reading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [EXTENDED, PLAIN, {}])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_addresses_are_resolved_whatever_the_options(
@@ -202,6 +204,7 @@ def test_addresses_are_resolved_whatever_the_options(
     assert tree(extended) == before
 
 
+@pytest.mark.slow
 def test_a_reader_follows_a_writer(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small(**EXTENDED) as store, open_small(read_only=True) as reader:
         for start in range(0, 400, 40):
@@ -257,6 +260,7 @@ def test_handing_over_again_changes_nothing(open_small: OpenStore, tmp_path: Pat
         check(store)
 
 
+@pytest.mark.slow
 def test_the_option_may_be_switched_on_and_off(open_small: OpenStore, tmp_path: Path) -> None:
     root = tmp_path / "store"
     for turn, settings in enumerate((PLAIN, EXTENDED, PLAIN, EXTENDED)):
@@ -275,6 +279,7 @@ def test_the_option_may_be_switched_on_and_off(open_small: OpenStore, tmp_path: 
     assert addresses == expected_addresses(100)
 
 
+@pytest.mark.slow
 def test_another_size_makes_all_units_again(extended: Path, open_small: OpenStore) -> None:
     before = tree(extended)
     for file_bytes, is_as_before in ((2000, False), (FILE_BYTES, True)):

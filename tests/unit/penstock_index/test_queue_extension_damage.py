@@ -188,6 +188,7 @@ def test_damage_is_mended_without_the_option_too(
         check(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_reader_of_damaged_files_misses_nothing(
     extended: Path, open_small: OpenStore, damage: Callable[[Path], None]
@@ -219,6 +220,7 @@ def test_a_clean_store_that_lost_its_units_gives_no_address_twice(
     assert len(set(codes)) == len(codes)
 
 
+@pytest.mark.slow
 def test_a_bitmap_of_javas_stays(crashed: Path, open_small: OpenStore) -> None:
     """Units with the bitmap of an SQL filter are longer; they are read, kept and written behind."""
     folder = crashed / "consumequeue_ext/t/0"

@@ -18,6 +18,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feed", ["follow", "direct"])
 def test_queue_and_index_files_are_never_written_in_large_pieces(
     feed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

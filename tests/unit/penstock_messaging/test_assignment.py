@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def wants_topic(member: str, topic: str) -> bool:
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=2), unique=True, max_size=5)
 
 
+@pytest.mark.slow
 @given(NAMES, st.dictionaries(st.sampled_from("stuv"), st.integers(1, 6), max_size=4))
 def test_each_queue_has_exactly_one_member_that_subscribes_to_it(
     members: list[str], topics: dict[str, int]

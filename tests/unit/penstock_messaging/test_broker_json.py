@@ -53,6 +53,7 @@ def test_what_is_escaped_is_so_as_in_java() -> None:
     assert encoded(text) == 'ü\\"\\\\\\n\\u0001\\u007F\\u2028\U0001f600'.encode().join([b'"', b'\\ud800"'])  # fmt: skip
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_everything_is_read_again_as_it_was(value: object) -> None:
     whole = {"a": value}
@@ -65,6 +66,7 @@ def test_what_json_cannot_hold_is_refused(value: float) -> None:
         encoded({"a": [value]})
 
 
+@pytest.mark.slow
 def test_what_is_nested_too_deeply_is_refused() -> None:
     value: Any = 1
     for _ in range(100_000):

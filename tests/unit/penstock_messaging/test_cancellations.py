@@ -60,6 +60,7 @@ def test_a_cancelled_message_is_not_delivered(shop: TimerShop, after_ms: int) ->
     assert shop.stats()["cancelled"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["close", "kill"])
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_saved: bool) -> None:
@@ -77,6 +78,7 @@ def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_save
     assert shop.bodies() == [b"y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered(
     shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_saved: bool
@@ -95,6 +97,7 @@ def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered
     assert shop.bodies() == [b"0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second_kill_ms", [5050, 5950])
 def test_a_cancelled_message_stays_cancelled_after_two_kills(
     shop: TimerShop, second_kill_ms: int
@@ -122,6 +125,7 @@ def test_a_cancelled_message_stays_cancelled_after_two_kills(
     assert set(shop.bodies()) == {b"y"}
 
 
+@pytest.mark.slow
 def test_nothing_is_named_of_a_cancelled_message_whose_second_is_over(shop: TimerShop) -> None:
     receipt = shop.put(b"x", 5900)
     shop.run()
@@ -188,6 +192,7 @@ def rounds(shop: TimerShop, count: int) -> None:
         shop.workers.run(WORKER)
 
 
+@pytest.mark.slow
 def test_all_copies_of_a_rolled_message_are_cancelled(shop: TimerShop) -> None:
     """A process that was killed had put it to the timer topic again; the next one did the same, and only one copy was cancelled."""
     receipt = shop.put(b"x", 3 * DAY)
@@ -205,6 +210,7 @@ def test_all_copies_of_a_rolled_message_are_cancelled(shop: TimerShop) -> None:
     assert shop.bodies() == []
 
 
+@pytest.mark.slow
 def test_a_rolled_message_that_would_be_rolled_again_is_cancelled_with_its_copy(
     shop: TimerShop,
 ) -> None:
@@ -220,6 +226,7 @@ def test_a_rolled_message_that_would_be_rolled_again_is_cancelled_with_its_copy(
     assert shop.bodies() == []
 
 
+@pytest.mark.slow
 def test_a_cancelled_copy_stays_so_while_the_files_name_the_message_that_was_rolled(
     shop: TimerShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +278,7 @@ def rolled_and_cancelled(shop: TimerShop) -> None:
         shop.run(after_ms=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
     shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_begun: bool
@@ -291,6 +299,7 @@ def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
     assert shop.bodies() == [b"y"]
 
 
+@pytest.mark.slow
 def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: TimerShop) -> None:
     """It was named in an earlier one, at which it was to be put again, and the machine slept until the message was nearly due."""
     rolled_and_cancelled(shop)
@@ -306,6 +315,7 @@ def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: Time
     assert shop.bodies() == [b"y", b"z"]
 
 
+@pytest.mark.slow
 def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_together(
     shop: TimerShop,
 ) -> None:
@@ -326,6 +336,7 @@ def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_tog
     assert shop.bodies() == [b"y"]
 
 
+@pytest.mark.slow
 def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened_yet(
     shop: TimerShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +354,7 @@ def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened
     assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
     shop: TimerShop, is_saved: bool

@@ -231,6 +231,7 @@ def test_an_answer_from_before_a_block_is_not_used_after_it_either(shop: Shop) -
     assert shop.open_bodies() == [b"1"]
 
 
+@pytest.mark.slow
 def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop) -> None:
     """The end of the block saw a message in work, took it for finished, and did not commit it: without an error."""
     halves = shop.halves

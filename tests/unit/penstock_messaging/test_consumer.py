@@ -662,6 +662,7 @@ def test_messages_that_are_gone_or_corrupt_do_not_block_a_queue(
         assert consumer.lag() == {("orders", 0): 0}
 
 
+@pytest.mark.slow
 def test_two_threads_never_get_the_same_message(store: Store, members: Members) -> None:
     put(store, 4000, queues=4)
     got: list[list[bytes]] = [[], []]

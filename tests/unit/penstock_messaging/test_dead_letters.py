@@ -137,6 +137,7 @@ def test_a_group_without_dead_letters_has_nothing_to_replay(store: Store) -> Non
     assert [*letters(store, "billing")] == []
 
 
+@pytest.mark.slow
 def test_a_killed_replay_goes_on_and_repeats_at_most_its_last_batch(tmp_path: Path) -> None:
     root = tmp_path / "store"
     for point in range(1, 200):

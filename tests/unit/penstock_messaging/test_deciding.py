@@ -206,6 +206,7 @@ def test_a_queue_that_is_lost_while_the_messages_are_stored_is_not_handed_out_ag
     assert outputs(opened.store) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["create", "pwrite", "sync", "rename"])
 def test_a_decision_that_cannot_be_written_stores_nothing(call: str, opened: Opened) -> None:
     if call in ("pwrite", "sync"):
@@ -238,6 +239,7 @@ def test_a_batch_that_is_refused_drops_the_decision(
     assert left(opened.path) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_interrupt_is_decided_by_the_log(
     is_stored: bool, opened: Opened, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +261,7 @@ def test_an_interrupt_is_decided_by_the_log(
     assert left(opened.path) == list(range(2 if is_stored else 0, 10))
 
 
+@pytest.mark.slow
 def test_a_store_that_another_thread_closes_meanwhile_leaves_the_outcome_open(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +282,7 @@ def test_a_store_that_another_thread_closes_meanwhile_leaves_the_outcome_open(
     assert left(opened.path) == list(range(2, 10))
 
 
+@pytest.mark.slow
 def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: Opened) -> None:
     opened.move()
     opened.files.plan.fail("sync", path="commitlog")
@@ -299,6 +303,7 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
     assert left(opened.path) in ([1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 4, 5, 6, 7, 8, 9])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["pwrite", "sync"])
 def test_the_next_owner_gets_what_a_journal_could_not_take(call: str, opened: Opened) -> None:
     opened.move()
@@ -313,6 +318,7 @@ def test_the_next_owner_gets_what_a_journal_could_not_take(call: str, opened: Op
     assert left(opened.path) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_acknowledgements(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +347,7 @@ def test_a_kill_before_the_acknowledgements(
     assert left(opened.path) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_seek_after_the_transaction_counts(opened: Opened) -> None:
     opened.move(3)
     opened.consumer.seek("in", offset=1)
@@ -349,6 +356,7 @@ def test_a_seek_after_the_transaction_counts(opened: Opened) -> None:
         assert [each.queue_offset for each in consumer.poll(100, 0)] == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_a_full_file_is_replaced_when_the_journals_are_on_disk(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +375,7 @@ def test_a_full_file_is_replaced_when_the_journals_are_on_disk(
     assert left(opened.path) == [6, 7, 8, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "garbage", "foreign", "large"])
 def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     damage: str, opened: Opened, caplog: pytest.LogCaptureFixture
@@ -405,6 +414,7 @@ def test_a_store_without_transactions_has_no_file(opened: Opened) -> None:
     assert not decision_path(opened.path).exists()
 
 
+@pytest.mark.slow
 def test_a_retried_message_is_moved(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s") as store:
         store.put("in", b"x")
@@ -429,6 +439,7 @@ def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
             assert message.queue_offset == number
 
 
+@pytest.mark.slow
 def test_many_threads_share_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_file, "FULL_BYTES", 1024)
     with penstock.open(tmp_path / "s") as store:

@@ -177,6 +177,7 @@ def test_a_hostile_entry_with_a_correct_crc_decides_nothing() -> None:
         assert read.trouble, text
 
 
+@pytest.mark.slow
 def test_random_bytes_decide_nothing_and_raise_nothing() -> None:
     chance = Random(1)
     for _ in range(300):

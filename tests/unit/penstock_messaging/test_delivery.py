@@ -257,6 +257,7 @@ def test_the_extension_reports_figures(shop: Shop) -> None:
 # --- many
 
 
+@pytest.mark.slow
 def test_many_thousand_that_are_due_at_once_are_all_delivered_in_order(shop: Shop) -> None:
     count = 5000
     for first in range(0, count, 500):
@@ -355,6 +356,7 @@ def test_broken_progress_is_moved_into_the_queue(shop: Shop, table: str, start: 
     assert shop.bodies() == [b"%d" % number for number in range(start, 5)]
 
 
+@pytest.mark.slow
 def test_progress_before_the_first_message_left_is_moved_to_it(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -598,6 +600,7 @@ def test_a_corrupt_record_is_passed_over(shop: Shop, caplog: pytest.LogCaptureFi
     assert "1 of the messages 0 to 2 are gone or corrupt" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_lost_queue_file_does_not_hold_back_its_level(shop: Shop) -> None:
     shop.settings = {"retention.use": []}
     for number in range(450):
@@ -704,6 +707,7 @@ def test_a_message_expected_after_the_end_starts_no_thread(shop: Shop) -> None:
     assert delivery.stats()["waiting"] == 0
 
 
+@pytest.mark.slow
 def test_delivery_works_with_real_threads(tmp_path: Path) -> None:
     """No manual workers: the thread is started, woken by the put, delivers after a second, and ends with the store."""
     with penstock.open(tmp_path, environ={}) as store:

@@ -51,6 +51,7 @@ def test_they_are_taken_when_due_and_in_the_order_in_which_they_came(is_late: bo
 TIMES = st.lists(st.integers(5001, 5010), max_size=8)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), TIMES), max_size=5), st.integers(1, 4))
 def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]], count: int) -> None:  # fmt: skip
     due, expected, number = DueTimers(), [], 0
@@ -140,6 +141,7 @@ def test_a_part_of_a_second_goes_on_in_its_own_second() -> None:
     assert not is_later(entry(1, slot_ms=5000), Timer(5500, 5900, b"t", b"k", b""), 5000)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(hasattr(sys, "gettotalrefcount"), reason="a debug build needs more memory")
 def test_a_message_takes_little_memory() -> None:
     count = 20_000

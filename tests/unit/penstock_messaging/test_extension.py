@@ -111,6 +111,7 @@ def test_a_reader_delivers_nothing(tmp_path: Path) -> None:
         assert list(reader.scan("t")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "says"),
     [
@@ -185,6 +186,7 @@ def test_a_consumer_is_woken_for_a_topic_that_did_not_exist(
             consumer.close()
 
 
+@pytest.mark.slow
 def test_a_refusal_in_another_process_is_taken_in_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_numbers_of_other_programs_are_numbers_or_nothing(tmp_path: Path) -> Non
     assert facts_of(short).immunity_ms == 30_000
 
 
+@pytest.mark.slow
 def test_removals_of_both_kinds_of_brokers_are_read(tmp_path: Path) -> None:
     copy, text = removal(42)
     assert removed_by(stored(tmp_path, copy, text)) == [42]

@@ -67,6 +67,7 @@ def test_a_sync_writes_no_metadata_and_covers_everything_before_it(tmp_path: Pat
     assert (tmp_path / "j").stat().st_size == size
 
 
+@pytest.mark.slow
 def test_a_lost_queue_is_not_closed_while_an_answer_is_synced(tmp_path: Path) -> None:
     path = tmp_path / "j"
     made = begin(path)

@@ -194,6 +194,7 @@ def images() -> list[Image]:
     return taken
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_moment_leaves_each_change_done_or_not(images: list[Image]) -> None:
     states = [(at, survival) for at in range(len(images)) for survival in Survival]
     seen = Counter[str]()

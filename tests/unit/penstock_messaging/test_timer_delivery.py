@@ -112,6 +112,7 @@ def test_a_store_without_timer_messages_has_no_thread_and_no_files(shop: TimerSh
     assert not shop.has_thread
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_back_delivers_nothing_early_and_loses_nothing(shop: TimerShop) -> None:
     shop.put(b"x", 5000)
     shop.run(after_ms=4000)
@@ -157,6 +158,7 @@ def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerSh
     assert len(shop.bodies()) == 4
 
 
+@pytest.mark.slow
 def test_after_a_kill_at_most_what_was_delivered_since_the_last_save_comes_again(
     shop: TimerShop,
 ) -> None:
@@ -174,6 +176,7 @@ def test_after_a_kill_at_most_what_was_delivered_since_the_last_save_comes_again
     assert len(bodies) <= 10 + 2
 
 
+@pytest.mark.slow
 def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
     """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
     for number, delay_ms in enumerate((1050, 2020, 2040)):
@@ -343,6 +346,7 @@ def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerSh
     assert shop.store.max_offset(TIMER_TOPIC) == 2
 
 
+@pytest.mark.slow
 def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:
     """A save a second after a delivery counted only the seconds that were over then, so a kill repeated up to two seconds."""
     for number in range(30):

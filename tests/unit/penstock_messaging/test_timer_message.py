@@ -99,6 +99,7 @@ def test_a_delivered_copy_keeps_everything_and_adds_two_times(tmp_path: Path) ->
     assert copy_text == text + times
 
 
+@pytest.mark.slow
 def test_before_its_second_it_is_put_to_the_timer_topic_again(tmp_path: Path) -> None:
     message, text = timed(Message("orders", b"b"), NOW, accept)
     for times, given in ((b"1", text), (b"8", text + b"TIMER_ROLL_TIMES\x017\x02"), (b"1", text + b"TIMER_ROLL_TIMES\x01x\x02")):  # fmt: skip

@@ -317,6 +317,7 @@ def test_a_second_that_is_long_over_does_not_take_the_slot_of_one_to_come(tmp_pa
     assert of_broker(tmp_path, topic).waiting() == waiting(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["pwrite", "sync", "sync_folder", "rename", "create", "resize"])
 def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, call: str) -> None:
     for after in range(8):

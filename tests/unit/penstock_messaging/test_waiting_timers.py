@@ -87,6 +87,7 @@ def test_an_age_that_no_entry_can_have_does_not_spoil_the_others_fields() -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(hasattr(sys, "gettotalrefcount"), reason="a debug build needs more memory")
 def test_a_message_takes_little_memory() -> None:
     """A million messages over three days are to take at most 100 MB."""

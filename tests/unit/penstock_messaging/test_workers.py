@@ -20,6 +20,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.slow
 def test_close_in_another_thread_waits_for_the_handlers(store: Store) -> None:
     begun, may_end, done = threading.Event(), threading.Event(), []
 

@@ -80,6 +80,7 @@ def test_a_distribution_that_states_nothing_has_question_marks(
     assert searches
 
 
+@pytest.mark.slow
 def test_what_is_found_is_what_python_finds(
     install_plugin: InstallPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def bodies(reader: Any) -> list[int]:
     return [int(body) for body in reader.read_all()["body"].to_pylist()]
 
 
+@pytest.mark.slow
 def test_all_queues_come_in_the_order_of_the_log(store: Store) -> None:
     assert bodies(store.to_reader("a")) == list(range(0, COUNT, 3))
     assert bodies(store.to_reader(["b", "a"])) == [n for n in range(COUNT) if n % 3 < 2]

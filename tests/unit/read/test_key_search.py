@@ -84,6 +84,7 @@ def test_a_time_is_found_as_all_times_say(store: penstock.Store) -> None:
     check_times(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("field", [0, 4, 20, 28])
 def test_records_that_are_damaged_have_the_time_of_the_next(

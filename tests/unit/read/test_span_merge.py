@@ -43,6 +43,7 @@ def read(store: penstock.Store, spans: list[QueueSpan], **more: Any) -> list[tup
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("more", [{}, {"rows": 7}, {"size": 500}, {"verify": False}])
 def test_rows_come_in_the_order_of_the_log(
@@ -118,6 +119,7 @@ def test_what_is_not_as_usual_is_looked_at_in_full(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_messages_that_are_gone_are_told_of(tmp_path: Path) -> None:
     root = tmp_path / "s"
     sent = fill(root, 600)

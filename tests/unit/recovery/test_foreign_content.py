@@ -233,6 +233,7 @@ def test_a_long_topic_is_refused_in_a_directory_that_penstock_did_not_make(
             store.put("t" * 127, b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_long_topic_is_taken_where_its_brokers_know_it_and_in_own_stores(
     foreign: Path, tmp_path: Path, way: str

@@ -44,6 +44,7 @@ def killed(*, missing: str) -> tuple[SimulatedDisk, int]:
     return after, first.log_offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["record", "entry"])
 def test_nothing_of_a_batch_in_part_is_shown(missing: str) -> None:
     disk, begin = killed(missing=missing)

@@ -84,6 +84,7 @@ def closed(open_small: OpenStore, tmp_path: Path) -> tuple[Path, list[bytes]]:
     return tmp_path / "store", bodies
 
 
+@pytest.mark.slow
 def test_records_larger_than_what_is_read_at_once(
     crashed: tuple[Path, list[bytes]], open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_whatever_was_lost_is_healed(
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 def test_a_queue_whose_only_file_points_behind_the_log_ends_where_the_log_says(
     crashed: tuple[Path, list[bytes]], open_small: OpenStore
 ) -> None:
@@ -219,6 +221,7 @@ def end_of_log(path: Path) -> tuple[Path, int]:
     return file, len(file.read_bytes().rstrip(b"\0"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 1, 4, 8, 50, 90, -1])
 def test_a_torn_tail_is_cut_erased_and_reported(
     keep: int, open_small: OpenStore, tmp_path: Path
@@ -250,6 +253,7 @@ def test_a_torn_tail_is_cut_erased_and_reported(
         assert again.put("t", b"next").log_offset == last.log_offset
 
 
+@pytest.mark.slow
 def test_damage_before_the_end_refuses_writing_and_keeps_every_byte(
     crashed: tuple[Path, list[bytes]], open_small: OpenStore
 ) -> None:

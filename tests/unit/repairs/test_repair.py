@@ -278,6 +278,7 @@ def test_what_stands_is_described(kind: str, text: str, place: Path) -> None:
     assert [f.text for f in repair(place).standing if f.part == "log"] == [text]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STANDING)
 def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
@@ -314,6 +315,7 @@ def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     assert findings(place, deep=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STANDING)
 def test_a_store_with_damage_left_is_refused_or_loses_nothing_by_being_written(
@@ -402,6 +404,7 @@ def test_queues_made_anew_go_on_behind_damage(place: Path, sound: Bodies) -> Non
     open_store(place, spawn=ManualWorkers()).close()
 
 
+@pytest.mark.slow
 def test_many_flips_in_one_block_are_left_until_accepted(place: Path, sound: Bodies) -> None:
     two_bytes(segment(place, 1), 16)  # the flag: no record check sees it
     report = repair(place, apply=True)
@@ -438,6 +441,7 @@ def test_a_store_in_use_is_not_repaired(place: Path) -> None:
                 repair(place, apply=apply)
 
 
+@pytest.mark.slow
 def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Path) -> None:
     before = tree(place)
     assert repair(place, apply=True).steps == ()
@@ -455,6 +459,7 @@ def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Pat
     assert len(bodies(tmp_path / "crashed")) == COUNT + 1
 
 
+@pytest.mark.slow
 def test_segments_made_ahead_go_with_a_repair_and_are_no_reason_for_one(
     place: Path, sound: Bodies
 ) -> None:
@@ -494,6 +499,7 @@ def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
     assert progress.read_bytes() == slots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000, b"outside"]
 )
@@ -514,6 +520,7 @@ def test_a_hostile_journal_is_begun_anew(ready: bytes, place: Path, sound: Bodie
     assert bodies(place) == sound
 
 
+@pytest.mark.slow
 def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
     place: Path, sound: Bodies
 ) -> None:

@@ -75,6 +75,7 @@ def check(disk: SimulatedDisk) -> str:
         return store.recovery.state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_after_a_power_cut_a_repair_is_there(damage: Callable[[SimulatedDisk], None]) -> None:
     disk = make(damage)
@@ -84,6 +85,7 @@ def test_after_a_power_cut_a_repair_is_there(damage: Callable[[SimulatedDisk], N
     assert check(cut) == "clean"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_a_killed_writer_had_not_synced_a_repair_syncs(
     damage: Callable[[SimulatedDisk], None],
@@ -100,6 +102,7 @@ def test_what_a_killed_writer_had_not_synced_a_repair_syncs(
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_repair_that_is_cut_short_is_made_again(damage: Callable[[SimulatedDisk], None]) -> None:

@@ -119,6 +119,7 @@ def test_hours_that_are_no_time_are_refused(policy: str, hours: float, tmp_path:
 # --- the simulated disk
 
 
+@pytest.mark.slow
 def test_without_policies_every_segment_with_records_is_kept(tmp_path: Path) -> None:
     for base, data in ((0, b"x" * 4096), (4096, b"x" * 4096), (8192, bytes(4096))):
         (tmp_path / f"{base:020d}").write_bytes(data)

@@ -30,6 +30,7 @@ def segments(*ages_hours: float) -> list[SegmentInfo]:
     ]
 
 
+@pytest.mark.slow
 def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"retention.age.reserved_hours": 0, "retention.age.delete_when": "*"}
     with open_small(retention=["age"], spawn=ManualWorkers(), **settings) as store:
@@ -55,6 +56,7 @@ def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path
         assert store.discard_before(time_ms=1 << 60) == 0
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_read_stays_until_the_interval_has_passed(open_small: OpenStore) -> None:
     clock = ManualClock()
     with open_small(spawn=ManualWorkers(), clock=clock) as store:

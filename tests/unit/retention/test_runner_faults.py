@@ -187,6 +187,7 @@ def test_an_index_that_cannot_be_trimmed_holds_up_nobody(
 # --- readers and other threads
 
 
+@pytest.mark.slow
 def test_a_held_segment_goes_though_no_policy_asks_for_it_any_more(tmp_path: Path) -> None:
     """It is closed to readers from the first try on, so it must not lie there until tomorrow."""
     clock, workers = ManualClock(), ManualWorkers()
@@ -273,6 +274,7 @@ def test_a_plugin_may_close_the_store_from_its_hook(tmp_path: Path) -> None:
         assert again.recovery.state == "clean"
 
 
+@pytest.mark.slow
 def test_ten_is_the_most_also_when_a_round_ends_what_another_began(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock=clock) as store:

@@ -95,6 +95,7 @@ class Steps:
             self.refused += not is_served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("index", [["consume-queue", "hash-index"], ["hash-index", "consume-queue"]])  # fmt: skip
 def test_nothing_at_or_after_the_bound_is_missing_at_any_step(
@@ -152,6 +153,7 @@ def beside(look: Callable[[], None]) -> None:
         raise failed[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_segment_that_a_reader_holds_is_below_the_bound_already(
     way: Callable[[Store, int, int], bool], tmp_path: Path
@@ -170,6 +172,7 @@ def test_a_segment_that_a_reader_holds_is_below_the_bound_already(
     store.close()
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_segment_is_held_loses_no_queue_entry(tmp_path: Path) -> None:
     """Queue files go after the segment: its records come back with their entries, or not at all."""
     store = filled(tmp_path / "s", **{"geometry.queue_entries": 10})

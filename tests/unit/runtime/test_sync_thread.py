@@ -90,6 +90,7 @@ def test_gathered_bytes_that_cannot_be_written_are_lost_and_said_to_be(tmp_path:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS)
 def test_batches_larger_than_what_gathers_are_written_in_order(write: str, tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", flush="sync", write=write, environ={}) as store:
@@ -459,6 +460,7 @@ def test_a_gate_keeps_the_appender_whose_puts_it_refuses_after_a_failure(tmp_pat
     assert gate.close(60_000)
 
 
+@pytest.mark.slow
 def test_a_failure_at_any_moment_of_a_sync_stands(tmp_path: Path) -> None:
     """A sync that was reading back when the log was lost must not count its bytes as durable."""
     fields = RecordFields(topic=b"t", body=bytes(32 << 20), properties=b"")

@@ -76,6 +76,7 @@ def in_pieces(root: Path, *, deep: bool) -> list[Any]:
     return list(checkup.gather(checked))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deep", [True, False])
 def test_a_sound_store_has_no_findings(original: Path, deep: bool) -> None:
     checkup = Checkup(original, deep=deep)
@@ -132,6 +133,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         start_reindex(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_messages_before_a_log_offset(original: Path) -> None:
     with penstock.open(original, read_only=True, environ={}) as store:
         everything = [m for topic in store.topics() for m in store.scan(topic)]

@@ -106,6 +106,7 @@ def found_by_key(root: Path) -> dict[str, list[int]]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 5])
 def test_a_reindex_makes_the_files_that_dispatching_makes(root: Path, shards: int) -> None:
     before, found = hashes(root / "consumequeue"), found_by_key(root)
@@ -125,6 +126,7 @@ def test_a_reindex_makes_the_files_that_dispatching_makes(root: Path, shards: in
         assert store.recovery.state == "clean"
 
 
+@pytest.mark.slow
 def test_lost_queues_and_index_come_back(root: Path) -> None:
     before, found = hashes(root / "consumequeue"), found_by_key(root)
     shutil.rmtree(root / "index")
@@ -140,6 +142,7 @@ def test_lost_queues_and_index_come_back(root: Path) -> None:
         assert not list(store.verify(deep=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_reindex_leaves_what_belongs_to_no_queue_where_it_is(root: Path, keep: bool) -> None:
     """It went with the old queues, and away for good where nothing was to be kept."""
@@ -153,6 +156,7 @@ def test_a_reindex_leaves_what_belongs_to_no_queue_where_it_is(root: Path, keep:
         assert {finding.part for finding in reader.verify()} == {"stray"}
 
 
+@pytest.mark.slow
 def test_entries_of_damaged_records_stay(root: Path) -> None:
     before = hashes(root / "consumequeue")
     spoil_body(root)
@@ -161,6 +165,7 @@ def test_entries_of_damaged_records_stay(root: Path) -> None:
     assert hashes(root / "consumequeue") == before
 
 
+@pytest.mark.slow
 def test_a_queue_with_no_record_left_goes_on_from_its_end(tmp_path: Path) -> None:
     """Made anew from the log alone its offsets would begin at 0 again, behind its consumers' backs."""
     root = tmp_path / "store"
@@ -183,6 +188,7 @@ def test_a_queue_with_no_record_left_goes_on_from_its_end(tmp_path: Path) -> Non
         assert store.read("idle", 0, 150).messages[0].body == b"next"
 
 
+@pytest.mark.slow
 def test_the_store_is_locked_meanwhile(root: Path) -> None:
     with start_reindex(root), pytest.raises(StoreLockedError):
         penstock.open(root, environ={})
@@ -305,6 +311,7 @@ def test_an_opening_finishes_a_swap_that_was_begun(tmp_path: Path, is_abnormal: 
     assert was_ready > 5
 
 
+@pytest.mark.slow
 def test_tasks_that_outlive_their_run_change_nothing_of_the_next(root: Path) -> None:
     """Parts of all runs lay in one folder: a task of a dead one could write into that of the next."""
     first = start_reindex(root, shards=2)
@@ -325,6 +332,7 @@ def test_tasks_that_outlive_their_run_change_nothing_of_the_next(root: Path) -> 
     assert not (root / "penstock" / "repair").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["rows of a queue", "rows of keys", "a segment"])
 def test_parts_that_lack_something_are_not_swapped_in(root: Path, lost: str) -> None:
     before = hashes(root / "consumequeue")
@@ -342,6 +350,7 @@ def test_parts_that_lack_something_are_not_swapped_in(root: Path, lost: str) -> 
     assert not in_one_process(root, deep=True)
 
 
+@pytest.mark.slow
 def test_a_reindex_that_cannot_tidy_up_is_done_all_the_same(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

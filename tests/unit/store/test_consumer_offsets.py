@@ -174,6 +174,7 @@ def shared() -> Iterator[tuple[Path, Store]]:
             yield root, store
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(group=GROUPS, topic=TOPICS, queue=QUEUES, offset=OFFSETS)
 @example(group="g", topic="orders", queue="0x", offset=1)

@@ -162,6 +162,7 @@ def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(tmp_path: Path) -> 
         assert figures["longest_hold_us"] >= 40_000
 
 
+@pytest.mark.slow
 def test_a_close_waits_for_a_stuck_put(tmp_path: Path) -> None:
     entered, gate = threading.Event(), threading.Event()
 

@@ -106,6 +106,7 @@ def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
         assert store.put_arrow(empty).num_rows == 0
 
 
+@pytest.mark.slow
 def test_a_second_reader_sees_what_a_live_writer_put(open_small: OpenStore, tmp_path: Path) -> None:
     """`scan` goes up to what the writer has published, which its follower does a moment later: the test
     once hoped that the moment had passed, and failed on a busy machine.
@@ -127,6 +128,7 @@ def test_a_second_reader_sees_what_a_live_writer_put(open_small: OpenStore, tmp_
             assert not list(reader.verify())
 
 
+@pytest.mark.slow
 def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small() as store:
         store.put_many([Message("t", b"x" * 100, keys=[str(n)]) for n in range(2000)])

@@ -1,6 +1,7 @@
 """Crash exploration: from a seed alone, with nothing wrong in a store of ours, and a command for each case."""
 
 import attrs
+import pytest
 
 from penstock.contracts import FlushPolicy
 from penstock.testing.crash import Case, Plot, explore, plot_for, replay
@@ -13,6 +14,7 @@ from penstock_retention.size import SizeRetention
 PLOT = Plot(seed=2, steps=4)
 
 
+@pytest.mark.slow
 def test_a_few_cases_of_a_short_story_find_nothing_wrong() -> None:
     outcomes = list(explore(PLOT, cases=4))
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)

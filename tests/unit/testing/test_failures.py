@@ -2,11 +2,14 @@
 
 import errno
 
+import pytest
+
 from penstock.testing.crash import Plot
 from penstock.testing.failures import ERRNOS, Failure, explore_failures
 from penstock.testing.faults import CALLS
 
 
+@pytest.mark.slow
 def test_a_few_failures_of_a_short_story_break_no_promise() -> None:
     outcomes = list(explore_failures(Plot(seed=1, steps=4), 3, kinds=("pwrite", "sync", "create")))
     assert [outcome.failure.call for outcome in outcomes] == ["pwrite", "sync", "create"]

@@ -183,6 +183,7 @@ def test_records_are_counted_from_an_offset_of_the_log_on() -> None:
             count_marked(log, at, 50, 9)
 
 
+@pytest.mark.slow
 def test_marks_of_a_batch_end_below_the_greatest_number(disk: SimulatedDisk) -> None:
     with StagedFile.read(disk, PATH) as file:
         batch = file.batches[0]

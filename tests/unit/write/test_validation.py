@@ -79,6 +79,7 @@ def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given", [{"flag": None}, {"flag": 0.0}, {"flag": ""}, {"born_time_ms": 0.0}]
 )
