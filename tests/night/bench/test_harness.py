@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from bench import before, history, measure, page, results, rocketmq
 from bench.engines import ENGINES, redis
 from bench.goals import GOALS, Goal, Outcome, judge, table
 from bench.measure import Bench, Session, Work, on_device
@@ -19,8 +20,6 @@ from bench.pictures import draw
 from bench.process import EngineError, EngineProcess
 from bench.supply import Supply, key_of, make_bodies
 from bench.workloads import consumers, lives, puts, reads, tails
-
-from bench import before, history, measure, page, results, rocketmq
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
