@@ -12,11 +12,11 @@ from tests.crash.story import SMALL
 import penstock
 
 SCRIPT = """
-import sys, penstock
+import itertools, sys, penstock
 from penstock.errors import StoreFailedError
 store = penstock.open(sys.argv[1], flush=sys.argv[2], environ={}, **{"flush.async.interval_ms": 5, "flush.async.least_pages": 0})
 try:
-    for number in range(100000):
+    for number in itertools.count():
         receipt = store.put("t", b"%d" % number)
         print("durable" if receipt.is_durable else "accepted", flush=True)
 except StoreFailedError as error:
