@@ -13,7 +13,7 @@ help:
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make quick  the inner loop, under 45 s: tidy, unit and property tests without the slow ones"
 	@echo "make test   install what it needs, then run the tests: the gate that every change passes"
-	@echo "make night  kills, brokers, explorations and more without end, for MINUTES (60), with ONLY=part,part"
+	@echo "make night  kills, brokers, explorations and more, MINUTES (60) of them, with ONLY=part,part"
 	@echo "make test-install  install into bare environments of PYTHONS, with each extra alone and with the lowest versions"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside RocketMQ, SQLite, LMDB, RocksDB and redis, and the goals; BEFORE=COMMIT compares with it"

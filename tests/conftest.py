@@ -188,7 +188,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if folder in _MARKERS:
                 item.add_marker(_MARKERS[folder])
     if not lanes.NIGHT:
-        chosen = [item for item in _sampled(items) if not item.get_closest_marker("night")]
+        chosen = list(_sampled([item for item in items if not item.get_closest_marker("night")]))
         config.hook.pytest_deselected(items=list({*items} - {*chosen}))
         items[:] = chosen
     items.sort(key=lambda item: place.get(_folder(item), len(_FIRST)))

@@ -13,7 +13,7 @@ import pytest
 UNSTABLE_MAX = 2
 # With more failures than that, something is broken, and trying all of them again only takes time.
 _TRIED_MAX = 10
-_TRY_S = 600
+_TRY_S = 300
 
 
 class RetryAlone:
@@ -21,6 +21,7 @@ class RetryAlone:
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
+        self._root = config.rootpath
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -47,7 +48,7 @@ class RetryAlone:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
         try:
             done = subprocess.run(
-                command, timeout=_TRY_S, check=False, text=True,
+                command, cwd=self._root, timeout=_TRY_S, check=False, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Faults that stories have found; from those that are not mended yet the stories keep away."""
+"""Faults that stories have found and that are not mended yet; the stories keep away from them."""
 
 from pathlib import Path
 from random import Random
@@ -23,9 +23,8 @@ def opened(disk: SimulatedDisk) -> Store:
     )
 
 
+@pytest.mark.xfail(reason="the queue's file is not synced before the segment is deleted")
 def test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it() -> None:
-    """Retention synced the log before it deleted, and not the queues. A queue that had lost all of its messages began
-    at offset 0 again, and its consumers, who were further, missed what came."""
     disk = SimulatedDisk()
     store = opened(disk)
     for _ in range(5):

@@ -4,7 +4,6 @@ In version 0.1 a flipped queue offset was accepted after a crash, `verify` blame
 put the record over another message, reported nothing left, and planned the same again each time.
 """
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import SMALL
-from tests.lanes import NIGHT, cases
+from tests.lanes import NIGHT, SEED, cases
 
 import penstock
 from penstock.errors import CorruptionError, PenstockError
@@ -21,8 +20,7 @@ from penstock.store.store import Store
 from penstock.testing.kit import copy_files
 
 SETTINGS: dict[str, Any] = {**SMALL}
-# A flip a byte of the head and of the lengths after the body, or of each third, another one for each seed; all of them on request.
-SEED = int(os.environ.get("PENSTOCK_SEED", "7"))
+# A flip a byte of the head and of the lengths after the body, or of each third, another one for each seed; all of them at night.
 HEAD_BYTES = 88
 Place = tuple[str, int, int]
 

@@ -151,8 +151,6 @@ class CheckpointTask:
         self._interval_s = interval_ms / 1000
         self._guard = threading.Lock()
         self._written: tuple[int, ...] = ()
-        # All dispatchers' entries of the records below it are on disk.
-        self.durable_offset = 0
 
     def step(self) -> float:
         """Write a checkpoint, unless the store has failed; returns the pause in seconds."""
@@ -193,7 +191,6 @@ class CheckpointTask:
         state.dispatched = {d.name: d.flush() for d in self._dispatchers}
         state.visible_offset = self._follower.progress
         self._progress.sync()
-        self.durable_offset = min(state.dispatched.values())
         # The checkpoint's queue and index times must not be later than what is durable in the log.
         derived = min(time_ms, flusher.flushed_time_ms)
         self._checkpoint.write(Times(flusher.flushed_time_ms, derived, derived))

@@ -178,7 +178,6 @@ class Engine:
     def _make_safe(self) -> None:
         self.flusher.flush()
         self.follower.catch_up()
-        self.checkpoints.write()
 
     def _may_delete(self, info: SegmentInfo, reason: str) -> bool:
         """Return whether no plugin vetoes the deletion of a segment."""
@@ -373,11 +372,8 @@ class Engine:
     # --- retention
 
     def safe_offset(self) -> int:
-        """Return the log offset below which the log and what is derived from it are durable.
-
-        Where retention has deleted all messages of a queue, its entries alone say where it continues.
-        """
-        return min(self.flusher.flushed_offset, self.checkpoints.durable_offset)
+        """Return the log offset below which everything is durable and dispatched."""
+        return min(self.flusher.flushed_offset, self.follower.progress)
 
     def stats(self) -> dict[str, object]:
         """Return the figures of `Store.stats()` that only a writing store has."""

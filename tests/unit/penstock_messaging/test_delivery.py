@@ -493,6 +493,8 @@ HOUR, NOW = 3_600_000, 1_700_000_000_000
     [
         (NOW + HOUR, NOW + HOUR, NOW + HOUR + 1000, NOW),
         (NOW + 900, NOW + 900, NOW + 1900, NOW + 1900),
+        (NOW + 3, NOW - HOUR, NOW + 1003, NOW + 1003),
+        (NOW + 3, NOW + HOUR, NOW + 1003, NOW + 1003),
         (NOW + HOUR, NOW - 300, NOW + HOUR + 1000, NOW + 700),
         (NOW - 10, NOW - 10, NOW + HOUR, NOW + HOUR),
         (NOW - 10, NOW - 10, 1 << 62, NOW + 990),
@@ -502,6 +504,8 @@ HOUR, NOW = 3_600_000, 1_700_000_000_000
     ids=[
         "clock went back",
         "a little",
+        "a little, of an old message",
+        "a little, of a producer ahead",
         "put after that",
         "longer level",
         "corrupt",

@@ -35,6 +35,8 @@ logger = get_logger(__name__)
 
 # A level is looked at after this time at the latest: when the clock is set, and when a put took longer than its delay.
 _LOOK_MS = 10_000
+# Clocks are corrected by so much without anybody setting them.
+_LITTLE_MS = 10_000
 # Messages that become due within this time are delivered together.
 _TOGETHER_MS = 10
 _RETRY_MS = 1000
@@ -256,6 +258,8 @@ class Delivery:
         entries = store.queue_entries(SCHEDULE_TOPIC, queue_of(level), offset, stop)
         if not len(entries.sizes):
             return self._pass_hole(store, level, offset, now)
+        # What was stored since the round began is not from before a clock that went back.
+        now = self._clock.time_ms()
         count, next_ms = self._count_due(store, level, offset, entries, now)
         if count:
             fitting = _within(entries.sizes[:count].tolist(), _BYTES_MAX)
@@ -366,17 +370,19 @@ def due_time_ms(message: StoredMessage, code: int, level: int, now: int) -> int:
     """Return when a waiting message is due, if the time in its queue entry cannot be right at `now`.
 
     The time counts from when the message was stored; if the clock has gone back to before that, from when it was born (store
-    times do not decrease, so a message that is stored after the clock went back may have a later store time). If that is to
-    come as well, by no more than the delay, the message waits that much longer: it may have been stored after the round
-    took its time. If it is further ahead, the message is due now.
+    times do not decrease, so a message that is stored after the clock went back may have a later store time); if that is to
+    come as well, the message is due now. A clock that has gone back by a little, and less than the delay, makes the message
+    wait that much longer: when a retry was born says nothing.
     """
     start_ms = message.store_time_ms
     given_ms = code - start_ms
-    if start_ms > now:
-        start_ms = message.born_time_ms
     # A negative code is none; another level's delay is that of a broker that was configured so.
     wait_ms = given_ms if code > 0 and 0 < given_ms <= _DELAY_MAX_MS else delay_ms(level)
-    return start_ms + wait_ms if start_ms - now <= wait_ms else now
+    if start_ms > now + min(wait_ms, _LITTLE_MS):
+        start_ms = message.born_time_ms
+        if start_ms > now:
+            return now
+    return start_ms + wait_ms
 
 
 def _within(sizes: Sequence[int], limit: int) -> int:
