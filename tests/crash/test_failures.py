@@ -28,4 +28,5 @@ def test_a_call_that_fails_costs_no_promise(combo: Combo) -> None:
     kinds = kinds_of(combo)
     outcomes = list(explore_failures(plot, COUNT if NIGHT else len(kinds), kinds=kinds))
     assert not [f"{o.failure}: {o.problem}" for o in outcomes if o.problem]
-    assert len(outcomes) >= len(kinds)
+    # A story that never makes most of these calls would say nothing.
+    assert len({outcome.failure.call for outcome in outcomes}) > (len(kinds) - 1) // 2

@@ -23,7 +23,7 @@ from penstock.log.record_reader import QueuePosition
 from penstock.message import StoredMessage
 
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
-# Flips a file in CI, a third of them in `make test`, spread over the bytes that are not the zeros behind the data.
+# Flips a file, spread over the bytes that are not the zeros behind the data.
 SAMPLE = rounds(gate=12, night=110)
 # Opening for writing costs a copy of the store and a recovery.
 SAMPLE_FOR_WRITING = 9

@@ -1,7 +1,7 @@
 """Every file of a small store cut short, at every byte where that is cheap: an answer or an error that names the file.
 
-At night readers see every such length; in the gate one of each three in a row, and the
-shortest and the longest.
+At night readers see every such length, in the gate one of each ten in a row, and the shortest and the
+longest.
 
 A reader gets every record that lies whole in what is left; opening for writing mends queues, index and marks, and
 refuses a log that is cut (a segment has its whole size from birth).
