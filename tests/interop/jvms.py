@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.interop.brokers import BROKERS, Broker, build_broker
+from tests.interop.brokers import Broker, build_broker
 from tests.interop.javastore import VERSIONS, JavaStore, JvmPool, build, missing_tools
 
 MakeBroker = Callable[[str], Broker]
@@ -32,8 +32,7 @@ def version(request: pytest.FixtureRequest) -> str:
 def javas() -> Iterator[JavaStores]:
     """The JVMs of stores that tests take turns with."""
     need_java()
-    classpaths = {version: build(version) for version in VERSIONS}
-    shared = JvmPool(lambda version: JavaStore(classpaths[version]))
+    shared = JvmPool(lambda version: JavaStore(build(version)))
     yield shared
     shared.end()
 
@@ -56,8 +55,7 @@ def java2(version: str, javas: JavaStores) -> Iterator[JavaStore]:
 def brokers() -> Iterator[JvmPool[Broker]]:
     """The JVMs of brokers that tests take turns with."""
     need_java()
-    classpaths = {version: build_broker(version) for version in BROKERS}
-    shared = JvmPool(lambda version: Broker(classpaths[version], version))
+    shared = JvmPool(lambda version: Broker(build_broker(version), version))
     yield shared
     shared.end()
 

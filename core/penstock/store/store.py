@@ -491,8 +491,8 @@ class Store(Reader, Producer):
         """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
 
         False says that it is delivered already, or was cancelled before. The next program that has the store open for writing,
-        Penstock or a broker of RocketMQ 5.3, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
-        second.
+        Penstock or a broker of RocketMQ 5, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
+        second, whatever ends this process.
 
         Args:
             message_id: the message id of its put, or of `delayed`; or the receipt of its put.

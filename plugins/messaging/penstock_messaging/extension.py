@@ -89,8 +89,8 @@ class MessagingOptions:
         auto_create_topics: a message to an unknown topic creates it, and a message to a higher queue of a topic that was
             created so adds queues. If false, such messages are refused.
         default_queues: how many queues a new topic has unless a number is given.
-        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A crash
-            delivers again at most what was delivered in that time; each write flushes the log.
+        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A broker
+            that takes over after a kill delivers again at most what was delivered in that time; each write flushes the log.
         timers: "on" takes messages with `delay_ms` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
             takes over, which cannot deliver them.
         delay_max_ms: the longest delay of a message with `delay_ms` or `deliver_at`, by default three days, as in a broker.

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -77,6 +78,27 @@ def test_a_broker_of_4_9_leaves_what_waits(make_broker: MakeBroker, tmp_path: Pa
             b"1",
             b"2",
         ]
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_a_broker_delivers_nothing_that_was_cancelled_before_a_kill(
+    version: str, make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    """Penstock is killed as soon as the call has returned, and the broker starts after the message was due."""
+    clock, workers = ManualClock(int(time.time() * 1000) - 60_000), ManualWorkers()
+    with open_store(tmp_path / "store", clock=clock, spawn=workers, **GEOMETRY) as store:
+        receipts = [store.put(TOPIC, b"%d" % n, queue=QUEUE, delay_ms=9500) for n in range(4)]
+        store.put(TOPIC, b"later", queue=QUEUE, delay_ms=13_500)
+        for _ in range(3):
+            workers.run(WORKER)
+            clock.now_ms += 1000
+        for receipt in receipts[:2]:
+            assert store.cancel_delayed(receipt)
+        copytree(tmp_path / "store", tmp_path / "killed")
+    broker = make_broker(version)
+    broker.start(tmp_path / "killed", {"timerFlushIntervalMs": 500})
+    broker.create(TOPIC, 2)
+    assert set(delivered_by(broker, {"2", "3", "later"})) == {"2", "3", "later"}
 
 
 @pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])

@@ -327,7 +327,7 @@ def test_the_progress_is_saved_a_second_after_a_delivery_and_the_copies_are_dura
     assert shop.store.stats()["flushed_offset"] == end
 
 
-def test_a_killed_writer_delivers_again_only_what_was_not_saved(shop: Shop) -> None:
+def test_what_a_killed_writer_delivered_and_did_not_save_is_not_delivered_again(shop: Shop) -> None:
     for body in (b"a", b"b"):
         shop.put(body, 1)
         shop.run(after_ms=1000)
@@ -337,7 +337,7 @@ def test_a_killed_writer_delivers_again_only_what_was_not_saved(shop: Shop) -> N
     shop.kill()
     shop.open()
     shop.run()
-    assert shop.bodies() == [b"a", b"b", b"c", b"c"]
+    assert shop.bodies() == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_progress_before_the_first_message_left_is_moved_to_it(
     assert "delay level 1" not in caplog.text, "nothing was said to be delivered"
 
 
-def test_a_table_that_cannot_be_read_loses_no_message(
+def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.put(b"x", 1)
@@ -385,7 +385,7 @@ def test_a_table_that_cannot_be_read_loses_no_message(
     shop.open()
     assert "delivered again" in caplog.text
     shop.run()
-    assert shop.bodies() == [b"x", b"x"]
+    assert shop.bodies() == [b"x"]
 
 
 def test_what_waits_is_known_without_the_writer(shop: Shop) -> None:

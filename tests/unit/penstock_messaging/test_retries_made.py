@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from tests.crash.group_story import SETTINGS, PlainRetries
 
 from penstock.store.store import Store
 from penstock.testing.kit import open_store
-from penstock_messaging.groups import retries_made
 from penstock_messaging.groups.retries_made import RetriesMade
 
 
@@ -43,19 +41,3 @@ def test_dead_letters_count_too(tmp_path: Path) -> None:
         made = RetriesMade(store, "g", 0, PlainRetries().origin)
         assert (message.message_id, 0) in made
         assert RetriesMade(store, "h", 0, PlainRetries().origin)._found == set()
-
-
-def test_a_long_queue_is_read_part_by_part_to_the_log_offset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries_made, "_AT_ONCE", 4)
-    with open_store(tmp_path / "store", **SETTINGS) as store:
-        for number in range(60):
-            store.put("t", b"%d" % number)
-        early = put_retries(store, "g", 30)
-        end = store.flush()
-        mine = put_retries(store, "g", 60)
-        made = RetriesMade(store, "g", end, PlainRetries().origin)
-        assert made._found == set(mine) >= set(early)
-        assert len(made._found) == 60
-        assert RetriesMade(store, "g", store.flush(), PlainRetries().origin)._found == set()

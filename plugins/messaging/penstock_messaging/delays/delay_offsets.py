@@ -13,6 +13,9 @@ Invariants:
     * The caller makes the delivered copies durable before it saves an offset after them, so no crash loses a message.
     * Entries that are not an offset of a level, and fields that are not known, stay in the file unchanged.
 
+The field `penstockLogEnd` is ours, and no broker reads it: where the log ended when the offsets were saved. What was delivered
+before is counted by them, so a copy after it is of a message that they do not count. A broker that writes the file drops it.
+
 Not thread-safe; one process writes.
 """
 
@@ -31,7 +34,7 @@ logger = get_logger(__name__)
 _BYTES_MAX = 16 << 20
 _OFFSET_MAX = (1 << 63) - 1
 _LEVEL_DIGITS_MAX = 5
-_TABLE, _VERSION = "offsetTable", "dataVersion"
+_TABLE, _VERSION, _LOG_END = "offsetTable", "dataVersion", "penstockLogEnd"
 _NOT_UNDERSTOOD = (ValueError, TypeError, OSError, RecursionError)
 
 
@@ -41,6 +44,7 @@ class DelayOffsets:
     Attributes:
         problem: why the file could not be used, and what is used in its place; "" if it was, or if there is none.
         is_saved: whether the file has all offsets that were set.
+        log_end: where the log ended when the offsets were saved, set before `save`; 0 if the file does not say that.
     """
 
     def __init__(self, context: Context) -> None:
@@ -52,10 +56,12 @@ class DelayOffsets:
         self._is_readable = True
         self.problem = ""
         self.is_saved = True
+        self.log_end = 0
 
     def load(self) -> None:
         """Read the file, or its `.bak` if it cannot be read; with neither, no level has an offset."""
         self._whole, self._offsets, self.problem, self._is_readable = {}, {}, "", True
+        self.log_end = 0
         for path in (self._path, self._spare):
             if not self._files.exists(path):
                 continue
@@ -70,6 +76,8 @@ class DelayOffsets:
                 self.problem = self.problem or f"{path} cannot be read ({error})"
                 continue
             self._whole = whole
+            end = whole.get(_LOG_END)
+            self.log_end = end if type(end) is int else 0
             if self.problem:
                 self.problem += f"; {path.name} is used in its place"
             return
@@ -113,6 +121,8 @@ class DelayOffsets:
         table = dict(before) if isinstance(before, dict) else {}
         table.update({str(level): offset for level, offset in self._offsets.items()})
         whole = {**self._whole, _TABLE: table}
+        if self.log_end:
+            whole[_LOG_END] = self.log_end
         version = whole.get(_VERSION)
         if isinstance(version, dict):
             count = version.get("counter")

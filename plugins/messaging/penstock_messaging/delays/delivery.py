@@ -7,7 +7,7 @@ Invariants:
     * A message is due when the time in its queue entry has come, or when the clock has gone back to before it was stored. Each
       level delivers in the order in which its messages were stored, so a message that is not due holds back those after it.
     * `delayOffset.json` never names an offset whose copies are not durable: the log is flushed before it is written. So a crash
-      loses no message, and delivers again at most what was delivered since the file was last written (`save_ms`).
+      loses no message. What was delivered since the file was last written (`save_ms`) is found in the log, and not delivered again.
     * An entry whose message is gone or corrupt, or cannot be put, is skipped with a warning: it must not hold back its level.
       A put that fails for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
 """
@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock import Message, StoredMessage
+from penstock import StoredMessage
 from penstock.contracts import Context, OpenStore, Stoppable
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.errors import MessageError, PenstockError, StoreClosedError, StoreFailedError
 from penstock.escape import get_logger
+from penstock_messaging.copies_made import CopiesMade, Copy
 from penstock_messaging.delays.delay_offsets import DelayOffsets
 from penstock_messaging.delays.levels import (
     LEVEL_MAX,
@@ -47,8 +48,6 @@ _RECORDS_MAX = 256
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
 _NEVER = 1 << 62
-
-Copy = tuple[Message, bytes]
 
 
 class Delivery:
@@ -83,6 +82,8 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
+        # What an earlier opening delivered and did not save; until all is delivered that was due at this one.
+        self._made: CopiesMade | None = None
         self._unsaved_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._skipped = 0
@@ -100,11 +101,23 @@ class Delivery:
             store.topics().get(SCHEDULE_TOPIC, ())
         )
         self._levels = [level_of(queue) for queue in sorted(queues)]
-        for level in self._levels:
-            self._clamp(store, level)
-        if self.waiting():
+        waiting = [self._clamp(store, level) for level in self._levels]
+        if any(offset < high for offset, high in waiting):
+            self._made = self._copies_made(store)
             with self._guard:
                 self._start()
+
+    def _copies_made(self, store: OpenStore) -> CopiesMade:
+        """Return the copies of what is not counted as delivered; each comes after its message, and after the last save."""
+        firsts = [
+            message.log_offset
+            for level in self._levels
+            for message in store.read(
+                SCHEDULE_TOPIC, queue_of(level), self._offsets.get(level), 1
+            ).messages
+        ]
+        begin = max(min(firsts, default=0), self._offsets.log_end)
+        return CopiesMade(store, lambda message: message.log_offset >= begin)
 
     def detach(self) -> None:
         """End the thread and save the progress; messages that are due now are delivered after the next opening."""
@@ -184,6 +197,8 @@ class Delivery:
             try:
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
+                if next_ms > now:
+                    self._made = None
             except (StoreFailedError, StoreClosedError) as error:
                 self._last_trouble = str(error)
                 return None
@@ -213,16 +228,16 @@ class Delivery:
         next_ms = _NEVER
         for level in self._levels:
             next_ms = min(next_ms, self._deliver(store, level, now))
-        if self._unsaved_ms <= self._clock.monotonic_ms() - self._save_ms:
+        left_ms = self._unsaved_ms + self._save_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
             self._save(store)
-        if not self._offsets.is_saved:
-            next_ms = min(next_ms, now + self._save_ms)
-        return next_ms
+            return next_ms
+        return min(next_ms, now + left_ms)
 
     def _save(self, store: OpenStore) -> None:
         """Save the progress, after the copies that it counts are durable."""
         if not self._offsets.is_saved:
-            store.flush()
+            self._offsets.log_end = store.flush()
             self._offsets.save()
         self._unsaved_ms = _NEVER
 
@@ -324,6 +339,8 @@ class Delivery:
         for message in messages:
             try:
                 copy = delivered(message)
+                if self._made is not None and self._made.take(message, copy):
+                    continue
                 self._check(copy[0].topic, copy[0].queue)
                 copies.append((message.queue_offset, copy))
             except MessageError as error:

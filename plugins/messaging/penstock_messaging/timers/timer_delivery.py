@@ -5,8 +5,8 @@ store without any has no thread. It sleeps until the next message is due, or unt
 
 Invariants:
     * No message is delivered before its time by the clock; one whose exact time is not known, at the end of its second.
-    * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. It
-      delivers again at most what was delivered since they were written, every second.
+    * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. What was
+      delivered since they were written, every second, is found in the log, and not delivered again.
     * While they name a message, they name what cancels it, unless the timer topic has that after the offset that is saved with them.
     * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one. A put that fails
       for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock import Message, StoredMessage
+from penstock import StoredMessage
 from penstock.contracts import Context, OpenStore, Stoppable
 from penstock.errors import (
     CorruptionError,
@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock.format.java_hash import java_hash
+from penstock_messaging.copies_made import CopiesMade, Copy
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import REAL_QUEUE, REAL_TOPIC, TIMER_TOPIC
 from penstock_messaging.timers.cancellations import Cancellations
@@ -68,8 +69,9 @@ _DUE_MAX = 20_000
 # message takes beside its bytes, too.
 _HELD_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
 _NEVER = 1 << 62
-
-Copy = tuple[Message, bytes]
+# How long before the first second that is not delivered, by the files, a message of it may have been delivered: a close leaves them
+# ahead of the clock.
+_AHEAD_MS = 5 * SECOND_MS
 
 
 class TimerDelivery:
@@ -117,6 +119,8 @@ class TimerDelivery:
         # Messages of those that are due, by log offset, and the memory that they take.
         self._held: dict[int, StoredMessage] = {}
         self._held_bytes = 0
+        # What earlier openings delivered, and the files may name; until all is delivered that was due at this one.
+        self._made: CopiesMade | None = None
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
         # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels a message is
@@ -147,6 +151,8 @@ class TimerDelivery:
         if self._context.read_only:
             self._take_in_all(store)
         elif not self._waiting.is_empty or not self._queue.is_read(store):
+            since_ms = self.read_ms - _AHEAD_MS
+            self._made = CopiesMade(store, lambda message: message.store_time_ms >= since_ms)
             with self._guard:
                 self._start()
 
@@ -294,6 +300,7 @@ class TimerDelivery:
             next_ms = self._next_due_ms()
         if has_more or next_ms <= now:
             return now
+        self._made = None
         if self._changed_ms != _NEVER:
             next_ms = min(next_ms, (now // SECOND_MS + 1) * SECOND_MS)
         return max(next_ms, now + _TOGETHER_MS)
@@ -423,7 +430,8 @@ class TimerDelivery:
                     copy = copied(
                         message, due_ms=each.due_ms, enqueue_ms=enqueue_ms, now_ms=now, destination_of=place,
                     )  # fmt: skip
-                    copies.append((each.entry, copy))
+                    if self._made is None or not self._made.take(message, copy):
+                        copies.append((each.entry, copy))
                 except (MessageError, OffsetError, CorruptionError) as error:
                     refused.append(_refusal(each.entry, error))
             refused += self._put(store, copies)
@@ -507,22 +515,18 @@ class TimerDelivery:
                 raise MessageError(
                     f"message {message.message_id} cannot be cancelled: it has no UNIQ_KEY by which to name it; it still waits"
                 )
-            receipt = store.put_copies([cancelling(timer)])[0]
+            receipts = store.put_copies(cancelling(timer))
             # In this order: after a failure to put, the message still waits.
-            self._spent.add(receipt.log_offset)
+            self._spent.update(receipt.log_offset for receipt in receipts)
             for entry in found:
                 if not self._waiting.remove(entry):
                     self._due.remove([entry.log_offset])
                 self._called_off.add(entry.log_offset)
             self._cancelled += 1
+            # A broker that takes the store over after a kill delivers what the files name, whatever is in the log after that.
+            self._take_in_all(store)
             self._note_change()
-            store.flush()
-            with self._guard:
-                self._announced_ms = self._clock.monotonic_ms()
-                self._start()
-                worker = self._worker
-        if worker is not None:
-            worker.wake()
+            self._save(store)
         return True
 
     # --- saving

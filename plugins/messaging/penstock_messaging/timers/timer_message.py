@@ -8,7 +8,8 @@ A message with a time waits in `rmq_sys_wheel_timer`, queue 0, with these proper
 * UNIQ_KEY: by which a broker can cancel it. One that the caller has given is kept.
 
 The delivered copy has them, too, and TIMER_ENQUEUE_MS (when it was taken in) and TIMER_DEQUEUE_MS (when it was delivered). To
-cancel a message, another one is put to the same topic with the same TIMER_OUT_MS and REAL_TOPIC; its TIMER_DEL_UNIQKEY names it.
+cancel a message, another one is put to the same topic with the same TIMER_OUT_MS and REAL_TOPIC; its TIMER_DEL_UNIQKEY names it:
+by topic and UNIQ_KEY, as brokers of 5.3 and 5.4 have it, or by UNIQ_KEY alone, as those before and after do. Both are put.
 
 Every property may have been written by another program, or by a caller. A number is believed only if it is one; a time that
 does not fit TIMER_OUT_MS is not used; and nothing is delivered to a topic in which messages wait.
@@ -174,14 +175,16 @@ def copied(
     return copy, text_of(pairs)
 
 
-def cancelling(timer: Timer) -> tuple[Message, bytes]:
-    """Return the message that cancels a timer message that has a key, and its properties text."""
+def cancelling(timer: Timer) -> list[tuple[Message, bytes]]:
+    """Return the messages that cancel a timer message that has a key, in each form of which brokers read one."""
     pairs = pairs_of(_CANCEL_TEXT)
     pairs |= {
-        DELETE_KEY: timer.key, DELIVER_MS: b"%d" % timer.due_ms, OUT_MS: b"%d" % timer.out_ms,
+        DELIVER_MS: b"%d" % timer.due_ms, OUT_MS: b"%d" % timer.out_ms,
         REAL_TOPIC: timer.topic, REAL_QUEUE: b"0",
     }  # fmt: skip
-    return Message(TIMER_TOPIC, _CANCEL_BODY, queue=0), text_of(pairs)
+    message = Message(TIMER_TOPIC, _CANCEL_BODY, queue=0)
+    keys = timer.key, timer.key.removeprefix(cancel_key(timer.topic, b""))
+    return [(message, text_of(pairs | {DELETE_KEY: key})) for key in keys]
 
 
 def _number(pairs: Mapping[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> int | None:

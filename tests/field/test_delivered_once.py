@@ -1,0 +1,88 @@
+"""What was delivered comes once: after a kill before the progress was saved, and over several openings within one second."""
+
+from collections import Counter
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from penstock.contracts.transaction import PutOptions
+from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_messaging.timers.timer_message import SECOND_MS
+
+LEVELS, TIMERS, INTAKE = "penstock-deliver", "penstock-timers", "penstock-intake"
+
+
+def killed(root: Path) -> Path:
+    """Return a copy of the store's folder as it is now: what a SIGKILL of its process leaves."""
+    return copytree(root, root.with_name(f"{root.name}-killed"))
+
+
+@pytest.mark.parametrize("delay", [PutOptions(delay_level=1), PutOptions(delay_ms=1000)])
+def test_messages_that_are_all_alike_come_as_often_as_they_were_put(
+    delay: PutOptions, tmp_path: Path
+) -> None:
+    """Some were delivered and saved, some delivered, and some wait: copies of the first are not taken for those of the last."""
+    clock, workers = ManualClock(), ManualWorkers()
+    root = tmp_path / "store"
+    with open_store(root, clock=clock, spawn=workers) as store:
+        store.create_topic("t", queues=1)
+        worker = LEVELS if "delay_level" in delay else TIMERS
+        for _ in range(3):
+            store.put("t", b"tick", **delay)
+        for _ in range(3):
+            clock.now_ms += 1000
+            workers.run(worker)
+        for _ in range(2):
+            store.put("t", b"tick", **delay)
+        clock.now_ms += 2000
+        workers.run(worker)
+        for _ in range(4):
+            store.put("t", b"tick", **delay)
+        assert len(list(store.scan("t"))) == 5
+        root = killed(root)
+    with open_store(root, clock=clock, spawn=workers) as store:
+        for _ in range(3):
+            workers.run(worker)
+            clock.now_ms += 1000
+        assert len(list(store.scan("t"))) == 9
+
+
+def test_a_retry_that_was_acknowledged_does_not_come_again(tmp_path: Path) -> None:
+    clock, workers = ManualClock(), ManualWorkers()
+    root = tmp_path / "store"
+    with open_store(root, clock=clock, spawn=workers) as store:
+        store.create_topic("t", queues=1)
+        store.put("t", b"x")
+        with store.consumer("g", "t") as consumer:
+            (message,) = consumer.poll(10, timeout=0)
+            consumer.nack(message, delay_level=1)
+            workers.run(INTAKE)
+            clock.now_ms += 1000
+            workers.run(LEVELS)
+            (message,) = consumer.poll(10, timeout=0)
+            assert message.attempt == 2
+            consumer.ack(message)
+            root = killed(root)
+    with open_store(root, clock=clock, spawn=workers) as store:
+        clock.now_ms += 1000
+        workers.run(INTAKE)
+        workers.run(LEVELS)
+        with store.consumer("g", "t") as consumer:
+            assert consumer.poll(10, timeout=0) == []
+
+
+def test_a_timer_comes_once_over_openings_within_one_second(tmp_path: Path) -> None:
+    clock, workers = ManualClock(), ManualWorkers()
+    clock.now_ms = clock.now_ms // SECOND_MS * SECOND_MS
+    for number in range(12):
+        with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
+            store.put("t", b"%d" % number, delay_ms=1)
+            if number % 3:
+                clock.now_ms += 70
+                workers.run(TIMERS)
+    with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
+        for _ in range(4):
+            clock.now_ms += SECOND_MS
+            workers.run(TIMERS)
+        assert Counter(m.body for m in store.scan("t")) == {b"%d" % n: 1 for n in range(12)}
