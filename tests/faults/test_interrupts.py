@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.lanes import rounds
 
 from penstock import Message
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing.platter import Survival
 
 # Cut through between `os.scandir` and the `with` that closes it, a folder's listing warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -196,3 +198,32 @@ def test_an_interrupt_anywhere_in_close_leaves_no_lock(tmp_path: Path) -> None:
         assert store.recovery.state == "clean"
         check(store, set(range(number)), number)
     assert at > 300
+
+
+def test_after_an_interrupt_anywhere_in_a_deletion_a_queue_goes_on_where_it_was() -> None:
+    """What was to be synced before the segment goes is not forgotten: a power cut would let the queue begin at 0."""
+    at = 1
+    while True:
+        disk = SimulatedDisk()
+        store = opened_on(disk)
+        for _ in range(5):
+            store.put("b", b"x", keys=["k"])
+        for _ in range(4):
+            store.put("a", b"y" * 3000)
+        interrupt = Interrupt(at)
+        is_interrupted = interrupt.during(lambda: store.discard_before(log_offset=8192))  # noqa: B023
+        store.discard_before(log_offset=8192)
+        assert store.min_offset("b") == 5, interrupt.place
+        store = opened_on(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
+        assert store.put("b", b"x").queue_offset == 5, interrupt.place
+        if not is_interrupted:
+            break
+        at += 2 * STEP + 1
+    assert at > 300
+
+
+def opened_on(disk: SimulatedDisk) -> Store:
+    small: dict[str, Any] = {
+        "geometry.segment_bytes": 8192, "geometry.queue_entries": 3, "retention.pause_ms": 0, "flush": "none",
+    }  # fmt: skip
+    return open_store(Path("/store"), files=disk, spawn=ManualWorkers(), **small)

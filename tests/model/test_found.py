@@ -23,7 +23,6 @@ def opened(disk: SimulatedDisk) -> Store:
     )
 
 
-@pytest.mark.xfail(reason="the queue's file is not synced before the segment is deleted")
 def test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it() -> None:
     disk = SimulatedDisk()
     store = opened(disk)

@@ -1,7 +1,8 @@
 """Deletes expired segments: consults the policies, then deletes the oldest segments one by one.
 
-A segment is deleted only if it is not the last, is durable, was dispatched to all dispatchers, no plugin
-vetoes the deletion, and no reader holds a lease on it. A lease held longer than FORCE_AFTER_MS is ignored. Queues
+A segment is deleted only if it is not the last, it and its entries in queues and index are durable, no plugin
+vetoes the deletion, and no reader holds a lease on it. Entries that a power cut takes are made from the log again, so a
+queue whose records are deleted must not lose its last one: it would begin at 0. A lease held longer than FORCE_AFTER_MS is ignored. Queues
 and index are trimmed afterwards. Source: spec sections 9.5 and 11.
 
 Invariants:
@@ -103,7 +104,7 @@ class Retention:
         self._time = SteadyTime(clock)
         self._monotonic_ms = clock.monotonic_ms
         self._pause_s = pause_ms / 1000
-        # Set by the engine. Everything below the safe offset is durable and dispatched; `make_safe` advances it.
+        # Set by the engine. Everything below the safe offset is durable, entries as well; `make_safe` advances it.
         self.safe_offset: Callable[[], int] = lambda: 0
         self.make_safe: Callable[[], None] = lambda: None
         # `on_expired` may veto a deletion; `on_deleted` is called after it.
@@ -205,15 +206,14 @@ class Retention:
 
     def _delete_chosen(self, choice: _Choice, most: int, *, paused: bool) -> int:
         """Delete at most `most` of the chosen segments, with a pause before each; returns how many."""
-        going = self._log.infos()[:-1][: min(choice.going, most)]
-        if going and going[-1].base_offset + going[-1].size > self.safe_offset():
-            # Under a flush policy that never syncs, nothing else makes the segment durable.
-            self.make_safe()
         gone = 0
-        for info in going:
+        for info in self._log.infos()[:-1][: min(choice.going, most)]:
             if not paused and self._stopping.wait(self._pause_s):
                 break
             paused = False
+            if info.base_offset + info.size > self.safe_offset():
+                # Not before it is needed: a failure must not keep segments that are safe.
+                self.make_safe()
             if not self._delete_one(info, choice):
                 break
             gone += 1

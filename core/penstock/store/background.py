@@ -13,7 +13,7 @@ from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
-from penstock.errors import StoreFailedError, SystemLimitError
+from penstock.errors import StorageError, StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
 from penstock.log.commit_log import CommitLog
 from penstock.log.log_tail import LIMITS
@@ -132,7 +132,11 @@ class FollowerTask:
 
 
 class CheckpointTask:
-    """Syncs derived files, then writes the progress file and the checkpoint. Safe from any thread."""
+    """Syncs derived files, then writes the progress file and the checkpoint. Safe from any thread.
+
+    Attributes:
+        durable_offset: the log offset below which the entries of all records are durable.
+    """
 
     def __init__(
         self,
@@ -150,7 +154,10 @@ class CheckpointTask:
         self._checkpoint = checkpoint
         self._interval_s = interval_ms / 1000
         self._guard = threading.Lock()
+        # The thread that holds the guard.
+        self._owner = 0
         self._written: tuple[int, ...] = ()
+        self.durable_offset = 0
 
     def step(self) -> float:
         """Write a checkpoint, unless the store has failed; returns the pause in seconds."""
@@ -168,25 +175,41 @@ class CheckpointTask:
 
     def write(self) -> None:
         """Sync derived files, then write the progress file and the checkpoint; does nothing if nothing has advanced."""
+        if self._owner == threading.get_ident():
+            raise StorageError(
+                "a sync of queues and index that this thread has interrupted is under way: the store cannot be closed, nor "
+                "segments be deleted, within a signal handler that interrupts it"
+            )
         with self._guard:
-            time_ms = self._follower.dispatched_time_ms
-            now = (*(d.progress for d in self._dispatchers), self._flusher.flushed_offset)
-            if now == self._written:
-                return
             try:
-                self._sync(time_ms)
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # No file was opened, so no durability is in doubt: the next round retries it. Any other errno may
-                    # be a sync error for bytes that never reached the disk, which the system reports only once.
-                    raise SystemLimitError(str(error)) from error
-                raise self._flusher.fail(
-                    f"a sync of queues, index, progress file or checkpoint failed ({error})"
-                ) from error
-            self._written = now
+                self._owner = threading.get_ident()
+                self._write()
+            finally:
+                self._owner = 0
 
-    def _sync(self, time_ms: int) -> None:
-        """Sync the dispatchers' files, then the progress file, then the checkpoint: none claims more than is on disk."""
+    def _write(self) -> None:
+        time_ms = self._follower.dispatched_time_ms
+        now = (*(d.progress for d in self._dispatchers), self._flusher.flushed_offset)
+        if now == self._written:
+            return
+        try:
+            reached = self._sync(time_ms)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # No file was opened, so no durability is in doubt: the next round retries it. Any other errno may
+                # be a sync error for bytes that never reached the disk, which the system reports only once.
+                raise SystemLimitError(str(error)) from error
+            raise self._flusher.fail(
+                f"a sync of queues, index, progress file or checkpoint failed ({error})"
+            ) from error
+        self._written = (*reached, now[-1])
+        self.durable_offset = min(self._written)
+
+    def _sync(self, time_ms: int) -> list[int]:
+        """Sync the dispatchers' files, then the progress file, then the checkpoint: none claims more than is on disk.
+
+        Returns up to where each dispatcher's entries are durable.
+        """
         state, flusher = self._progress.state, self._flusher
         state.dispatched = {d.name: d.flush() for d in self._dispatchers}
         state.visible_offset = self._follower.progress
@@ -194,6 +217,7 @@ class CheckpointTask:
         # The checkpoint's queue and index times must not be later than what is durable in the log.
         derived = min(time_ms, flusher.flushed_time_ms)
         self._checkpoint.write(Times(flusher.flushed_time_ms, derived, derived))
+        return [*state.dispatched.values()]
 
 
 class RetentionTask:

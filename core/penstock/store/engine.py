@@ -178,6 +178,7 @@ class Engine:
     def _make_safe(self) -> None:
         self.flusher.flush()
         self.follower.catch_up()
+        self.checkpoints.write()
 
     def _may_delete(self, info: SegmentInfo, reason: str) -> bool:
         """Return whether no plugin vetoes the deletion of a segment."""
@@ -372,8 +373,10 @@ class Engine:
     # --- retention
 
     def safe_offset(self) -> int:
-        """Return the log offset below which everything is durable and dispatched."""
-        return min(self.flusher.flushed_offset, self.follower.progress)
+        """Return the log offset below which everything is durable: records, and their entries in queues and index."""
+        return min(
+            self.flusher.flushed_offset, self.follower.progress, self.checkpoints.durable_offset
+        )
 
     def stats(self) -> dict[str, object]:
         """Return the figures of `Store.stats()` that only a writing store has."""

@@ -793,8 +793,8 @@ class Store(Reader, Producer):
     def discard_before(self, *, log_offset: int = 0, time_ms: float | datetime = 0) -> int:
         """Delete the segments that end at or before a log offset, or were last written before a time.
 
-        Ignores the retention policies. Never deletes the last segment, nor one that is not durable, not
-        dispatched, or still being read. Returns how many were deleted.
+        Ignores the retention policies. Never deletes the last segment, nor one that is still being read; syncs log,
+        queues and index first where that is needed. Returns how many were deleted.
 
         Args:
             log_offset: delete what ends at or before it; 0 or less deletes nothing.
@@ -802,6 +802,7 @@ class Store(Reader, Producer):
 
         Raises:
             ArgumentError: an argument has a wrong type or value; nothing was deleted.
+            StorageError: a sync or a deletion failed; segments before that one are deleted.
         """
         retention = self._owner().retention
         call = "discard_before"

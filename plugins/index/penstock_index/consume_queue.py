@@ -238,11 +238,13 @@ class ConsumeQueueDispatcher(QueueLookUp):
         """Sync the files written since the last flush; return the progress that is now durable."""
         with self._lock:
             reached = self._progress
-            dirty, self._dirty = self._dirty, set()
-            folders, self._dirty_folders = self._dirty_folders, set()
+            dirty, folders = self._dirty, self._dirty_folders
         try:
+            with self._lock:
+                self._dirty, self._dirty_folders = set(), set()
             self._syncs.sync(dirty, folders)
-        except OSError:
+        except BaseException:
+            # An interrupt leaves open which of them are synced, as a failure does.
             with self._lock:
                 self._dirty |= dirty
                 self._dirty_folders |= folders
@@ -473,6 +475,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
             queue.find_bounds(trust.log.min_offset)
+            if not trust.is_clean and queue.drop_leftovers(trust.log.min_offset):
+                self._dirty_folders.add(queue.folder.folder)
             opened.append(((topic, number), queue))
         for key, queue in opened:
             if self._cut_queue(queue, trust.log.end_offset):

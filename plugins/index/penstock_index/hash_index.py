@@ -136,17 +136,14 @@ class HashIndexDispatcher(KeyIndex):
         """Sync the files written since the last flush; return the progress that is now durable."""
         with self._lock:
             reached = self._progress
-            dirty, self._dirty = self._dirty, []
-            current = self._current
-        try:
-            for file in dirty:
-                file.sync()
-            if current is not None and current.is_dirty:
-                current.sync()
-        except OSError:
-            with self._lock:
-                self._dirty = dirty + self._dirty
-            raise
+            dirty, current = [*self._dirty], self._current
+        for file in dirty:
+            file.sync()
+        if current is not None and current.is_dirty:
+            current.sync()
+        # Last: an interrupt before it leaves all of them to the next flush, which syncs some again.
+        with self._lock:
+            self._dirty = [file for file in self._dirty if file not in dirty]
         for file in dirty:
             file.close()
         return reached

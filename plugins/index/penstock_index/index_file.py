@@ -266,10 +266,11 @@ class IndexFile:
 
     def sync(self) -> None:
         """Make it durable."""
-        self.is_dirty = False
         try:
+            # First: a sync that began before the last store does not cover that store.
+            self.is_dirty = False
             self._file.sync()
-        except OSError:
+        except BaseException:
             self.is_dirty = True
             raise
 

@@ -85,6 +85,25 @@ class Queue:
             folder.remove(base)
         return bool(gone)
 
+    def drop_leftovers(self, log_min: int) -> bool:
+        """Remove files before a gap whose records are all deleted: retention removed them, and a power cut brought them back.
+
+        The queue would go on after them, with offsets that were given already. Returns whether any were removed.
+        """
+        folder = self.folder
+        bases = list(folder.bases)
+        ends = [folder.stop_of(base) for base in bases]
+        gap = max((at for at in range(1, len(bases)) if bases[at] != ends[at - 1]), default=0)
+        if not gap:
+            return False
+        before = [place for ordinal, place in self.present(bases[0]) if ordinal < ends[gap - 1]]
+        if not 0 <= max(before, default=-1) < log_min:
+            return False
+        for base in bases[:gap]:
+            folder.remove(base)
+        self.find_bounds(log_min)
+        return True
+
     def find_bounds(self, log_min: int) -> None:
         """Find out which entries count, at the opening."""
         if self.folder.bases:
