@@ -121,6 +121,7 @@ class Scope:
         deep: digests and metadata files are checked, too.
         rejected: records that are corrupt according to the queue offsets around them, by log offset.
         torn_at: the log offset of a torn tail, which the next open for writing cuts off; None for none.
+        seen: after a kill, the log offset up to which readers see records; None where that needs no word.
         is_copy: the store was copied while it was written, and not opened for writing since.
         sequence: the sequence number of the progress file when the scope was determined.
     """
@@ -133,6 +134,7 @@ class Scope:
     deep: bool = True
     rejected: tuple[tuple[int, Rejected], ...] = ()
     torn_at: int | None = None
+    seen: int | None = None
     is_copy: bool = False
     sequence: int = 0
 
@@ -288,8 +290,9 @@ class Verification:
         end = published if was_abnormal else NO_LIMIT
         is_copied = is_unfinished_copy(self._files, self._root, state)
         return attrs.evolve(
-            scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence
-        )
+            scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence,
+            seen=published if was_abnormal and is_ours else None,
+        )  # fmt: skip
 
     def _queued(self) -> int | None:
         """Return the log offset up to which the queues have entries; None if the queues are not verified."""
@@ -331,6 +334,12 @@ class Verification:
         self, checkers: list[Checker], scope: Scope, tally: Tally
     ) -> Iterator[Finding]:
         """Yield the findings of the checkers after the last segment, then those in digest and metadata files."""
+        if scope.seen is not None and tally.log_end > scope.seen:
+            text = (
+                f"readers see the log up to offset {scope.seen}, and it ends at {tally.log_end}: the store was not closed cleanly; "
+                f"the next opening for writing brings the rest into queues and index"
+            )
+            yield Finding("log", self._log.folder, -1, scope.seen, text, is_note=True)
         for checker in checkers:
             yield from checker.finish(scope.extent)
         if scope.deep:

@@ -6,7 +6,8 @@ queue offsets reveals it:
 
     * A record that breaks the sequence is corrupt if later records of the queue continue without it: n, X, n+2, or
       n, X, n+1. If no record follows, it is corrupt if the entry for the expected offset points at it, or if Penstock
-      wrote it: Penstock never breaks the sequence. A broker's record with offset 0 is not corrupt if no single flipped
+      wrote it: Penstock never breaks the sequence. It is not corrupt if as many corrupt records lie between it and the one
+      before as offsets are missing: of these one may have lost its queue. A broker's record with offset 0 is not corrupt if no single flipped
       bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0 in this way.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its own queue continue its sequence.
@@ -96,6 +97,8 @@ class _Generation:
     due: int
     lost_bytes: int
     unseen_bytes: int = 0
+    # The log offset of the last run that counts.
+    reached: int = -1
     pending: list[_Run] = attrs.Factory(list)
 
 
@@ -126,6 +129,8 @@ class QueueGenerations:
         self._notes: list[Note] = []
         # The first record of each new generation.
         self._firsts: set[int] = set()
+        # Breaks that are corrupt unless corrupt records explain them: queue, run, expected offset, the run before.
+        self._jumps: list[tuple[Queue, _Run, int, int]] = []
 
     def add(self, columns: RecordColumns) -> None:
         """Count valid records; each must be passed once, in log order."""
@@ -145,6 +150,12 @@ class QueueGenerations:
                 self._judge(queue, run, generation.due)
             if not generation.pending:
                 self._look_for_missing(queue, generation.due, self._end(queue))
+        # In log order: one that is rejected here may explain a later one.
+        for queue, run, due, after in sorted(self._jumps, key=lambda jump: jump[1].log_offset):
+            lost = sum(after < at < run.log_offset for at in self._rejected)
+            if not 0 < run.first - due <= lost:
+                says = f"it states offset {run.first} of queue {_name(queue)}, {due} was expected"
+                self._reject(run.log_offset, run.size, f"{says}, and Penstock wrote it")
         return QueueHistory(self._rejected, self._notes[:_NOTES_MAX])
 
     def _end(self, queue: Queue) -> int:
@@ -162,10 +173,10 @@ class QueueGenerations:
                 expected.offset, 0, expected.unseen_bytes
             )
             if known is None:
-                generation.due = run.following
+                generation.due, generation.reached = run.following, run.log_offset
                 return
         pending, due = generation.pending, generation.due
-        if pending and run.first == pending[-1].following:
+        if pending and run.first == pending[-1].following and not self._repeats(pending[-1], due):
             # The run continues the last break: a new generation. The breaks before that one are judged one by one.
             last = pending.pop()
             self._change(queue, generation, last)
@@ -176,12 +187,19 @@ class QueueGenerations:
             self._continue(generation, run)
         elif self._may_be_lost(generation, run):
             self._continue(generation, run)
+        elif run.records > 1 and self._repeats(run, due):
+            self._reject_odd(queue, run, due, due)
+            self._continue(generation, run)
         elif run.records > 1:
             self._change(queue, generation, run)
         else:
             pending.append(run)
             if len(pending) > _PENDING_MAX:
                 self._judge(queue, pending.pop(0), due)
+
+    def _repeats(self, run: _Run, due: int) -> bool:
+        """Return whether Penstock wrote a record that states the offset of the one before; what follows continues after both."""
+        return 0 < run.first == due - 1 and self._is_own(run.log_offset)
 
     def _may_be_lost(self, generation: _Generation, run: _Run) -> bool:
         """Return whether corrupt bytes since the queue's last record explain the missing offsets."""
@@ -192,6 +210,7 @@ class QueueGenerations:
     def _continue(self, generation: _Generation, run: _Run) -> None:
         generation.pending.clear()
         generation.due, generation.lost_bytes = run.following, self._lost_bytes
+        generation.reached = run.log_offset
 
     def _change(self, queue: Queue, generation: _Generation, run: _Run) -> None:
         """Continue with a run that breaks the sequence of its queue, after corrupt records or in a new generation."""
@@ -240,7 +259,7 @@ class QueueGenerations:
         elif self._may_be_unseen(queue, run, due):
             return
         elif run.first not in (0, due) and self._is_own(run.log_offset):
-            self._reject(*here, f"{says}, {due} was expected, and Penstock wrote it")
+            self._jumps.append((queue, run, due, self._generations[queue].reached))
 
     def _may_be_unseen(self, queue: Queue, run: _Run, due: int) -> bool:
         """Return whether the missing offsets may belong to records before the scan that have no entries yet."""

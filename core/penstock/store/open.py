@@ -51,6 +51,7 @@ from penstock.log.direct_feed import DirectFeed
 from penstock.log.entry_witness import use_entries
 from penstock.log.log_tail import LogTail
 from penstock.log.log_view import RecoveredLog
+from penstock.log.scan import Checks, scan_window
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
 from penstock.recovery.foreign_content import check_foreign, foreign_in
@@ -308,7 +309,30 @@ class Opener(Choices):
             not_understood=self.foreign(geometry),
         )  # fmt: skip
         store._attach()
+        self._warn_of_unseen(log)
         return store
+
+    def _warn_of_unseen(self, log: SegmentedLog) -> None:
+        """Log that a killed store has records that readers do not see: it had not dispatched them yet."""
+        seen = visible_offset(self.files, self.root)
+        if (
+            seen is None
+            or not self.files.exists(self.root / "abort")
+            or self.files.is_locked(self.root / "lock")
+        ):
+            return
+        for segment in log.segments:
+            if segment.end_offset > seen:
+                start = max(segment.base_offset, seen)
+                found = scan_window(
+                    log, segment, start, segment.end_offset, Checks(), window_bytes=1 << 16
+                )
+                if len(found.records):
+                    logger.warning(
+                        "%s was not closed cleanly, and is opened read-only: readers see the log up to offset %d, and records follow; "
+                        "the next opening for writing brings them into queues and index", self.root, seen,
+                    )  # fmt: skip
+                    return
 
     # --- writing
 
