@@ -258,9 +258,7 @@ _NAMES = {
     ),
     "penstock.store.store": ("Store",),
 }
-# A name of version 0.1, in the place of which there is another now; see `penstock.errors`.
-_OF_0_1 = {"NotYetError": "penstock.errors"}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names} | _OF_0_1
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -53,9 +53,11 @@ passes through unless the failure makes the store unusable.
 """
 
 import difflib
+import pickle
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Self
 
 from penstock.escape import visible
 
@@ -77,6 +79,41 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         return visible(super().__str__())
+
+    # A subclass may take any arguments: a copy gets its text and attributes from the original, not from `__init__`.
+    def __reduce__(self) -> tuple[Any, ...]:
+        args, state = self._parts()
+        kept = {name: _portable(value) for name, value in state.items()}
+        return _restored, (type(self), tuple(map(_portable, args)), kept)
+
+    def __copy__(self) -> Self:
+        copied: Self = _restored(type(self), *self._parts())
+        return copied
+
+    def _parts(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what Python's own error is made from, and the attributes by name, those in slots too."""
+        args, found = super().__reduce__()[1], object.__getstate__(self)
+        plain, slots = found if isinstance(found, tuple) else (found, None)
+        assert isinstance(args, tuple)
+        return args, {"args": self.args, **(plain or {}), **(slots or {})}
+
+
+def _restored(cls: type[PenstockError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    """Return an error with these attributes, without a call of its `__init__`."""
+    made = cls.__new__(cls, *args)
+    for name, value in state.items():
+        # A class may be frozen.
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _portable(value: object) -> object:
+    """Return a value that `pickle` takes: the value, or its text if it is, say, a lock or a local function."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return shown(value)
+    return value
 
 
 class ConfigError(PenstockError):
@@ -617,11 +654,3 @@ class DispatcherFailedError(StorageError):
             f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
             f"catches up. Check the disk; the store retries by itself, see stats()"
         )
-
-
-def __getattr__(name: str) -> type[PenstockError]:
-    """Return the class that has the place of one of an earlier version, whose programs may still name it."""
-    if name == "NotYetError":
-        # Version 0.1 raised it for properties that request a delivery later.
-        return PropertyError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

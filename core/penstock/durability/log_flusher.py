@@ -439,7 +439,7 @@ class _SyncError(Exception):
     """A sync of this module that failed, with the store's failure."""
 
     def __init__(self, failure: StoreFailedError) -> None:
-        super().__init__(str(failure))
+        super().__init__(failure)
         self.failure = failure
 
 

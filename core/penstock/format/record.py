@@ -63,7 +63,10 @@ class MalformedRecordError(ValueError):
     def __init__(self, expected: str, found: str) -> None:
         self.expected = expected
         self.found = found
-        super().__init__(f"expected {expected}, found {found}")
+        super().__init__(expected, found)
+
+    def __str__(self) -> str:
+        return f"expected {self.expected}, found {self.found}"
 
 
 @attrs.define(slots=True, kw_only=True)

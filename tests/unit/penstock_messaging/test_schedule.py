@@ -1,12 +1,10 @@
 """What is stored for a delayed message, and what is delivered: spec section 1.2 of the broker."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import penstock
 from penstock import Message, MessageError, PropertyError, StoredMessage
 from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.delays.schedule import delivered, destination, scheduled, waiting_copy
@@ -134,11 +132,8 @@ def test_a_message_without_a_destination_is_refused(
         delivered(message)
 
 
-@pytest.mark.parametrize("module", [penstock, penstock.errors])
-def test_a_name_of_0_1_still_catches_what_it_raised(tmp_path: Path, module: ModuleType) -> None:
-    """Version 0.1 raised NotYetError for a property that requests a delay."""
-    caught = vars(module).get("NotYetError") or module.__getattr__("NotYetError")
+def test_a_property_that_requests_a_delay_is_refused(tmp_path: Path) -> None:
     with open_store(tmp_path, spawn=ManualWorkers()) as store:
         for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
-            with pytest.raises(caught, match=r"delay_level=|deliver_at="):
+            with pytest.raises(PropertyError, match=r"delay_level=|deliver_at="):
                 store.put("t", b"", properties={name: "3"})
