@@ -33,7 +33,7 @@
         - ForeignContentError      a broker's queues, keys or offsets in a form that Penstock does not understand
         - CorruptionError          path, position, what was expected, what was found
         - FormatVersionError       written by another version
-        - StoreLockedError         another process has it open
+        - StoreLockedError         another process has it open, or this one
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
@@ -61,7 +61,17 @@ from typing import Any, Self
 
 from penstock.escape import visible
 
-_SHORT = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            # Python writes no integer of so many digits.
+            return f"<an integer of {x.bit_length()} bits>"
+
+
+_SHORT = _Short()
 _SHORT.maxstring, _SHORT.maxother = 60, 80
 
 
@@ -264,7 +274,9 @@ class QueueError(MessageError):
     def __init__(self, queue: object, limit: int) -> None:
         self.queue = queue
         self.limit = limit
-        super().__init__(f"queue {queue!r} is refused: it must be a whole number, 0 to {limit}")
+        super().__init__(
+            f"queue {shown(queue)} is refused: it must be a whole number, 0 to {limit}"
+        )
 
 
 class TopicQueueError(QueueError):
@@ -331,7 +343,7 @@ class CommitError(MessageError):
         self.offset = offset
         self.reason = reason
         super().__init__(
-            f"offset {offset!r} of group {group!r} in queue {topic}/{queue} is refused: {reason}; "
+            f"offset {shown(offset)} of group {group!r} in queue {topic}/{queue} is refused: {reason}; "
             f"nothing was written, the offset committed earlier is kept"
         )
 
@@ -469,13 +481,14 @@ class FormatVersionError(StorageError):
 
 
 class StoreLockedError(StorageError):
-    """Another process has the store open for writing."""
+    """The store is open for writing: in another process, or in this one."""
 
     def __init__(self, path: Path, holder: str) -> None:
         self.path = path
         self.holder = holder
+        where = "already" if holder.startswith("this process") else "elsewhere"
         super().__init__(
-            f"{path} is open for writing elsewhere ({holder}); close it there, "
+            f"{path} is open for writing {where} ({holder}); close it there, "
             f"or open it here with read_only=True"
         )
 

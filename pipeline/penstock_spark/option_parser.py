@@ -26,7 +26,7 @@ from penstock.errors import ConfigError
 
 # What a misspelling has to be as near as, so that options of Spark's own are let through.
 _NEAR = 0.75
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}

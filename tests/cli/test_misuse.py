@@ -22,7 +22,7 @@ from penstock.cli import root
 from penstock.cli.wording import EXTRAS
 
 JUNK = [
-    "", " ", "-", "--", "-1", "0", "1.5", "nan", "1e999", "x", "None", "99999999999999999999999", "earliest", "a=b", "=",
+    "", " ", "-", "--", "-1", "0", "1.5", "nan", "1e999", "x", "None", "99999999999999999999999", "9" * 400, "-inf", "9" * 5000, "earliest", "a=b", "=",
     "rows.txt/x", ".", "\x1b[2J", "é", "\udcff", "x" * 5000, "[", "{}", "flush.use=5", "flush.sync.timeout_ms=-1",
 ]  # fmt: skip
 # What a message of the command line never holds: the argument of a call, or a call.

@@ -12,6 +12,8 @@ import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +40,7 @@ TABLE = pa.table({"topic": ["orders"], "body": [b"x"]})
 def junk() -> list[Any]:
     """Return values of every kind; new ones for each call, since some can be used once."""
     return [
-        None, True, 0, -1, 1 << 70, -(1 << 70), 1.5, math.nan, math.inf, "", "x", "\0", "\ud800", "earliest", b"", b"x",
+        None, True, 0, -1, 1 << 70, -(1 << 70), 10**400, -(10**400), 10**5000, Fraction(10**400), Decimal("nan"), Decimal(10**400), 1.5, math.nan, math.inf, "", "x", "\0", "\ud800", "earliest", b"", b"x",
         [], [1], ["x"], [None], {}, {"a": 1}, {1: "a"}, (), set(), datetime(2026, 11, 23), datetime.now(UTC), datetime.min,
         datetime.max.replace(tzinfo=UTC), Path("x"), np.int64(3), np.array([1, 2]), np.nan, iter([]), iter([1]),
         ValueError("x"), len, int, object(),

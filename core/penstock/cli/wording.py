@@ -1,5 +1,6 @@
 """The texts of errors on the command line: the same facts as in Python, with options and commands instead of calls."""
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,9 +64,10 @@ def _read_only(error: Any) -> str:
 
 def _system(error: Any) -> str:
     """Return the file and what the system says, as other commands do."""
-    return (
-        f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    )
+    said = error.strerror or str(error)
+    if error.errno == errno.EBADF and not error.filename:
+        return f"standard input or output: {said}"
+    return f"{error.filename}: {said}" if error.filename else said
 
 
 _WORDS: tuple[tuple[type[BaseException], Callable[[Any], str]], ...] = (

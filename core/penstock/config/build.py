@@ -4,6 +4,7 @@ Every table is checked, used or not: an unknown key is an error that suggests th
 """
 
 import difflib
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import attrs
 from penstock.config.model import CHECKSUMS, FEEDS, SECTIONS, Config, PluginsConfig
 from penstock.config.profiles import PROFILES
 from penstock.config.sources import SHORTCUTS, Given
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, shown
 from penstock.plugins.registry import Registry
 
 
@@ -35,7 +36,7 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
     profile, origin = given.get("profile", (None, "default"))
     if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
         raise ConfigError(
-            f"profile is {profile!r} ({origin}); it must be one of: {', '.join(PROFILES)}"
+            f"profile is {shown(profile)} ({origin}); it must be one of: {', '.join(PROFILES)}"
         )
     if sections["log"].checksum is not None:
         _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
@@ -96,9 +97,9 @@ def _convert(key: str, value: object, hint: Any, origin: str) -> object:
             value = [value] if value else []
         if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             return list(value)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+    elif hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{key} is {value!r} ({origin}); it must be of type {expected}")
+    raise ConfigError(f"{key} is {shown(value)} ({origin}); it must be of type {expected}")

@@ -9,6 +9,7 @@ import attrs
 
 from penstock.contracts.geometry import Geometry
 from penstock.contracts.history import NO_HISTORY, History
+from penstock.errors import shown
 from penstock.files import Files
 from penstock.runtime.clock import Clock
 
@@ -32,7 +33,7 @@ def limits(low: float, high: float) -> Callable[[object, "attrs.Attribute[Any]",
 
     def check(_instance: object, field: "attrs.Attribute[Any]", value: Any) -> None:
         if value is not None and not low <= value <= high:
-            raise ValueError(f"{field.name} is {value}; it must be {low} to {high}")
+            raise ValueError(f"{field.name} is {shown(value)}; it must be {low} to {high}")
 
     return check
 

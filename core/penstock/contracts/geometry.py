@@ -3,7 +3,7 @@
 import attrs
 from attrs import validators
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, shown
 
 QUEUE_ENTRY_SIZE = 20
 INDEX_HEADER_SIZE = 40
@@ -40,7 +40,7 @@ class Geometry:
         ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}; it must be {low} to {high}")
+                raise ConfigError(f"{name} is {shown(value)}; it must be {low} to {high}")
         # A page of 4096 bytes must not span two segments: maps, erasing and syncs rely on that.
         if self.segment_bytes % 4096:
             raise ConfigError(

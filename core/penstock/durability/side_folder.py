@@ -150,6 +150,10 @@ class SideFolder:
 
     def read_holder(self) -> str:
         """Return a description of the process that has, or had, the store open."""
+        own = self._files.lock_held_here(self.path.parent / "lock")
+        if own is not None:
+            place = f", which opened it at {own.opened_at}" if own.opened_at else ""
+            return f"this process {self._files.process_id()}{place}"
         try:
             return self._files.read_whole(self.path / "holder", 4096).decode("utf-8", "replace")
         except OSError:

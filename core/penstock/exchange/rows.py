@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.dispatch.deleted_topics import is_system
-from penstock.errors import MessageError, PropertyError
+from penstock.errors import MessageError, PropertyError, shown
 from penstock.format.properties import (
     CRC32,
     DELAYS,
@@ -204,9 +204,9 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
 
 def _number(name: str, value: Any, limit: int) -> int:
     if type(value) is not int:
-        raise ColumnError(name, f"is {value!r}, and must be an integer")
+        raise ColumnError(name, f"is {shown(value)}, and must be an integer")
     if not -limit <= value < limit:
-        raise ColumnError(name, f"is {value}, and must be from {-limit} to {limit - 1}")
+        raise ColumnError(name, f"is {shown(value)}, and must be from {-limit} to {limit - 1}")
     return value
 
 

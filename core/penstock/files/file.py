@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 from functools import cached_property
@@ -22,6 +23,8 @@ FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
 # write all of it. Bytes that are later changed and synced in small amounts are written in slices of this size.
 PIECE_BYTES = 16 << 10
 _ZEROS = bytes(PIECE_BYTES)
+# The descriptor of standard error.
+_STANDARD_MAX = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
@@ -29,6 +32,24 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MADV_POPULATE_WRITE = 23
 # One call blocks other threads that change the process's maps, so it is split into multiple calls.
 _POPULATED_AT_ONCE = 16 << 20
+
+
+def open_descriptor(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
+    """Return a new descriptor, never that of standard input, output or error.
+
+    In a process whose standard streams are closed, the system gives their numbers to the next files, and whatever prints
+    would write into a store. These numbers are taken by the null device then.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    if descriptor > _STANDARD_MAX:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD_MAX + 1)
+    finally:
+        os.close(descriptor)
+        while (null := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_MAX:
+            os.set_inheritable(null, True)
+        os.close(null)
 
 
 def page_start(position: int) -> int:

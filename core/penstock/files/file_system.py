@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.files import lock_file
-from penstock.files.file import File, address_of, system_error
+from penstock.files.file import File, address_of, open_descriptor, system_error
 from penstock.files.lock_file import Lock
 from penstock.files.volume import Volume, open_volume, remote_kind
 
@@ -84,10 +84,10 @@ class Files:
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """Open an existing regular file; raises `OSError` for a link, a folder or a device."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW
         # A FIFO would block the open for ever without O_NONBLOCK; it has no effect on regular files.
         try:
-            descriptor = os.open(path, flags | os.O_NONBLOCK)
+            descriptor = open_descriptor(path, flags | os.O_NONBLOCK)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise OSError(errno.ELOOP, "a link, which is not followed", str(path)) from error
@@ -99,8 +99,8 @@ class Files:
 
     def create(self, path: Path) -> File:
         """Create an empty file; raises `FileExistsError` if it exists."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = File(path, os.open(path, flags, FILE_MODE))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = File(path, open_descriptor(path, flags, FILE_MODE))
         self._permit(file._fd, is_folder=False)
         return file
 
@@ -231,7 +231,7 @@ class Files:
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -302,6 +302,10 @@ class Files:
     def lock_one(self, path: Path) -> Lock | None:
         """Take a lock of one file, which is created if it is missing; return None if it is held already."""
         return lock_file.take_file(path, FILE_MODE)
+
+    def lock_held_here(self, path: Path) -> Lock | None:
+        """Return the lock of that file which this process holds; None if it holds none."""
+        return lock_file.held_here(path)
 
     def lock_owner(self, path: Path) -> int | None:
         """Return the process that holds the lock as a Java broker does; None if no process does, or Penstock holds it."""

@@ -21,6 +21,8 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
+from penstock.files.file import open_descriptor
+
 # struct flock on 64-bit Linux: type, whence, start, length, pid (must be 0 for an OFD lock).
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -62,6 +64,8 @@ class Lock:
         self._fds = [fd for fd in (descriptor, folder) if fd >= 0]
         self._fd = descriptor
         self._process = os.getpid()
+        # Where the program opened what is locked, for the error of a second open.
+        self.opened_at = ""
         leave_in_child(self)
 
     def release(self) -> None:
@@ -102,15 +106,13 @@ def _request(kind: int) -> bytes:
 
 
 def _open(path: Path, mode: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    return open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
 
 
 def take(path: Path, mode: int) -> Lock | None:
     """Take the lock of the store whose lock file is `path`, without waiting; return None if it is held already."""
     with _opening:
-        lock = Lock(
-            _open(path, mode), os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        )
+        lock = Lock(_open(path, mode), open_descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY))
     try:
         fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
         fcntl.flock(lock._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,10 +138,16 @@ def take_file(path: Path, mode: int) -> Lock | None:
     return lock
 
 
+def held_here(path: Path) -> Lock | None:
+    """Return the lock that this process holds of the file at `path`; None if it holds none."""
+    held = (one for one in list(_to_leave) if isinstance(one, Lock) and one.has_name(path))
+    return next(held, None)
+
+
 def _get_holder(path: Path) -> tuple[bool, int]:
     """Return whether the lock is held, and by which process, as far as the system reports it."""
     # A read-only descriptor suffices to ask whether a lock would be refused.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
     finally:

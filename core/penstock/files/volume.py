@@ -20,7 +20,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from penstock.files.file import system_error
+from penstock.files.file import open_descriptor, system_error
 
 # The `statfs` types of ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h).
 _REPORTING = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
@@ -93,7 +93,7 @@ def open_volume(folder: Path) -> Volume | None:
     """Return the file system that holds a folder; None if a sync of the whole would not report failures."""
     if not _reports_failures(os.uname().release):
         return None
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if _type_of(descriptor) not in _REPORTING:
         os.close(descriptor)
         return None
@@ -102,7 +102,7 @@ def open_volume(folder: Path) -> Volume | None:
 
 def remote_kind(folder: Path) -> str | None:
     """Return the name of the file system that holds a folder if it is a network or user-space one, such as "nfs"; else None."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return _REMOTE.get(_type_of(descriptor))
     finally:

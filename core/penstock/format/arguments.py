@@ -61,10 +61,11 @@ def number(call: str, name: str, value: object, low: float, high: float) -> floa
     expected = f"a number from {low:.15g} to {high:.15g}"
     if _is_truth(value) or not isinstance(value, Real):
         raise ArgumentTypeError(call, name, value, expected)
-    found = float(value)
-    if not low <= found <= high:
+    exact: Any = value
+    # A float does not hold every integer.
+    if not low <= exact <= high:
         raise ArgumentError(call, name, value, expected)
-    return found
+    return float(exact)
 
 
 def flag(call: str, name: str, value: object) -> bool:
@@ -161,10 +162,11 @@ def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
     if not _is_truth(value):
         found = _as_int(value)
         if found is None and isinstance(value, Real):
-            exact = float(value)
-            if not math.isfinite(exact):
-                raise ArgumentError(call, name, value, _TIME)
-            found = math.ceil(exact) if up else math.floor(exact)
+            try:
+                found = int(math.ceil(value) if up else math.floor(value))
+            except (OverflowError, ValueError):
+                # Infinite, or not a number.
+                raise ArgumentError(call, name, value, _TIME) from None
         if found is not None:
             return max(INT64_MIN, min(found, INT64_MAX))
     raise ArgumentTypeError(call, name, value, _TIME)

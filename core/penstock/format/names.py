@@ -7,7 +7,7 @@ are rebuilt.
 import operator
 from functools import lru_cache
 
-from penstock.errors import LongTopicError, QueueError, TopicError
+from penstock.errors import LongTopicError, QueueError, TopicError, shown
 
 # A topic is a folder's name; that is the limit of every file system in use.
 TOPIC_BYTES_MAX = 255
@@ -36,7 +36,7 @@ def check_topic(topic: object, *, long: bool = True) -> str:
     `long` says whether records of version 2, which topics of over 127 bytes need, may be written.
     """
     if not isinstance(topic, str):
-        raise TopicError(str(topic), f"it must be a string, not {type(topic).__name__}")
+        raise TopicError(shown(topic), f"it must be a string, not {type(topic).__name__}")
     checked = _check_characters(topic)
     if not long and len(checked.encode()) > TOPIC_BYTES_V1_MAX:
         raise LongTopicError(topic, len(topic.encode()), TOPIC_BYTES_V1_MAX)

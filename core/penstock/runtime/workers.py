@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.errors import StorageError
+from penstock.errors import ConfigError, StorageError
 from penstock.escape import get_logger
 
 logger = get_logger(__name__)
@@ -56,6 +56,13 @@ class Worker:
         self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._repeat()
+        finally:
+            # The group keeps a thread that has ended for a while, but not what its step belonged to.
+            self._step, self._wakes = _nothing, None
+
+    def _repeat(self) -> None:
         while not self._stopping:
             self.since = time.monotonic()
             try:
@@ -115,6 +122,10 @@ class Worker:
             return "it has ended"
         last = traceback.extract_stack(frame, 1)[0]
         return f"{last.filename}:{last.lineno} in {last.name}"
+
+
+def _nothing() -> None:
+    """Be the step of a thread that has ended."""
 
 
 class StuckStep(NamedTuple):
@@ -232,6 +243,26 @@ class WorkerGroup:
             job()
 
         threading.Thread(target=wait, name="penstock-leave", daemon=True).start()
+
+
+def check_threads() -> None:
+    """Raise `ConfigError` if threads are replaced by tasks of one thread, which would wait for each other for ever."""
+    package = type(threading.Lock()).__module__.partition(".")[0]
+    if package in ("gevent", "eventlet"):
+        call = {"gevent": "monkey.patch_all", "eventlet": "eventlet.monkey_patch"}[package]
+        raise ConfigError(
+            f"a store cannot be opened for writing where {package} has replaced Python's threads: its background threads would "
+            f"block the whole program; nothing was opened. Leave threads as they are with {call}(thread=False), open the store in "
+            f"a process of its own, or open it with read_only=True"
+        )
+
+
+def run_aside(job: Callable[[], object]) -> None:
+    """Run a job in a thread of its own and wait for it, unless this is a thread of a store, for which the job may wait."""
+    thread = threading.Thread(target=job, name="penstock-aside", daemon=True)
+    thread.start()
+    if not threading.current_thread().name.startswith("penstock-"):
+        thread.join()
 
 
 class StopAfterError:

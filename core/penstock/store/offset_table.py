@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from penstock.errors import CommitError, MessageError
+from penstock.errors import CommitError, MessageError, shown
 from penstock.format.names import check_queue, check_topic
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
@@ -150,7 +150,7 @@ def check_group(group: object) -> str:
     """Return `group`; raises `MessageError` if it is not a valid name of a consumer group."""
     if not isinstance(group, str) or not group or "@" in group or not group.isprintable():
         raise MessageError(
-            f"group {group!r} is refused: it must be non-empty printable text without '@'"
+            f"group {shown(group)} is refused: it must be non-empty printable text without '@'"
         )
     size = len(group.encode())
     if size > GROUP_BYTES_MAX:

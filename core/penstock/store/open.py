@@ -8,8 +8,10 @@ crash during this one.
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from penstock._kernel import RecordEncoder
@@ -71,7 +73,7 @@ from penstock.retention.forecast import RetentionForecast
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import StopAfterError, WorkerGroup
+from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine, Intervals
@@ -173,6 +175,20 @@ def _import_for_threads() -> None:
     crc32c(b"")
 
 
+def _place_of_program() -> str:
+    """Return file and line of the program that called Penstock; empty in a thread that another package started."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _is_within(frame.f_globals.get("__name__", ""), "penstock"):
+        frame = frame.f_back
+    if frame is None or _is_within(frame.f_globals.get("__name__", ""), "concurrent"):
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_within(module: str, package: str) -> bool:
+    return module.partition(".")[0] == package
+
+
 class Opener(Choices):
     """Opens one store once."""
 
@@ -195,6 +211,9 @@ class Opener(Choices):
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, root)
+        # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
+        own = spawn is None and type(files) is Files
+        self._opened_at = _place_of_program() if own else None
 
     def take_callback(self, name: str, given: object) -> None:
         """Pass a function of the program, or several by name, to the extensions that list the argument's name."""
@@ -307,6 +326,7 @@ class Opener(Choices):
             outlook=self._make_forecast(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
+            opened_at=self._opened_at,
         )  # fmt: skip
         store._attach()
         self._warn_of_unseen(log)
@@ -338,6 +358,8 @@ class Opener(Choices):
 
     def open_for_writing(self) -> Store:
         """Take the lock, recover, connect the components, and start background work."""
+        if self._given_spawn is None:
+            check_threads()
         self.check_strategies()
         self.warn_of_idle_policies()
         _import_for_threads()
@@ -366,6 +388,7 @@ class Opener(Choices):
             if owner is not None:
                 holder = f"process {owner}, which is not Penstock: a RocketMQ broker, or its tools"
             raise StoreLockedError(self.root, holder)
+        lock.opened_at = self._opened_at or ""
         return lock
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
@@ -473,7 +496,7 @@ class Opener(Choices):
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset
-            ),
+            ), opened_at=self._opened_at,
         )  # fmt: skip
 
     def _load_and_replay(

@@ -1,6 +1,10 @@
 """The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
+import contextlib
 import itertools
+import sys
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -55,6 +59,7 @@ from penstock.recovery.hidden_batch import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
 from penstock.runtime.waking import Waiter, Wakes, WorkWaiter
+from penstock.runtime.workers import run_aside
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.message_batch import StoreBatch
@@ -98,6 +103,7 @@ class Store(Reader, Producer):
         extensions: Sequence[Extension] = (),
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
+        opened_at: str | None = None,
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
         self.not_understood = tuple(not_understood)
@@ -122,16 +128,25 @@ class Store(Reader, Producer):
         self._verification = verification
         self._extensions = extensions
         self._removed_topics = removed_topics
+        self._opened_at = opened_at
         if engine is not None:
             self._opened_by = engine.files.process_id()
             self._produce_by(engine.log.appender)
             leave_in_child(self)
 
     def _attach(self) -> None:
-        """Attach the extensions, once the store is open; closes the store if one of them raises."""
+        """Attach the extensions, once the store is open; closes the store if one of them raises.
+
+        They and their threads get an object of their own: if they had this one, nobody would notice that the program has
+        dropped it.
+        """
+        shared = self._shared = _SharedStore.__new__(_SharedStore)
+        shared.__dict__ = self.__dict__
+        if self._engine is not None:
+            shared._produce_by(self._engine.log.appender)
         try:
             for each in self._extensions:
-                each.attach(self)
+                each.attach(shared)
         except BaseException:
             self.close()
             raise
@@ -154,6 +169,11 @@ class Store(Reader, Producer):
         raise ConfigError(
             f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
         )
+
+    def _keep_for(self, made: object) -> None:
+        """Keep this object, and so the store open, while an extension's object is in use."""
+        with contextlib.suppress(TypeError):
+            weakref.finalize(made, _ignore, self).atexit = False
 
     def remove_topic(self, topic: str) -> None:
         """Remove a topic with its queues, its messages and the groups' offsets in it, durably; a topic that does not exist too.
@@ -381,6 +401,7 @@ class Store(Reader, Producer):
             ConfigError: no extension in `extensions.use` provides transactions.
         """
         made: Transaction = self._provided("transaction")()
+        self._keep_for(made)
         return made
 
     def message_batch(self) -> StoreBatch:
@@ -485,6 +506,7 @@ class Store(Reader, Producer):
             ForkedStoreError: the store was opened before this process was forked.
         """
         made: Consumer = self._provided("consumer")(group, topics, **options)
+        self._keep_for(made)
         return made
 
     def cancel_delayed(self, message_id: str | Receipt) -> bool:
@@ -669,6 +691,7 @@ class Store(Reader, Producer):
             born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
         )  # fmt: skip
         made: Prepared = self._provided("prepare")(message, check_group(group), wait=wait)
+        self._keep_for(made)
         return made
 
     def prepared(self) -> list[Prepared]:
@@ -677,6 +700,8 @@ class Store(Reader, Producer):
         In a store that is opened read-only, they can only be looked at.
         """
         found: list[Prepared] = self._provided("prepared")()
+        for each in found:
+            self._keep_for(each)
         return found
 
     # --- consumer offsets
@@ -878,7 +903,10 @@ class Store(Reader, Producer):
         deep = arguments.flag("verify", "deep", deep)
         jobs = arguments.whole("verify", "jobs", jobs, 1, _JOBS_MAX)
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
-        own = (finding for each in self._extensions for finding in each.findings())
+        # It keeps the store while it is read.
+        own = (
+            finding for one in (self,) for each in one._extensions for finding in each.findings()
+        )
         run = self._verification.run(on_progress, deep=deep, jobs=jobs)
         return itertools.chain(failing, run, own)
 
@@ -909,6 +937,22 @@ class Store(Reader, Producer):
             # An interrupt may leave the close incomplete; close may then be called again.
             self._closed = not self._engine.is_interrupted
 
+    def __del__(self) -> None:
+        engine = self.__dict__.get("_engine")
+        if engine is not None:
+            self._leave_if_forked(engine)
+        if self.__dict__.get("_closed", True) or self._opened_at is None:
+            return
+        try:
+            # At the end of the process the close would wait for threads that run no more; the next open recovers the store.
+            if not sys.is_finalizing():
+                # The garbage collector may run in any thread, also in one that the close waits for.
+                run_aside(self._shared.close)
+        finally:
+            place = f", opened at {self._opened_at}," if self._opened_at else ""
+            text = f"the store {self.path}{place} was dropped without a close; call close(), or open it in a `with` statement"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+
     def _detach(self) -> None:
         """End the work of the extensions, which may still put."""
         for each in reversed(self._extensions):
@@ -931,9 +975,20 @@ class Store(Reader, Producer):
                 raise
 
 
+class _SharedStore(Store):
+    """A store as its extensions have it; all state is that of the program's object."""
+
+    def __del__(self) -> None:
+        """Do nothing: it is the program's object that must be closed."""
+
+
 def _count(call: str, name: str, value: object) -> int | None:
     """Return a number of queues; None stays None."""
     return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
+
+
+def _ignore(_store: Store) -> None:
+    """Do nothing."""
 
 
 def _listed_copies(copies: object) -> list[tuple[Message, bytes]]:

@@ -96,7 +96,7 @@ def host_bytes(text: str) -> bytes:
         return encode_host(text)
     except (ValueError, OverflowError, AttributeError, TypeError) as error:
         raise MessageError(
-            f"host {text!r} is refused: it must be 'address:port' ({error})"
+            f"host {shown(text)} is refused: it must be 'address:port' ({error})"
         ) from error
 
 
@@ -104,7 +104,7 @@ class NumberError(MessageError):
     """A number of a message is not an integer, or does not fit into its field."""
 
     def __init__(self, name: str, value: object) -> None:
-        self.detail = f"does not fit into its field: {name} {value!r}"
+        self.detail = f"does not fit into its field: {name} {shown(value)}"
         super().__init__(f"a number of the message {self.detail}")
 
 

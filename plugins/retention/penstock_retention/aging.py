@@ -17,7 +17,7 @@ def check_hours(_instance: object, field: object, hours: float) -> None:
 
 def count_old(segments: Sequence[SegmentInfo], now_ms: int, reserved_hours: float) -> int:
     """Return how many of the oldest segments are old, up to the first that is not; never count the last one."""
-    reserved_ms = int(reserved_hours * HOUR_MS)
+    reserved_ms = reserved_hours * HOUR_MS
     count = 0
     for segment in segments[:-1]:
         if now_ms < segment.last_write_ms + reserved_ms:

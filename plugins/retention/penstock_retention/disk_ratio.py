@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import attrs
 
-from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote, limits
 from penstock_retention.aging import check_hours, count_old
 
-_PERCENT = (attrs.validators.ge(1), attrs.validators.le(100))
+_PERCENT = limits(1, 100)
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ def test_a_store_in_use_names_its_process_and_is_not_called_unclean(tmp_path: Pa
     with open_store(path, spawn=ManualWorkers()) as store:
         store.put("t", b"x")
         found = state(path)
-        assert found.text.startswith("in use by process ")
+        assert found.text.startswith("in use by this process ")
         assert found.used_by is not None
         assert (found.used_by in found.text, found.closed_cleanly) == (True, False)
     assert state(path) == ("closed cleanly", None, True)

@@ -273,10 +273,8 @@ def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
         fill(store, 60, 700)
         expected = ends_of(store)
     manifest_path(root).write_bytes(stale)
-    found = [
-        finding.text
-        for finding in penstock.open(root, read_only=True, environ={}).verify(deep=True)
-    ]
+    with penstock.open(root, read_only=True, environ={}) as store:
+        found = [finding.text for finding in store.verify(deep=True)]
     assert ["does not belong to the clean-close file" in text for text in found] == [True]
     with opened(root) as store:
         assert ends_of(store) == expected

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.consumers import Members
 
 import penstock
 from penstock import ArgumentError, ArgumentTypeError, LostQueueError, Message, Store
+from penstock.contracts.open_store import OpenStore
 from penstock.errors import AlreadyAnsweredError, ConsumerClosedError
 from penstock.testing import ManualClock
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.consuming.held_acks import HeldAcks
+from penstock_messaging.extension import MessagingExtension
 
 
 @pytest.fixture
@@ -21,6 +23,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with penstock.open(tmp_path / "store") as opened:
         opened.put_many([Message("orders", b"x", queue=n % 3) for n in range(6)])
         yield opened
+
+
+def inner(store: Store) -> OpenStore:
+    """Return the store as its extension, and so its consumers, have it."""
+    return cast(MessagingExtension, store.extension("messaging")).store
 
 
 def test_no_other_answer_is_taken_and_no_time_ends_what_is_held(store: Store) -> None:
@@ -140,19 +147,19 @@ def test_messages_of_others_are_refused(store: Store, tmp_path: Path) -> None:
         with other.consumer("g", "orders") as consumer:
             (message,) = consumer.poll(1)
             with pytest.raises(ArgumentError, match="not of another one"):
-                HeldAcks(store).add(message)
+                HeldAcks(inner(store)).add(message)
         with pytest.raises(ArgumentError):
-            HeldAcks(store).add(message)
+            HeldAcks(inner(store)).add(message)
     with store.consumer("h", "orders", broadcast=True, start="earliest") as consumer:
         (message,) = consumer.poll(1, 5)
         with pytest.raises(ArgumentError, match="broadcast"):
-            HeldAcks(store).add(message)
+            HeldAcks(inner(store)).add(message)
 
 
 def test_messages_of_several_consumers_are_held_all_or_none(store: Store) -> None:
     with store.consumer("g", "orders") as first, store.consumer("h", "orders") as second:
         some, others = first.poll(2), second.poll(2)
-        held = HeldAcks(store)
+        held = HeldAcks(inner(store))
         second.close()
         with pytest.raises((ConsumerClosedError, LostQueueError)):
             held.add([*some, *others])
