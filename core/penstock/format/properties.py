@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-from penstock.errors import PropertyError
+from penstock.errors import PropertyError, shown
 
 NAME_END = "\x01"
 PAIR_END = "\x02"
@@ -18,6 +18,8 @@ KEYS = "KEYS"
 UNIQ_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 CRC32 = "__CRC32#"
+# Where a message that waited is delivered to; a store adds both.
+REAL_TOPIC, REAL_QID = "REAL_TOPIC", "REAL_QID"
 
 _UNWRITTEN = bytes(512)
 # The argument with which a caller sets each of these.
@@ -51,12 +53,33 @@ def encode_properties(
     if words:
         parts.append(f"{KEYS}{NAME_END}{' '.join(words)}{PAIR_END}")
     for name, value in pairs.items():
-        if name == CRC32:
-            # It belongs to another record or is not a CRC: the store writes its own CRC, or none.
+        # A CRC belongs to another record or is not one: the store writes its own, or none.
+        if name == CRC32 or _is_written(name, value, tag, words):
             continue
-        _check_name(name)
+        if not (name in DELAYS and _is_delivered(name, pairs)):
+            _check_name(name)
         parts.append(f"{name}{NAME_END}{_check_value(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
+
+
+def _is_written(name: str, value: object, tag: object, words: list[str]) -> bool:
+    """Return whether a property is the tag or the keys once more, as in the properties of a stored message."""
+    if name == TAGS and tag:
+        if value != tag:
+            raise PropertyError(TAGS, f"it is {shown(value)}, but tag= is {shown(tag)}")
+        return True
+    if name == KEYS and words:
+        keys = " ".join(words)
+        if not isinstance(value, str) or value.split() != keys.split():
+            raise PropertyError(KEYS, f"it is {shown(value)}, but keys= are {shown(keys)}")
+        return True
+    return False
+
+
+def _is_delivered(name: str, pairs: Mapping[str, str]) -> bool:
+    """Return whether a property requests no delay any more: it is of a message that was delivered, or requests none."""
+    is_delivered = REAL_TOPIC in pairs and REAL_QID in pairs
+    return is_delivered or (name == DELAY and pairs[name] == "0")
 
 
 def _pairs_of(properties: Any) -> Mapping[str, str]:
