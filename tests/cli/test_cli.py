@@ -277,7 +277,7 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    stored = int(re.search(rb"stored ([\d,]+)", errors)[1].replace(b",", b""))  # type: ignore[index] # it is there
+    stored = int(re.search(rb"interrupted after ([\d,]+) rows", errors)[1].replace(b",", b""))  # type: ignore[index] # it is there
     with penstock.open(place / "s") as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"

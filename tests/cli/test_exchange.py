@@ -94,7 +94,7 @@ def test_what_read_json_prints_can_be_imported(place: Path) -> None:
     (["export", "data", "--to", "m.xml"], 2, "does not end in one of: .ndjson"), (["export", "data"], 2, "--to"),
     (["export", "data", "--to", "-"], 2, "--to - needs --format"), (["export", "data", "--to", "m.csv", "--topic", "none"], 2, "topics in the store: orders, paid"),
     (["export", "data", "--to", "no/m.csv"], 2, "no is not a folder"), (["export", "data", "--to", "mine.csv"], 2, "mine.csv exists"),
-    (["export", "data", "--to", "m.csv", "--queue", "9"], 2, "no queue 9; queues: [0, 1]"), (["import", "copy", "none.csv"], 2, "none.csv is not a file"),
+    (["export", "data", "--to", "m.csv", "--queue", "9"], 2, "no queue 9; queues: [0, 1]"), (["import", "copy", "none.csv"], 4, "none.csv: No such file or directory"),
     (["import", "copy", "mine.csv"], 2, "line 1: column 'a' is not a field of a message"), (["import", "copy", "mine.csv", "--column", "a"], 2, "takes FIELD=NAME"),
     (["import", "copy", "mine.csv", "--column", "body=a", "--ignore-unknown"], 2, "column 'topic' is missing: give it for the whole file with --topic"),
     (["import", "copy", "not.parquet"], 2, "not a Parquet file"),

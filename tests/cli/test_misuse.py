@@ -266,7 +266,7 @@ def test_a_store_in_use_says_so_in_words_of_the_command_line(
         code, said = run(["put", "store", "orders", "x"], capsys)
         assert code == 3
         assert "stop that program first; commands that only read" in said
-        assert "in use by process" in run(["stat", "store"], capsys)[1]
+        assert "in use by this process" in run(["stat", "store"], capsys)[1]
     assert "State: closed cleanly" in run(["stat", "store"], capsys)[1]
 
 

@@ -6,7 +6,8 @@ or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption
 
 In reading order: `verbosity` (the option `-v`), `lazy_group` (commands that are imported only to run), `root` (the command group, errors to exit codes),
 `wording` (the texts of errors), `output` (output shared by all verbs), `times` (options that take a time), `contents` (what a
-store has, when nothing was found), `state` (whether a store is in use), `store_files` (sizes of a store's files),
+store has, when nothing was found), `state` (whether a store is in use), `store_files` (sizes of a store's files), `loading` (what `import` and
+`ingest` do alike),
 `completion` (names for a shell), `verbs` (one module per verb), `man_page` (the manual page).
 """
 

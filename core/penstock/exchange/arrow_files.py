@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from penstock.errors import ImportFileError, MissingExtraError
 from penstock.exchange.rows import COLUMNS, ColumnError, MessageRow
-from penstock.exchange.text_files import ColumnNames, FileRow
+from penstock.exchange.text_files import ColumnNames, FileRow, check_names, joined_keys, json_of
 
 try:
     import pyarrow as pa
@@ -55,6 +55,8 @@ _KNOWN = frozenset({*_FIELDS, *_DERIVED})
 _READ_ROWS = 2000
 # A row group of Parquet is in memory until it is written.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 65_536
+# What a time out of Python's range raises, for example.
+_NO_VALUE = (pa.ArrowException, ValueError, OverflowError)
 _ARROW_MAGIC = b"ARROW1"
 
 
@@ -143,7 +145,7 @@ def batch_of(rows: Sequence[MessageRow]) -> pa.RecordBatch:
 
 
 def parquet_rows(
-    file: BinaryIO, path: str, names: ColumnNames, *, skip: int = 0
+    file: BinaryIO, path: str, names: ColumnNames | None, *, skip: int = 0
 ) -> Iterator[FileRow]:
     """Yield the rows of a Parquet file from row `skip` on; raises `ImportFileError` if it is not valid."""
     try:
@@ -165,7 +167,7 @@ def parquet_rows(
 
 
 def arrow_rows(
-    file: BinaryIO, path: str, names: ColumnNames, *, skip: int = 0
+    file: BinaryIO, path: str, names: ColumnNames | None, *, skip: int = 0
 ) -> Iterator[FileRow]:
     """Yield the rows of an Arrow file or stream from row `skip` on; raises `ImportFileError` if it is not valid."""
     try:
@@ -195,14 +197,16 @@ def _rows(
     batches: Iterator[pa.RecordBatch],
     schema: pa.Schema,
     path: str,
-    names: ColumnNames,
+    names: ColumnNames | None,
     skip: int,
     number: int,
 ) -> Iterator[FileRow]:
     """Yield the rows of batches; `number` rows are before the first batch."""
     try:
-        meaning = names.known(schema.names, _KNOWN)
-        _check_once(meaning)
+        if names is None:
+            check_names(schema.names)
+        meaning = None if names is None else names.known(schema.names, _KNOWN)
+        _check_once(meaning or {})
     except ColumnError as error:
         raise ImportFileError(path, "", str(error)) from error
     except UnicodeDecodeError as error:
@@ -219,8 +223,30 @@ def _rows(
         if number + batch.num_rows > skip:
             for at in range(max(skip - number, 0), batch.num_rows, _READ_ROWS):
                 part = batch.slice(at, _READ_ROWS)
-                yield from _rows_of(part, meaning, path, number + at)
+                if meaning is None:
+                    yield from _whole_rows(part, number + at)
+                else:
+                    yield from _rows_of(part, meaning, path, number + at)
         number += batch.num_rows
+
+
+def _whole_rows(batch: pa.RecordBatch, before: int) -> Iterator[FileRow]:
+    """Yield the rows of a validated batch as JSON; one that has a value without a text is not valid."""
+    try:
+        rows = batch.to_pylist()
+    except _NO_VALUE:
+        # One by one, it shows which row has the value that Python does not have.
+        rows = None
+    for at in range(batch.num_rows):
+        number = before + at + 1
+        try:
+            fields = batch.slice(at, 1).to_pylist()[0] if rows is None else rows[at]
+            yield FileRow(number, f"row {number}", fields, None, json_of(fields))
+        except ColumnError as error:
+            yield FileRow(number, f"row {number}", None, error)
+        except _NO_VALUE as error:
+            reason = ColumnError("", f"a value cannot be read: {error}")
+            yield FileRow(number, f"row {number}", None, reason)
 
 
 def _check_once(meaning: Mapping[str, str]) -> None:
@@ -266,7 +292,8 @@ def _values(column: pa.Array, name: str, there: str, path: str) -> list[Any]:
     try:
         found = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         if pa.types.is_list(found.type) and name == "keys":
-            found = pa.compute.binary_join(found.cast(pa.list_(pa.string())), " ")
+            lists = found.cast(pa.list_(pa.string())).to_pylist()
+            return [None if keys is None else joined_keys(keys) for keys in lists]
         if wanted == _TIMESTAMP:
             return _times(found)
         is_null = pa.types.is_null(found.type)
@@ -275,6 +302,8 @@ def _values(column: pa.Array, name: str, there: str, path: str) -> list[Any]:
         # Its range is checked when the row is stored.
         target = pa.int64() if pa.types.is_integer(wanted) else wanted
         values: list[Any] = found.cast(target).to_pylist()
+    except ColumnError as error:
+        raise ImportFileError(path, f"column {there!r}", str(error)) from error
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise ImportFileError(
             path, f"column {there!r}", f"it is {column.type}, and must be {wanted}: {error}"

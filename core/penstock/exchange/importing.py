@@ -3,19 +3,22 @@
 `loading` stores the rows and notes how far it came.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from zlib import crc32
 
 import attrs
 
 from penstock.errors import ConfigError, MessageError
-from penstock.exchange.formats import kind_of
+from penstock.exchange.formats import LINES, kind_of
 from penstock.exchange.loading import Guard, Loader, LoadOptions, LoadRow, OnSkip
-from penstock.exchange.rows import ASSIGNED_ANEW, put_of
+from penstock.exchange.rows import ASSIGNED_ANEW, ColumnError, Put, put_of
 from penstock.exchange.source_file import SourceFile
-from penstock.exchange.text_files import ColumnNames, FileRow, row_bytes_max
+from penstock.exchange.text_files import ColumnNames, FileRow, joined_keys, plain, row_bytes_max
+from penstock.message import Message
 from penstock.store.store import Store
 
 OnProgress = Callable[[int, int], None]
@@ -37,11 +40,81 @@ class Hooks:
 
 
 @attrs.frozen(kw_only=True)
+class WholeRows:
+    """Makes whole rows messages: the body is the line, or the row as JSON; topic, keys, tag and queue come from its fields.
+
+    Attributes:
+        topic: the topic; with `topic_field`, a prefix of it.
+        topic_field: the field that names the topic.
+        key_fields: fields whose value, or each value in a list, is a key.
+        tag_field: the field that is the tag; `FIELD:suffix` is the file name extension of a path.
+        queue_by: the field whose hash picks one of `queues` queues.
+    """
+
+    topic: str = ""
+    topic_field: str | None = None
+    key_fields: Sequence[str] = ()
+    tag_field: str | None = None
+    queue_by: str | None = None
+    queues: int = 4
+
+    def message(self, fields: Mapping[str, Any], body: bytes) -> Message:
+        """Return the message of a row; raises `ColumnError` for a field that is missing or has no text."""
+        topic = self.topic + (_text(fields, self.topic_field) if self.topic_field else "")
+        keys = [key for name in self.key_fields for key in _keys(fields, name)]
+        tag = _text(fields, self.tag_field) if self.tag_field else ""
+        queue = crc32(_text(fields, self.queue_by).encode()) % self.queues if self.queue_by else 0
+        return Message(topic, body, queue=queue, tag=tag, keys=keys)
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field as text, empty for null."""
+    found = _texts(fields, name)
+    if len(found) != 1:
+        raise ColumnError(name, f"is a list of {len(found)} values, and must be one")
+    return found[0]
+
+
+def _keys(fields: Mapping[str, Any], name: str) -> list[str]:
+    found = [text for text in _texts(fields, name) if text.strip(" ")]
+    if len(found) > 1:
+        joined_keys(found, name)
+    return found
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
+    """Return a field's value, or the values of its list, as texts."""
+    plain_name, _, part = name.partition(":")
+    if plain_name not in fields:
+        raise ColumnError(plain_name, f"is not there; the row has: {', '.join(map(str, fields))}")
+    value = fields[plain_name]
+    texts = [_text_of(plain_name, each) for each in (value if isinstance(value, list) else [value])]
+    if part == "suffix":
+        return [PurePosixPath(text).suffix.removeprefix(".") for text in texts]
+    if part:
+        raise ColumnError(name, "is not known: the only part that can be selected is ':suffix'")
+    return texts
+
+
+def _text_of(name: str, value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    try:
+        return plain(value)
+    except (TypeError, ValueError) as error:
+        raise ColumnError(name, f"cannot be a key, tag, topic or queue: {error}") from error
+
+
+@attrs.frozen(kw_only=True)
 class ImportOptions:
     """How the rows of a file become messages.
 
     Attributes:
-        kind: the format, one of `formats.FORMATS`; by the file's name if None.
+        whole: store whole rows, of a file that knows nothing of messages; None if its columns are fields of messages.
+        kind: the format, one of `formats.FORMATS`; by the file's name if None. Whole rows may also be `formats.LINES`, which
+            is then meant by any other name.
         topic: replaces the topic of every row.
         columns: names of the file's columns by the fields that they mean, for example `{"body": "text"}`.
         ignore_unknown: leave out columns that are not fields of a message; they are refused otherwise.
@@ -50,6 +123,7 @@ class ImportOptions:
         restart: begin with the first row, whatever earlier imports of this file have stored.
     """
 
+    whole: WholeRows | None = None
     kind: str | None = None
     topic: str | None = None
     columns: Mapping[str, str] = attrs.Factory(dict)
@@ -60,6 +134,8 @@ class ImportOptions:
 
     def identity(self) -> object:
         """Return what distinguishes this import from others of the same file."""
+        if self.whole is not None:
+            return ["ingest", self.kind, attrs.asdict(self.whole)]
         return [
             "import",
             self.kind,
@@ -81,6 +157,7 @@ class ImportSummary:
         stored_before: messages that earlier, interrupted calls had stored.
         skipped: rows that were skipped because they cannot be stored.
         rows: rows of the file that were processed, in all calls.
+        resumed_at: rows that earlier calls had processed.
         topics: messages stored by this call, by topic.
         assigned_anew: the fields that the store has assigned anew.
     """
@@ -91,6 +168,7 @@ class ImportSummary:
     stored_before: int
     skipped: int
     rows: int
+    resumed_at: int
     topics: dict[str, int]
     assigned_anew: tuple[str, ...] = ASSIGNED_ANEW
 
@@ -128,8 +206,10 @@ def import_stream(
     asked = options or ImportOptions()
     if asked.from_row < 1:
         raise ConfigError(f"from_row is {asked.from_row}; the first row is 1")
-    names = ColumnNames(asked.columns, ignores_unknown=asked.ignore_unknown)
-    source = SourceFile(file, path, kind_of(path, asked.kind), names)
+    is_whole = asked.whole is not None
+    names = None if is_whole else ColumnNames(asked.columns, ignores_unknown=asked.ignore_unknown)
+    kind = kind_of(path, asked.kind, LINES if is_whole else None)
+    source = SourceFile(file, path, kind, names)
     called = hooks or Hooks()
     loader = Loader(store, file, path, LoadOptions(
         identity=asked.identity(), skip_bad=asked.skip_bad, restart=asked.restart, first=asked.from_row,
@@ -140,23 +220,29 @@ def import_stream(
 
     def rows() -> Iterator[LoadRow]:
         for row in source.rows(asked.from_row - 1, limit):
-            yield _load_row(row, asked.topic)
+            yield _load_row(row, asked)
 
     loader.load(rows)
     return ImportSummary(
         path=path, format=source.kind.format, stored=loader.reached.stored - loader.before.stored,
         stored_before=loader.before.stored, skipped=loader.reached.skipped, rows=loader.reached.rows,
-        topics=dict(sorted(loader.topics.items())),
+        resumed_at=loader.before.rows, topics=dict(sorted(loader.topics.items())),
     )  # fmt: skip
 
 
-def _load_row(row: FileRow, topic: str | None) -> LoadRow:
+def _load_row(row: FileRow, options: ImportOptions) -> LoadRow:
     if row.fields is None:
-        return LoadRow(row.number, row.where, None, row.error, facts=str(row.error))
+        return LoadRow(row.number, row.where, None, row.error, row.whole, str(row.error))
+    if options.whole is not None:
+        try:
+            whole = Put(options.whole.message(row.fields, row.whole), None)
+        except MessageError as error:
+            return LoadRow(row.number, row.where, None, error, row.whole)
+        return LoadRow(row.number, row.where, whole, None, row.whole)
     body = row.fields.get("body") or b""
     facts = repr({name: value for name, value in row.fields.items() if name != "body"})
     try:
-        put = put_of(row.fields, topic)
+        put = put_of(row.fields, options.topic)
     except MessageError as error:
         return LoadRow(row.number, row.where, None, error, body, facts)
     return LoadRow(row.number, row.where, put, None, body, facts)

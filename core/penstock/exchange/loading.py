@@ -43,7 +43,6 @@ class LoadRow(NamedTuple):
         error: why there is no message.
         body: the body, or what else of the row is large; for the digest.
         facts: everything else of the row that must not change; for the digest.
-        done: how far the source is read after it, in the unit of its progress.
     """
 
     number: int
@@ -52,7 +51,6 @@ class LoadRow(NamedTuple):
     error: MessageError | None = None
     body: bytes = b""
     facts: str = ""
-    done: int = 0
 
 
 Rows = Iterator[LoadRow]
@@ -305,11 +303,17 @@ def groups_of(rows: Iterable[LoadRow]) -> Iterator[list[LoadRow]]:
     """Yield rows in groups of bounded size; a group ends with the row that makes it too large."""
     group: list[LoadRow] = []
     size = 0
-    for row in rows:
-        group.append(row)
-        size += len(row.body)
-        if len(group) >= _ROWS or size >= _BYTES:
+    try:
+        for row in rows:
+            group.append(row)
+            size += len(row.body)
+            if len(group) >= _ROWS or size >= _BYTES:
+                yield group
+                group, size = [], 0
+    except ImportFileError:
+        # The source is not valid from here on; the rows before are.
+        if group:
             yield group
-            group, size = [], 0
+        raise
     if group:
         yield group

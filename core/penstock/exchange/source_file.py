@@ -1,15 +1,17 @@
 """A file to import: its format, its identity, and its rows."""
 
+import zlib
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import BinaryIO
 
 import attrs
 
 from penstock.errors import ConfigError, ImportFileError
-from penstock.exchange.formats import CSV, NDJSON, FileFormat, decompressed
-from penstock.exchange.text_files import ColumnNames, FileRow, csv_rows, ndjson_rows
+from penstock.exchange.formats import CSV, LINES, NDJSON, FileFormat, plain_text
+from penstock.exchange.text_files import ColumnNames, FileRow, csv_rows, line_rows, ndjson_rows
+
+_TEXT = {NDJSON: ndjson_rows, CSV: csv_rows, LINES: line_rows}
 
 
 @attrs.define
@@ -20,18 +22,13 @@ class SourceFile:
         file: the file.
         path: its name for errors.
         kind: its format.
-        names: what the names of its columns mean.
+        names: what the names of its columns mean; None to read the rows whole.
     """
 
     file: BinaryIO
     path: str
     kind: FileFormat
-    names: ColumnNames
-
-    @property
-    def size(self) -> int | None:
-        """Its size in bytes; None for a pipe."""
-        return Path(self.path).stat().st_size if self.file.seekable() else None
+    names: ColumnNames | None
 
     @property
     def position(self) -> int:
@@ -40,14 +37,14 @@ class SourceFile:
 
     def rows(self, skip: int, line_bytes_max: int) -> Iterator[FileRow]:
         """Yield the rows after the first `skip`; raises `ImportFileError` if the file is not valid."""
-        if self.kind.format not in (NDJSON, CSV):
+        read = _TEXT.get(self.kind.format)
+        if read is None:
             yield from self._columnar(skip)
             return
-        read = ndjson_rows if self.kind.format == NDJSON else csv_rows
-        file = decompressed(self.file) if self.kind.is_gzip else self.file
+        file = plain_text(self.file, self.path, is_gzip=self.kind.is_gzip)
         try:
             yield from read(file, self.path, self.names, skip=skip, line_bytes_max=line_bytes_max)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, zlib.error) as error:
             # What `gzip` raises has no number.
             if isinstance(error, OSError) and error.errno is not None:
                 raise

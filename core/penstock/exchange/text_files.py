@@ -1,4 +1,7 @@
-"""Messages as lines of text: NDJSON (one JSON object per line) and CSV (RFC 4180, with a header).
+"""Rows of text: NDJSON (one JSON object per line), CSV (RFC 4180, with a header), and lines that mean nothing here.
+
+The text is UTF-8, with or without a byte order mark. A row is read as the fields of a message, as described below, or
+whole, as values by the names of the file.
 
 Bytes are exact in both. A body is in `body` if it is text, else in `body_base64`: in NDJSON any valid UTF-8 is text,
 in CSV also only if it has no control characters other than tab, line feed and carriage return. `properties_text`
@@ -10,12 +13,15 @@ A line, and a field of a CSV file, have a maximum length, so the memory used is 
 
 import base64
 import binascii
+import codecs
 import csv
 import io
 import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from penstock.errors import ImportFileError
@@ -37,6 +43,8 @@ CSV_COLUMNS = (
 NAMES = frozenset({*CSV_COLUMNS})
 # Six characters for a control character in JSON, and some room for the other fields.
 _GROWTH, _ROOM = 8, 1 << 20
+# How UTF-32 and UTF-16 begin, if marked.
+_WIDE_MARKS = (codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _csv_limit = threading.Lock()
 
 
@@ -46,14 +54,16 @@ class FileRow(NamedTuple):
     Attributes:
         number: 1 for the first row after a header.
         where: the row in words, for example "line 17".
-        fields: the values by name, each of the type in `MessageRow`; None if the row is not valid.
+        fields: the values by name, each of the type in `MessageRow` unless the row is read whole; None if it is not valid.
         error: why it is not valid.
+        whole: the line, or the row as JSON, if the row is read whole.
     """
 
     number: int
     where: str
     fields: Mapping[str, Any] | None
     error: ColumnError | None = None
+    whole: bytes = b""
 
 
 class ColumnNames:
@@ -182,14 +192,14 @@ def row_bytes_max(body_bytes_max: int) -> int:
 
 
 def ndjson_rows(
-    file: BinaryIO, path: str, names: ColumnNames, *, skip: int = 0, line_bytes_max: int
+    file: BinaryIO, path: str, names: ColumnNames | None, *, skip: int = 0, line_bytes_max: int
 ) -> Iterator[FileRow]:
     """Yield the rows of an NDJSON file; each line is a row, empty ones are left out.
 
     Args:
         file: the file.
         path: its name for errors.
-        names: what the names mean.
+        names: what the names mean; None to read the rows whole.
         skip: how many lines to skip at the start.
         line_bytes_max: raise `ImportFileError` for a longer line.
     """
@@ -197,13 +207,28 @@ def ndjson_rows(
         if number <= skip or not line.strip():
             continue
         where = f"line {number}"
+        whole = line.rstrip(b"\r\n")
         try:
-            yield FileRow(number, where, _fields_of(line, names))
+            fields = json_object(whole) if names is None else _fields_of(line, names)
         except ColumnError as error:
-            yield FileRow(number, where, None, error)
+            yield FileRow(number, where, None, error, whole)
+        else:
+            yield FileRow(number, where, fields, None, whole)
+
+
+def line_rows(
+    file: BinaryIO, path: str, _names: ColumnNames | None, *, skip: int = 0, line_bytes_max: int
+) -> Iterator[FileRow]:
+    """Yield the lines of a file, whatever they hold, as whole rows with the fields `line` and `number`."""
+    for number, line in enumerate(_lines(file, path, line_bytes_max), 1):
+        if number > skip:
+            whole = line.rstrip(b"\r\n")
+            fields = {"line": whole.decode("utf-8", "replace"), "number": number}
+            yield FileRow(number, f"line {number}", fields, None, whole)
 
 
 def _lines(file: BinaryIO, path: str, limit: int) -> Iterator[bytes]:
+    """Yield the lines without a byte order mark; raises `ImportFileError` for a long line, and for UTF-16 and UTF-32."""
     number = 0
     while line := file.readline(limit + 1):
         number += 1
@@ -211,18 +236,64 @@ def _lines(file: BinaryIO, path: str, limit: int) -> Iterator[bytes]:
             raise ImportFileError(
                 path, f"line {number}", f"the line is longer than {limit} bytes; bodies of this length cannot be stored here"
             )  # fmt: skip
+        if number == 1:
+            if line.startswith(_WIDE_MARKS):
+                raise ImportFileError(
+                    path, "", "it is UTF-16 or UTF-32 text, by its first bytes: convert it to UTF-8, for example with iconv"
+                )  # fmt: skip
+            line = line.removeprefix(codecs.BOM_UTF8)
         yield line
 
 
 def json_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; raises `ColumnError` if it is something else."""
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode(), object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         raise ColumnError("", f"the line is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ColumnError("", "the line is not a JSON object")
     return found
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {double!r} occurs twice in an object")
+    return found
+
+
+def json_of(values: Mapping[str, Any]) -> bytes:
+    """Return the values of a row as JSON; raises `ColumnError` for a value that JSON, or UTF-8, does not have."""
+    try:
+        return json.dumps(values, ensure_ascii=False, allow_nan=False, default=plain).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ColumnError("", f"the row cannot be written as JSON: {error}") from error
+
+
+def plain(value: object) -> str:
+    """Return the text of a value that JSON does not have: a time in ISO 8601, a decimal with all digits, bytes if they are UTF-8."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no text")
+
+
+def joined_keys(keys: Sequence[object], name: str = "keys") -> str:
+    """Return a list of keys as one text; raises `ColumnError` if a reader could not separate them again."""
+    for key in keys:
+        _check(name, "" if key is None else key, str, "a list of strings")
+        if not key or (len(keys) > 1 and " " in str(key)):
+            raise ColumnError(
+                name,
+                f"has the key {key!r}: spaces separate keys, so none of a list may have one, or be empty",
+            )
+    return " ".join(map(str, keys))
 
 
 def _fields_of(line: bytes, names: ColumnNames) -> dict[str, Any]:
@@ -234,9 +305,7 @@ def _fields_of(line: bytes, names: ColumnNames) -> dict[str, Any]:
         _check(f"properties.{name}", value, str, "a string")
     keys = fields.get("keys")
     if isinstance(keys, list):
-        for key in keys:
-            _check("keys", key, str, "a list of strings")
-        fields["keys"] = " ".join(keys)
+        fields["keys"] = joined_keys(keys)
     else:
         _check("keys", keys, str, "a list of strings")
     return decoded(fields)
@@ -283,7 +352,7 @@ def _utf8(name: str, text: object) -> bytes:
 
 
 def csv_rows(
-    file: BinaryIO, path: str, names: ColumnNames, *, skip: int = 0, line_bytes_max: int
+    file: BinaryIO, path: str, names: ColumnNames | None, *, skip: int = 0, line_bytes_max: int
 ) -> Iterator[FileRow]:
     """Yield the rows of a CSV file, as `ndjson_rows` does; the first row is a header of names."""
     with _csv_limit:
@@ -296,9 +365,10 @@ def csv_rows(
     header = _next(reader, path, 1)
     if header is None:
         raise ImportFileError(path, "", "the file is empty: a CSV file begins with a header")
-    header[0] = header[0].encode("utf-8", "surrogateescape").decode("utf-8-sig", "replace")
     try:
-        meaning = names.known(header)
+        if names is None:
+            check_names(header)
+        meaning = None if names is None else names.known(header)
     except ColumnError as error:
         raise ImportFileError(path, "line 1", str(error)) from error
     number, line = 0, reader.line_num + 1
@@ -310,7 +380,15 @@ def csv_rows(
         if number <= skip:
             continue
         try:
-            yield FileRow(number, where, _csv_fields(header, values, meaning))
+            _check_count(header, values)
+            if meaning is None:
+                fields = dict(zip(header, values, strict=True))
+                for name, value in fields.items():
+                    # Raises for bytes that are not UTF-8, which are lone surrogates here.
+                    _utf8(name, value)
+                yield FileRow(number, where, fields, None, json_of(fields))
+            else:
+                yield FileRow(number, where, _csv_fields(header, values, meaning))
         except ColumnError as error:
             yield FileRow(number, where, None, error)
 
@@ -322,14 +400,24 @@ def _next(reader: Iterator[list[str]], path: str, line: int) -> list[str] | None
         raise ImportFileError(path, f"line {line}", f"it is not valid CSV: {error}") from error
 
 
-def _csv_fields(
-    header: Sequence[str], values: Sequence[str], meaning: Mapping[str, str]
-) -> dict[str, Any]:
+def check_names(names: Sequence[str]) -> None:
+    """Raise `ColumnError` if a file has two columns of one name: only one of the values could be kept."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ColumnError(name, "is there twice")
+
+
+def _check_count(header: Sequence[str], values: Sequence[str]) -> None:
     if len(values) != len(header):
         raise ColumnError(
             header[min(len(values), len(header) - 1)],
             f"and others do not match: the row has {len(values)} fields, the header {len(header)}",
         )
+
+
+def _csv_fields(
+    header: Sequence[str], values: Sequence[str], meaning: Mapping[str, str]
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         meaning[name]: value
         for name, value in zip(header, values, strict=True)
@@ -359,7 +447,7 @@ def _whole(name: str, text: str) -> int:
 
 def _properties(text: str) -> dict[str, str]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         raise ColumnError("properties", f"is not a JSON object ({error})") from error
     _check("properties", found, dict, "an object of strings")

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.exchange.formats import FORMATS, compressed, decompressed, kind_of
+from penstock.exchange.formats import FORMATS, compressed, kind_of, plain_text
 
 
 @pytest.mark.parametrize(("path", "expected"), [
@@ -42,4 +42,4 @@ def test_compressed_files_are_gzip_and_equal_each_time() -> None:
         made.append(file.getvalue())
     assert made[0] == made[1]
     assert gzip.decompress(made[0]) == b"some text"
-    assert decompressed(io.BytesIO(made[0])).read() == b"some text"
+    assert plain_text(io.BytesIO(made[0]), "f", is_gzip=False).read() == b"some text"
