@@ -293,7 +293,7 @@ def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     if broker_conf is not None:
-        with click.open_file(broker_conf, encoding="utf-8", errors="replace") as file:
+        with click.open_file(broker_conf, encoding="latin-1") as file:
             given = from_broker_conf(file.read())
         found.update({key: Sourced(value, "--broker-conf") for key, value in given.items()})
     for text in settings:

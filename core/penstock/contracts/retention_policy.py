@@ -9,12 +9,21 @@ from penstock.contracts.base import Strategy
 
 
 class SegmentInfo(NamedTuple):
-    """The facts about one segment for a retention policy."""
+    """The facts about one segment for a retention policy.
+
+    Attributes:
+        base_offset: the log offset of its first byte.
+        size: its bytes.
+        last_write_ms: when it was last written, by the time of its file; if that is not plausible, by the next segment's.
+        path: its file.
+        is_ahead: the time of its file is in the future, so `last_write_ms` is another one.
+    """
 
     base_offset: int
     size: int
     last_write_ms: int
     path: Path
+    is_ahead: bool = False
 
 
 class DiskUse(NamedTuple):

@@ -202,6 +202,11 @@ class Files:
         except FileNotFoundError:
             return False
 
+    def followed(self, path: Path) -> Path:
+        """Return the folder that a link leads to; any other path, and a link that leads nowhere, as it is."""
+        is_link = os.path.islink(path) and os.path.isdir(path)
+        return Path(os.path.realpath(path)) if is_link else path
+
     def make_folder(self, path: Path) -> list[Path]:
         """Create `path` and its missing parents; return the folders in which a new name was created.
 

@@ -28,6 +28,10 @@ logger = get_logger(__name__)
 
 # The year 2000, in Unix milliseconds.
 _FIRST_TIME_MS = 946_684_800_000
+# A file's time may be ahead by this much: clocks differ a little, for example that of a file server.
+_AHEAD_MS = 10 * 60 * 1000
+# As the present time, for callers that know none: no time is in the future.
+_NEVER = 1 << 63
 
 
 class Rejected(NamedTuple):
@@ -339,14 +343,12 @@ class SegmentedLog:
         """Return how many of the oldest segments end at or before a log offset; the last segment never counts."""
         return sum(segment.end_offset <= log_offset for segment in self._segments[:-1])
 
-    def count_before_time(self, time_ms: int) -> int:
+    def count_before_time(self, time_ms: int, now_ms: int = _NEVER) -> int:
         """Return how many of the oldest segments were last written before a time; the last segment never counts."""
-        count = 0
-        for segment in self._segments[:-1]:
-            if segment.last_write_ms() >= time_ms:
-                break
-            count += 1
-        return count
+        older = itertools.takewhile(
+            lambda info: info.last_write_ms < time_ms, self.infos(now_ms)[:-1]
+        )
+        return len(list(older))
 
     def sync_from(self, log_offset: int) -> None:
         """Sync the files that hold bytes after `log_offset`, whichever program wrote them."""
@@ -354,13 +356,13 @@ class SegmentedLog:
             if segment.end_offset > log_offset:
                 segment.sync()
 
-    def infos(self) -> list[SegmentInfo]:
-        """Return the facts about each segment for retention policies, oldest first."""
+    def infos(self, now_ms: int = _NEVER) -> list[SegmentInfo]:
+        """Return the facts about each segment for retention policies, oldest first, at a time."""
         segments = self._segments
-        times = plausible([segment.last_write_ms() for segment in segments])
+        given = [segment.last_write_ms() for segment in segments]
         return [
-            SegmentInfo(s.base_offset, s.capacity, time_ms, s.path)
-            for s, time_ms in zip(segments, times, strict=True)
+            SegmentInfo(s.base_offset, s.capacity, time_ms, s.path, file_ms > now_ms + _AHEAD_MS)
+            for s, file_ms, time_ms in zip(segments, given, plausible(given, now_ms), strict=True)
         ]
 
     def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
@@ -406,16 +408,19 @@ class HeldSegment:
         self._segment.lease.release()
 
 
-def plausible(times_ms: list[int]) -> list[int]:
+def plausible(times_ms: list[int], now_ms: int = _NEVER) -> list[int]:
     """Return the plausible times at which the segments were last written, oldest first.
 
-    A time before the year 2000 (a clock that started in 1970) is replaced by the next plausible time. A time before that
-    of the previous segment is replaced by the previous segment's time.
+    A time before the year 2000 (a clock that started in 1970), or after `now_ms` (one that was ahead), is replaced by the
+    next plausible time, since segments are written in their order. A time before that of the previous segment is replaced by
+    the previous segment's time.
     """
     found = list(times_ms)
-    for at in reversed(range(len(found) - 1)):
-        if found[at] < _FIRST_TIME_MS:
-            found[at] = found[at + 1]
+    following = min(found[-1], now_ms) if found else 0
+    for at, time_ms in reversed(list(enumerate(found))):
+        if _FIRST_TIME_MS <= time_ms <= now_ms + _AHEAD_MS:
+            following = time_ms
+        found[at] = following
     return list(itertools.accumulate(found, max))
 
 

@@ -63,10 +63,10 @@ class RetentionForecast:
         """Return a forecast for each segment, oldest first; raises `ConfigError` unless `days` is 0 to `DAYS_MAX`."""
         if not 0 <= days <= DAYS_MAX:
             raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
-        segments = self._present()
+        now = self._now_ms()
+        segments = self._present(now)
         policies = self._make_policies()
         use = DiskUse(*self._files.free_bytes(self._log.folder))
-        now = self._now_ms()
         found: list[SegmentForecast] = []
         reason = ""
         for hour_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
@@ -84,7 +84,7 @@ class RetentionForecast:
             self._keep_forecast(segments, at, reason) for at in range(len(found), len(segments))
         ]
 
-    def _present(self) -> list[SegmentInfo]:
+    def _present(self, now_ms: int) -> list[SegmentInfo]:
         """Return the segments that hold records, without preallocated files."""
         segments: list[SegmentInfo] = []
         for _ in range(_LIST_TRIES):
@@ -92,7 +92,7 @@ class RetentionForecast:
             with contextlib.suppress(FileNotFoundError):
                 if self._is_foreign:
                     self._log.refresh()
-                segments = self._log.infos()
+                segments = self._log.infos(now_ms)
                 break
         while len(segments) > 1 and not self._has_records(segments[-1]):
             segments.pop()

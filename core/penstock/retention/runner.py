@@ -116,6 +116,8 @@ class Retention:
         self._deleting: _Deletion | None = None
         self._trimmed_to = log.min_offset
         self._failing: set[str] = set()
+        # The names of segments whose file has a time in the future.
+        self._ahead: set[str] = set()
         self._stopping = threading.Event()
         # Reentrant, so that a plugin may close the store from a hook.
         self._one_at_a_time = threading.RLock()
@@ -145,7 +147,7 @@ class Retention:
         def count() -> _Choice:
             # Counted within the run: segments that another run deleted meanwhile must not count again.
             by_offset = self._log.count_before_offset(log_offset)
-            going = max(by_offset, self._log.count_before_time(time_ms))
+            going = max(by_offset, self._log.count_before_time(time_ms, self._steady_now_ms()))
             return _Choice(going, reason, "a call of discard_before")
 
         with self._one_at_a_time:
@@ -161,7 +163,11 @@ class Retention:
     def _choose_by_vote(self) -> _Choice:
         """Consult the policies, log new failures, and return what they vote for."""
         disk = DiskUse(*self._files.free_bytes(self._log.folder))
-        verdict = consult(self._policies, self._log.infos(), self._steady_now_ms(), disk)
+        now_ms = self._steady_now_ms()
+        segments = self._log.infos(now_ms)
+        if self._policies:
+            self._warn_of_future(segments)
+        verdict = consult(self._policies, segments, now_ms, disk)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
                 "retention policy %r failed; its vote is ignored until it succeeds again; other policies are not affected",
@@ -171,6 +177,17 @@ class Retention:
         self._failing = set(verdict.failed)
         self.refusal = verdict.refusal
         return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
+
+    def _warn_of_future(self, segments: Sequence[SegmentInfo]) -> None:
+        """Log a warning for each segment whose file has a time in the future, once."""
+        ahead = {info.path.name for info in segments if info.is_ahead}
+        if ahead - self._ahead:
+            logger.warning(
+                "the times of %d segment files are in the future, of %s first: retention by age goes by the times of the "
+                "segments after them, or keeps them if there are none. Check the clock",
+                len(ahead), min(ahead),
+            )  # fmt: skip
+        self._ahead = ahead
 
     def _steady_now_ms(self) -> int:
         before = self._time.is_doubted

@@ -27,7 +27,8 @@ class Choices:
     """
 
     def __init__(self, root: Path, asked: Config, registry: Registry, files: Files) -> None:
-        self.root = root
+        # The user may have put the store on another disk. Links within a store are refused.
+        self.root = files.followed(root)
         self.asked = asked
         self.registry = registry
         self.files = files

@@ -71,7 +71,7 @@ from penstock.recovery.restore import (
 from penstock.recovery.store_layout import check_layout, is_store, no_store, was_made_here
 from penstock.retention.forecast import RetentionForecast
 from penstock.retention.runner import Retention
-from penstock.runtime.clock import Clock
+from penstock.runtime.clock import JUMP_MS, Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
 from penstock.store.choices import Choices
@@ -210,7 +210,7 @@ class Opener(Choices):
         self._given_spawn = spawn
         self._callbacks: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._removed_topics = RemovedTopicsFile(files, root)
+        self._removed_topics = RemovedTopicsFile(files, self.root)
         # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
         own = spawn is None and type(files) is Files
         self._opened_at = _place_of_program() if own else None
@@ -404,6 +404,7 @@ class Opener(Choices):
         note_range(self.files, found, log, self.config.log.checksum)
         if not is_new:
             found.mended.extend(log.load(repair=True))
+        self._warn_of_future(found.least_time_ms)
         digests = Digests(self.files, self.root)
         # Before the log is repaired: bytes that are rewritten change the time of their file.
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
@@ -422,6 +423,15 @@ class Opener(Choices):
         store._attach()
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
+
+    def _warn_of_future(self, newest_ms: int) -> None:
+        ahead_ms = newest_ms - self.clock.time_ms()
+        if ahead_ms > JUMP_MS:
+            logger.warning(
+                "%s: the newest record was stored %.1f hours in the future, by its store time, and new records get the same time "
+                "until then, since store times never decrease; retention goes by the times of files. Check the clock",
+                self.root, ahead_ms / 3_600_000,
+            )  # fmt: skip
 
     def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
         """Inspect the store before anything changes; queue entries serve as evidence for records."""

@@ -41,17 +41,23 @@ class AgeRetention(RetentionPolicy):
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
         """Vote for the oldest segments that are expired, never the last one."""
+        count, reason = self._count(segments, now_ms)
+        ahead = sum(segment.is_ahead for segment in segments)
+        doubt = f"; the file times of {ahead} are in the future, and do not count" if ahead else ""
+        return Vote(count, reason + doubt)
+
+    def _count(self, segments: Sequence[SegmentInfo], now_ms: int) -> tuple[int, str]:
         hours = self.options.reserved_hours
         count = count_old(segments, now_ms, hours)
         if not count:
-            return Vote(0, _reason_for_none(segments, now_ms, hours))
+            return 0, _reason_for_none(segments, now_ms, hours)
         if not self._is_delete_hour(now_ms):
             when = self.options.delete_when
-            return Vote(
+            return (
                 0,
                 f"{count} not written for {hours:g} hours, but segments are deleted at {when} o'clock",
             )
-        return Vote(count, f"not written for {hours:g} hours")
+        return count, f"not written for {hours:g} hours"
 
     def _is_delete_hour(self, now_ms: int) -> bool:
         hours = [word.strip() for word in self.options.delete_when.split(";")]

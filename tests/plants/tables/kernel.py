@@ -28,8 +28,8 @@ PLANTS = {
     "offset-and-time-added-up": Plant(
         "segments before an offset and those before a time are added up",
         "penstock.retention.runner",
-        "going = max(by_offset, self._log.count_before_time(time_ms))",
-        "going = by_offset + self._log.count_before_time(time_ms)",
+        "going = max(by_offset, self._log.count_before_time(time_ms, self._steady_now_ms()))",
+        "going = by_offset + self._log.count_before_time(time_ms, self._steady_now_ms())",
         (f"{VOTES}::test_an_offset_and_a_time_that_are_both_given_are_not_added_up",),
     ),
     "segment-goes-undispatched": Plant(
