@@ -16,7 +16,7 @@ class ConsumerOptions(TypedDict, total=False):
         start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: Unix milliseconds,
             or a `datetime` with a time zone. Default "earliest", for `broadcast` "latest".
         ack_wait: seconds after which a message that was neither acknowledged nor refused is handed out again, 0.001 to
-            86,400; default 30.
+            86,400; default 30. `run` extends it while its handler works.
         max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000.
         workers: how many threads `run` uses, 1 to 1024; default 1.
         ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
@@ -154,8 +154,16 @@ class Consumer(Protocol):
     def gather(self, limit: int = 1) -> Sequence[ConsumedMessage]:
         """Hand out up to `limit` messages that are stored already; reads, and does not wait for new ones."""
 
-    def run(self, handler: Callable[[ConsumedMessage], object]) -> None:
+    def run(
+        self,
+        handler: Callable[[ConsumedMessage], object],
+        *,
+        handler_timeout: float | None = None,
+    ) -> None:
         """Call `handler` for each message, in `workers` threads, until `close`: acks if it returns, nacks if it raises.
+
+        `ack_wait` is extended as long as the handler works, for `handler_timeout` seconds at most. After these, the message
+        is handed out again; how the first handler ends still counts as long as nobody else has the message.
 
         A message that the handler has answered itself is left as it is. `close` may be called by the handler, another
         thread or a signal handler: this returns when the handlers have returned. An exception that is not an

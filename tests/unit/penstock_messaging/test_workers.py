@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock import StorageError
 from penstock.store.store import Store
+from penstock_messaging.consuming.in_flight import Handling
 from penstock_messaging.consuming.workers import HandlerRun
 
 
@@ -73,10 +74,10 @@ def test_what_stops_a_thread_is_raised(store: Store) -> None:
     consumer: Any = store.consumer("billing", "orders")
     with consumer:
 
-        def poll(_limit: int, _timeout: float) -> None:
+        def poll(_by: object, _timeout: float) -> None:
             raise OSError(5, "the disk fails")
 
-        consumer.poll = poll
-        run = HandlerRun(consumer, print, consumer._context.spawn, 2)
+        consumer.poll_for = poll
+        run = HandlerRun(consumer, print, Handling(), consumer._context.spawn, 2)
         with pytest.raises(OSError, match="the disk fails"):
             run.run()

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
 
 # The states of a delivery. One that is over was handed out again, or will be, as another object; or its queue is gone. One that
-# is bound was handed out, and its acknowledgement is part of a transaction that has not ended.
-READY, OUT, DONE, OVER, BOUND = range(5)
+# is bound was handed out, and its acknowledgement is part of a transaction that has not ended. One that is late is over because
+# its time was: an answer to it still counts as long as nobody else has the message.
+READY, OUT, DONE, OVER, BOUND, LATE = range(6)
 
 RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 

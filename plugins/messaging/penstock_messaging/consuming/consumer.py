@@ -32,11 +32,11 @@ from penstock_messaging.consuming.answers import (
     Tickets,
     checked_level,
 )
-from penstock_messaging.consuming.consumed_message import OUT, OVER, HandedMessage
+from penstock_messaging.consuming.consumed_message import LATE, OUT, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.held_queues import HeldQueues
-from penstock_messaging.consuming.in_flight import Holder, InFlight
+from penstock_messaging.consuming.in_flight import Handling, Holder, InFlight
 from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
 from penstock_messaging.consuming.workers import HandlerRun
 
@@ -332,6 +332,10 @@ class GroupConsumer:
         hand.message = found[0] if len(found) == 1 else None
         return found
 
+    def poll_for(self, by: Handling, timeout: float) -> list[HandedMessage]:
+        """Hand out one message to a handler, waiting for it up to `timeout` seconds."""
+        return self._take(1, by) or self._await(1, by, self._now_ns() + int(timeout * 1e9))
+
     def __iter__(self) -> Iterator[HandedMessage]:
         """Hand out messages without end; see `contracts.Consumer`."""
         hand, by = self._hand(), object()
@@ -433,15 +437,23 @@ class GroupConsumer:
 
     # --- the handler
 
-    def run(self, handler: Callable[[HandedMessage], object]) -> None:
+    def run(
+        self, handler: Callable[[HandedMessage], object], *, handler_timeout: float | None = None
+    ) -> None:
         """Call `handler` for each message until `close`; see `contracts.Consumer.run`."""
         arguments.function("run", "handler", handler)
+        by = Handling()
+        if handler_timeout is not None:
+            limit_s = arguments.number("run", "handler_timeout", handler_timeout, 0.001, _TIMEOUT_MAX_S)  # fmt: skip
+            by = Handling(int(limit_s * 1e9))
         with self._lock:
             self._check()
             if self._run is not None:
                 expected = "called once at a time; `workers` is the number of threads"
                 raise StorageError(f"run of the consumer of group {self.group} must be {expected}")
-            self._run = run = HandlerRun(self, handler, self._context.spawn, self.options.workers)
+            self._run = run = HandlerRun(
+                self, handler, by, self._context.spawn, self.options.workers
+            )
         try:
             run.run()
         finally:
@@ -550,7 +562,7 @@ class GroupConsumer:
     def _refuse_in_hand(self) -> None:
         hand = self._hands.get(threading.get_ident())
         message = None if hand is None else hand.message
-        if message is not None and message.state in (OUT, OVER):
+        if message is not None and message.state in (OUT, LATE):
             self.nack(message)
 
     def stats(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import StoredMessage
@@ -25,6 +26,7 @@ from penstock.contracts.deliveries import deliver, finish, hand_out
 from penstock_messaging.consuming.consumed_message import (
     BOUND,
     DONE,
+    LATE,
     OUT,
     OVER,
     READY,
@@ -48,6 +50,13 @@ Holder = Callable[[], object]
 
 def _nobody() -> None:
     """Return no transaction."""
+
+
+class Handling:
+    """Who has the messages that handlers work on: their time is extended until `limit_ns` after they were handed out."""
+
+    def __init__(self, limit_ns: int = NEVER_NS) -> None:
+        self.limit_ns = limit_ns
 
 
 class StartPosition(NamedTuple):
@@ -337,7 +346,10 @@ class InFlight:
             if until_ns > now_ns:
                 break
             over.append(message)
+        over = [each for each in over if not self._is_extended(each, now_ns)]
         self.release(over)
+        for message in over:
+            message.state = LATE
         found = bool(over)
         while self._later and self._later[0][0] <= now_ns:
             message = heapq.heappop(self._later)[2]
@@ -347,6 +359,18 @@ class InFlight:
         due_ns = self.due_ns()
         self._due_ns = NEVER_NS if due_ns is None else due_ns
         return found
+
+    def _is_extended(self, message: HandedMessage, now_ns: int) -> bool:
+        """Extend the time of a message that a handler works on; return False if its limit is reached, or it has none."""
+        by = message.by
+        if not isinstance(by, Handling) or now_ns >= message.since_ns + by.limit_ns:
+            return False
+        self.extend(message, now_ns)
+        limit_ns = message.since_ns + by.limit_ns
+        if limit_ns < self.out[message]:
+            self.out[message] = limit_ns
+            self.out = dict(sorted(self.out.items(), key=itemgetter(1)))
+        return True
 
     def extend(self, message: HandedMessage, now_ns: int) -> None:
         """Restart the time of a message that is handed out."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.contracts import SpawnWorker
 from penstock.errors import ConsumerClosedError, LostQueueError
 from penstock.escape import get_logger
-from penstock_messaging.consuming.consumed_message import OUT, HandedMessage
+from penstock_messaging.consuming.consumed_message import LATE, OUT, HandedMessage
+from penstock_messaging.consuming.in_flight import Handling
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -29,11 +30,13 @@ class HandlerRun:
         self,
         consumer: "GroupConsumer",
         handler: Callable[[HandedMessage], object],
+        by: Handling,
         spawn: SpawnWorker,
         count: int,
     ) -> None:
         self._consumer = consumer
         self._handler = handler
+        self._by = by
         self._spawn = spawn
         self._count = count
         self._is_ending = False
@@ -75,7 +78,7 @@ class HandlerRun:
         self._own_threads.add(threading.get_ident())
         try:
             if not self._is_ending:
-                for message in self._consumer.poll(1, _POLL_S):
+                for message in self._consumer.poll_for(self._by, _POLL_S):
                     self._handle(message)
         except ConsumerClosedError:
             self._request_end()
@@ -85,7 +88,7 @@ class HandlerRun:
         return None if self._is_ending else 0
 
     def _handle(self, message: HandedMessage) -> None:
-        """Call the handler; acknowledge or refuse the message, unless the handler has answered it."""
+        """Call the handler; acknowledge or refuse the message, also if its time is over, unless the handler has answered it."""
         try:
             try:
                 self._handler(message)
@@ -94,11 +97,14 @@ class HandlerRun:
                     "the handler of group %s raised an exception: message %d of %s, queue %d is retried",
                     self._consumer.group, message.offset, message.topic, message.queue, exc_info=True,
                 )  # fmt: skip
-                if message.state == OUT:
+                if message.state in (OUT, LATE):
                     self._consumer.nack(message)
             else:
-                if message.state == OUT:
+                if message.state in (OUT, LATE):
                     self._consumer.ack(message)
         except LostQueueError as error:
             # Another member has the queue, and gets the message.
             logger.info("%s", error)
+        finally:
+            # A message that is part of a transaction may be given back later: then its time counts as of any other.
+            message.by = None
