@@ -20,6 +20,7 @@ class FakeJournal:
         self.acked: set[int] = set()
         self.nacked: dict[int, tuple[int, int]] = {}
         self.tries: dict[int, int] = {}
+        self.out: set[int] = set()
         self.epoch = 0
         self.records = self.synced = 0
         self.owner: FakeQueue | None = None
@@ -75,7 +76,16 @@ class FakeQueue:
         self._journal.ack_calls.append(tuple(offsets))
         return ticket
 
-    def nack(self, offset: int, level: int, tries: int, base: int) -> int:
+    def hand_out(self, offsets: Sequence[int], base: int) -> None:
+        if self.is_lost or self.is_back:
+            raise LostQueueError(self.topic, self.queue)
+        assert all(each >= base for each in offsets)
+        self._journal.out.update(offsets)
+
+    def free(self, offsets: Sequence[int], base: int) -> None:
+        self._journal.out.difference_update(offsets)
+
+    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
         ticket = self._record(base)
         assert offset >= base
         assert offset not in self._journal.nacked, "refused twice"

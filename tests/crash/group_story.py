@@ -35,14 +35,19 @@ class PlainRetries:
         self.rounds = 0
 
     def copy(
-        self, message: StoredMessage, group: str, level: int | None, tries: int | None
+        self,
+        message: StoredMessage,
+        group: str,
+        level: int | None,
+        tries: int | None,
+        more: int = 1,
     ) -> tuple[Message, bytes]:
         """Return a delayed retry."""
         first_id, count = self.origin(message)
         pairs = {"ORIGIN_MESSAGE_ID": first_id, "REAL_TOPIC": f"%RETRY%{group}"}
         text = "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
         copy = Message(
-            "SCHEDULE_TOPIC_XXXX", message.body, queue=(level or 3 + count) - 1, reconsume_times=count + 1,
+            "SCHEDULE_TOPIC_XXXX", message.body, queue=(level or 3 + count) - 1, reconsume_times=count + more,
         )  # fmt: skip
         return copy, text.encode()
 
@@ -129,7 +134,7 @@ class GroupStory:
         self.disk.plan.watch = lambda call, path: self.moments.append(
             Moment(f"{call} {path.name}", self.disk.image(), self.promised.copy())
         )
-        names = ["ack", "ack", "ack", "nack", "nack", "intake", "intake", "take", "reopen", "put", "advance", "full", "seek"]  # fmt: skip
+        names = ["ack", "ack", "ack", "nack", "nack", "intake", "intake", "take", "reopen", "put", "advance", "full", "seek", "hand_out"]  # fmt: skip
         for _ in range(steps):
             getattr(self, f"_{self.chance.choice(names)}")()
             yield from self.moments
@@ -179,6 +184,13 @@ class GroupStory:
             # A sync makes all earlier answers durable as well.
             self.promised.acked |= self.promised.answered - self.promised.refused
             self.promised.nacked |= self.promised.noted
+
+    def _hand_out(self) -> None:
+        some = self._open_offsets()[:3]
+        if some:
+            self.queue.hand_out(some, self._base())
+            if self.chance.random() < 0.3:
+                self.queue.free(some[:1], self._base())
 
     def _nack(self) -> None:
         there = [each for each in self._open_offsets() if each not in self.promised.refused]

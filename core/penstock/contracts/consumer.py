@@ -22,8 +22,8 @@ class ConsumerOptions(TypedDict, total=False):
         ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
             refused message waits for its retry; default False.
         broadcast: every consumer gets all messages, and nothing is acknowledged or retried; default False.
-        max_retries: how often a message is retried before it becomes a dead letter, 0 to 10,000; default the group's
-            setting, 16.
+        max_retries: how often a message is retried before it becomes a dead letter, also after the death of its
+            consumer's process, 0 to 10,000; default the group's setting, 16.
     """
 
     tag: str
@@ -62,8 +62,8 @@ class ConsumedMessage(Protocol):
     Attributes:
         stored: the message as it is stored.
         topic: the topic that it was first put to.
-        attempt: 1, and 1 more for each time that the message was refused. Being handed out again because it was released
-            or not answered in time does not count.
+        attempt: 1, and 1 more for each time that the message was refused, or that the process of its consumer died with it.
+            Being handed out again because it was released or not answered in time does not count.
     """
 
     stored: StoredMessage
@@ -122,7 +122,8 @@ class Consumer(Protocol):
     """A member of a consumer group, or a broadcast reader; returned by `Store.consumer`. Safe from any thread.
 
     A message that was handed out is handed out again only after it was refused or released, after `ack_wait`, or after its
-    queue went to another member: when this consumer closes, or its process ends.
+    queue went to another member: when this consumer closes, or its process ends. A process that dies with a message in
+    hand counts as one that refused it; the message's last try is then handed out while nothing else is.
 
     Iterating hands out one message after another and waits for new ones without end; it ends when the consumer is closed. A
     loop that is left with `break` releases what it has handed out; the last message at the next request of the same thread.

@@ -19,6 +19,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Of a retried message: the topic and the message id that it was first stored with.
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 WAIT = b"WAIT"
+# Of a dead letter that was not refused: why the group gave it up.
+REASON = b"DEAD_LETTER_REASON"
 
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _CRC = CRC32.encode()

@@ -279,7 +279,7 @@ def stored_twice(
 ) -> Iterator[str]:
     """One retry, or one dead letter, is stored for each refusal, and each delayed message is delivered once.
 
-    A writer that is killed may deliver again what it had delivered shortly before.
+    A copy counts more than one try if consumers were killed with the message. A writer that is killed may deliver again what it had delivered shortly before.
 
     Args:
         messages: everything in the store.
@@ -297,8 +297,12 @@ def stored_twice(
     made = {key: count for key, count in waiting.items() if key[2]}
     made |= {key: len(times) for key, times in there.items() if key[0].startswith("%DLQ%")}
     for (target, number, tries), count in made.items():
-        source = topic if tries == 1 else f"%RETRY%{target.rpartition('%')[2]}"
-        refusals = len(there.get((source, number, tries - 1), ()))
+        sources = [topic, f"%RETRY%{target.rpartition('%')[2]}"]
+        refusals = sum(
+            len(there.get((source, number, before), ()))
+            for source in sources
+            for before in range(tries)
+        )
         if count > refusals and target.rpartition("%")[2] not in moved:
             yield f"message {number}, refused at try {tries} in {refusals} copies, was stored {count} times for {target}"
     for key, times in there.items():
@@ -358,10 +362,11 @@ def out_of_order(story: Story) -> Iterator[str]:
 
 
 def _may_be_final(story: Story, event: Event) -> bool:
-    """Return whether an answer was begun that would be final."""
+    """Return whether an answer was begun that would be final, or the process was killed in the last try."""
     if event.kind == "acking":
         return True
-    return event.kind == "nacking" and event.attempt > story.groups[event.group].max_retries
+    is_refused = event.kind == "nacking" or (event.kind == "out" and event.process in story.killed)
+    return is_refused and event.attempt > story.groups[event.group].max_retries
 
 
 # --- moves

@@ -39,7 +39,7 @@ def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
         {"kind": EntryKind.ACK, "offset": 1, "count": 2},
     )  # fmt: skip
     assert fold.position() == Position(0, ((1, 3),), frozenset({0}))
-    assert fold.nacks[1] == (1, 0, -1, 3)
+    assert fold.nacks[1] == (1, 0, -1, 3, 1)
     fold.take_in(1)
     assert (fold.position(), fold.nacks) == (Position(3), {})
 

@@ -103,12 +103,11 @@ def show(path: str, group: str, offset: int | None, limit: int | None, as_json: 
 
 
 def _line(message: penstock.StoredMessage) -> str:
-    from penstock_messaging.retries.copies import first_topic  # noqa: PLC0415 - as above
+    from penstock_messaging.retries.copies import first_topic, reason  # noqa: PLC0415 - as above
 
-    refused = counted(message.reconsume_times, "time")
-    return message_line(
-        message, f"{message.queue_offset}: {first_topic(message)}, refused {refused}"
-    )
+    tries = counted(message.reconsume_times, "time")
+    ended = f"tried {tries}, {why}" if (why := reason(message)) else f"refused {tries}"
+    return message_line(message, f"{message.queue_offset}: {first_topic(message)}, {ended}")
 
 
 def _none_there(store: "penstock.Store", group: str, offset: int | None) -> str:
@@ -125,12 +124,12 @@ def _none_there(store: "penstock.Store", group: str, offset: int | None) -> str:
 
 
 def _facts(message: penstock.StoredMessage) -> dict[str, Any]:
-    from penstock_messaging.retries.copies import first_topic, origin  # noqa: PLC0415 - as above
+    from penstock_messaging.retries.copies import first_topic, origin, reason  # noqa: PLC0415 - as above
 
     first = origin(message)
     return {
         **message_facts(message), "first_topic": first_topic(message), "first_message_id": first.message_id,
-        "reconsume_times": message.reconsume_times,
+        "reconsume_times": message.reconsume_times, "reason": reason(message) or None,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Answers to messages: acknowledged, refused, released, extended."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.contracts.deliveries import of_one_flight, open_offsets
@@ -13,16 +13,17 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.format import arguments
-from penstock_messaging.consuming.consumed_message import BOUND, DONE, HandedMessage
+from penstock_messaging.consuming.consumed_message import BOUND, DONE, LATE, OUT, HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import Holder, InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
+from penstock_messaging.retries.copies import CONSUMER_DIED, DEAD_LETTER
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
 
 LEVELS = 18
-DEAD_LETTER, BY_RULE = -1, 0
+BY_RULE = 0
 # How long an ordered queue waits for the next try of a message that was refused without a level, as RocketMQ's clients do.
 _ORDERED_PAUSE_MS = 1000
 
@@ -92,6 +93,40 @@ class Answers:
         self._rules = rules
         self._now_ns = now_ns
         self._ordered = ordered
+
+    # --- handed out
+
+    def hand_out(self, given: list[HandedMessage]) -> list[HandedMessage]:
+        """Record that messages are handed out; return those that are. The caller has the lock.
+
+        A message whose consumers died with it more often than it may be retried is refused instead. On a disk that is full or
+        has failed, messages are handed out nevertheless: they only do not count as tried if this process dies.
+        """
+        one = of_one_flight(given, HandedMessage)
+        if one is not None and not one.died:
+            self._record_out(one, given)
+            return [] if one.is_over else given
+        for flight in dict.fromkeys(each.flight for each in given):
+            some = [each for each in given if each.flight is flight and not self._give_up(each)]
+            if some:
+                self._record_out(flight, some)
+        return [each for each in given if each.state == OUT]
+
+    def _record_out(self, flight: QueueFlight, given: list[HandedMessage]) -> None:
+        try:
+            flight.owned.hand_out(open_offsets(given, flight.open), flight.base)
+        except LostQueueError:
+            self._held.lose(flight)
+        except (OSError, StorageError):
+            # The answer will say so.
+            pass
+
+    def _give_up(self, message: HandedMessage) -> bool:
+        """Return whether a message was refused, since too many consumers died with it."""
+        if message.offset in message.flight.died and self._rules.is_last(message.attempt - 1):
+            with suppress(OSError, StorageError):
+                self._refuse(message, CONSUMER_DIED)
+        return message.state != OUT
 
     # --- acknowledged
 
@@ -192,15 +227,21 @@ class Answers:
     def _refuse(self, message: HandedMessage, level: int) -> int:
         """Record that a message is refused; return the ticket."""
         flight, rules = message.flight, self._rules
+        # Without those of the copies before.
+        tries = message.attempt - (message.stored.reconsume_times if flight.is_retry else 0)
+        is_last = rules.is_last(message.attempt)
+        if level == CONSUMER_DIED:
+            tries -= 1
+        elif is_last:
+            level = DEAD_LETTER
         try:
-            if self._ordered and not rules.is_last(message.attempt):
-                tries = message.attempt - (message.stored.reconsume_times if flight.is_retry else 0)
+            if self._ordered and not is_last:
                 flight.ticket = flight.owned.retry(message.offset, tries, flight.base)
                 self._in_flight.retry_at(message, self._now_ns() + rules.pause_ns(level))
                 return flight.ticket
-            if rules.is_last(message.attempt):
-                level = DEAD_LETTER
-            flight.ticket = flight.owned.nack(message.offset, level, rules.tries, flight.base)
+            flight.ticket = flight.owned.nack(
+                message.offset, level, rules.tries, flight.base, tries
+            )
         except LostQueueError:
             self._held.lose(flight)
             raise
@@ -213,6 +254,10 @@ class Answers:
         """Make messages ready again that are handed out."""
         with self._lock:
             self._check_unbound(given)
+            freed = [each for each in given if each.state in (OUT, LATE) and self._in_flight.is_current(each)]  # fmt: skip
+            for flight in {each.flight for each in freed}:
+                some = [each for each in freed if each.flight is flight]
+                flight.owned.free(open_offsets(some, flight.open), flight.base)
             self._in_flight.release(given)
 
     def extend(self, given: list[HandedMessage]) -> None:

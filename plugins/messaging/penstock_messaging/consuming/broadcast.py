@@ -42,7 +42,13 @@ class BroadcastQueue:
         """Record nothing."""
         return 0
 
-    def nack(self, offset: int, level: int, tries: int, base: int) -> int:
+    def hand_out(self, offsets: Sequence[int], base: int) -> None:
+        """Record nothing."""
+
+    def free(self, offsets: Sequence[int], base: int) -> None:
+        """Record nothing."""
+
+    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
         """Record nothing."""
         return 0
 

@@ -5,6 +5,7 @@ syncing and giving queues back happen without it. It is reentrant, because a sig
 middle of a call.
 """
 
+import atexit
 import contextlib
 import threading
 from collections import deque
@@ -114,7 +115,7 @@ class GroupConsumer:
         self._lock = threading.RLock()
         self._in_flight = InFlight(
             ack_wait_ns=int(options.ack_wait * 1e9), out_max=options.max_in_flight,
-            ordered=options.ordered, answers=not options.broadcast,
+            ordered=options.ordered, answers=not options.broadcast, is_last=rules.is_last,
         )  # fmt: skip
         self._fetcher = Fetcher(store, self._in_flight, self._lock, options.tag)
         self._held = HeldQueues(
@@ -145,6 +146,8 @@ class GroupConsumer:
         """Join the group."""
         try:
             self._claims.start()
+            # A program that ends without `close` ends cleanly, too.
+            atexit.register(self._end_at_exit)
             self._worker = self._context.spawn(f"penstock-consumer-{self.group}", self._step)
         except BaseException:
             self.close()
@@ -248,7 +251,8 @@ class GroupConsumer:
         with self._lock:
             if self._is_over:
                 self._check()
-            return self._in_flight.take(limit, self._now_ns(), by)
+            found = self._in_flight.take(limit, self._now_ns(), by)
+            return self._answers.hand_out(found) if found and not self.options.broadcast else found
 
     def take(self, limit: int = 1) -> list[HandedMessage]:
         """Hand out up to `limit` messages that were read ahead; neither reads nor waits."""
@@ -340,6 +344,7 @@ class GroupConsumer:
         """Hand out messages without end; see `contracts.Consumer`."""
         hand, by = self._hand(), object()
         lock, take_one, now_ns = self._lock, self._in_flight.take_one, self._now_ns
+        is_recorded = not self.options.broadcast
         try:
             while True:
                 # As `_take`, without a call for each message.
@@ -347,6 +352,12 @@ class GroupConsumer:
                     if self._is_over:
                         self._check()
                     message = take_one(now_ns(), by)
+                    if (
+                        message is not None
+                        and is_recorded
+                        and not self._answers.hand_out([message])
+                    ):
+                        message = None
                 hand.message = message = message or self._await(1, by, None)[0]
                 yield message
         except ConsumerClosedError:
@@ -360,7 +371,7 @@ class GroupConsumer:
         hand = self._hands.setdefault(threading.get_ident(), _Hand())
         if hand.is_left:
             hand.is_left = False
-            if hand.message is not None and hand.message.state == OUT:
+            if hand.message is not None and hand.message.state in (OUT, LATE):
                 self.release(hand.message)
         return hand
 
@@ -368,7 +379,7 @@ class GroupConsumer:
         """Release what an iteration has handed out, except the message in hand: an exception may come that refuses it."""
         with self._lock:
             given = [each for each in self._in_flight.held_by(by) if each is not hand.message]
-            self._in_flight.release(given)
+            self._answers.release(given)
         if given and not self._is_closing:
             self.rouse()
 
@@ -527,7 +538,15 @@ class GroupConsumer:
             if not self._is_closed:
                 self._close()
 
+    def _end_at_exit(self) -> None:
+        """Hand out nothing more, and count nothing as tried; waits for no thread."""
+        self._is_over = self._is_closing = True
+        # Nobody could act on a failure: it counts as a death.
+        with contextlib.suppress(BaseException):
+            self._held.free()
+
     def _close(self) -> None:
+        atexit.unregister(self._end_at_exit)
         if self._worker is not None:
             self._worker.stop()
         try:

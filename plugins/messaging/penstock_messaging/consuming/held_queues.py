@@ -135,6 +135,11 @@ class HeldQueues:
         if failures:
             raise failures[0]
 
+    def free(self) -> None:
+        """Record that nothing is handed out any more, at the end of the process."""
+        for flight in list(self._flights.values()):
+            flight.owned.free((), 0)
+
     def leave(self) -> None:
         """Drop all queues, in a forked child: they are the parent's."""
         for flight in self._flights.values():

@@ -8,6 +8,7 @@ Invariants:
     * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
       even if an interrupt stops one of these functions halfway.
     * At most `out_max` messages are handed out or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base.
+    * The last try of a message whose consumer died is handed out only while nothing else is.
     * With `ordered`, at most one message of a queue is ready, waiting for a retry, or handed out.
 
 Not thread-safe: `Consumer` calls it under its lock.
@@ -16,7 +17,7 @@ Not thread-safe: `Consumer` calls it under its lock.
 import bisect
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -66,6 +67,7 @@ class StartPosition(NamedTuple):
     acked: Sequence[tuple[int, int]] = ()
     nacked: Sequence[int] = ()
     tries: dict[int, int] = {}  # noqa: RUF012 - never changed
+    died: Collection[int] = ()
 
 
 class QueueFlight:
@@ -73,6 +75,7 @@ class QueueFlight:
 
     Attributes:
         open: offset to the current delivery, ascending.
+        died: the offsets of messages whose last consumer died with them.
         fetched: the offset to fetch next.
         is_leaving: nothing more is handed out, and the queue is given back once nothing is out.
         is_lost: the queue was given back.
@@ -94,7 +97,7 @@ class QueueFlight:
         self.open: dict[int, HandedMessage] = {}
         self.fetched = position.base
         self._done = sorted([*position.acked, *((each, each + 1) for each in position.nacked)])
-        self._tries = dict(position.tries)
+        self._tries, self.died = dict(position.tries), frozenset(position.died)
         self.is_leaving = self.is_lost = self.is_over = False
         # With `ordered`: the message whose answer is waited for, and those after it.
         self.current: HandedMessage | None = None
@@ -158,14 +161,17 @@ class InFlight:
     """
 
     def __init__(
-        self, *, ack_wait_ns: int, out_max: int, ordered: bool = False, answers: bool = True
-    ) -> None:
+        self, *, ack_wait_ns: int, out_max: int, ordered: bool = False, answers: bool = True,
+        is_last: Callable[[int], bool] = lambda _attempt: False,
+    ) -> None:  # fmt: skip
         self._ack_wait_ns = ack_wait_ns
         # How many may be handed out, without those that are bound.
         self._out_max = self._room = out_max
         self._ordered = ordered
         # Without answers, a message is done as soon as it is handed out.
         self._answers = answers
+        # Whether a message is given up if its next try fails; asked only of messages whose consumer died.
+        self._is_last, self._has_died = is_last, False
         self._ready: deque[HandedMessage] = deque()
         self.out: dict[HandedMessage, int] = {}
         self.bound: dict[HandedMessage, Holder] = {}
@@ -183,6 +189,7 @@ class InFlight:
     def add(self, flight: QueueFlight, stored: Iterable[StoredMessage], following: int) -> int:
         """Add messages that were read from a queue; return how many are to be handed out."""
         made = flight.accept(stored, following)
+        self._has_died |= bool(flight.died)
         if self._ordered:
             flight.line.extend(made)
             self._next_in_line(flight)
@@ -197,7 +204,7 @@ class InFlight:
 
     def take(self, limit: int, now_ns: int, by: object = None) -> list[HandedMessage]:
         """Hand out up to `limit` messages."""
-        if limit > 1 and not (self._ordered or self._is_paused or self._paused):
+        if limit > 1 and not (self._ordered or self._is_paused or self._paused or self._has_died):
             found = self._take_run(limit, now_ns, by)
             if found:
                 return found
@@ -235,6 +242,8 @@ class InFlight:
             if found is None:
                 return None
             message = found
+        if self._has_died and not self._may_join(message):
+            return None
         message.by, message.since_ns = by, now_ns
         message.state = OUT
         out[message] = until_ns = now_ns + self._ack_wait_ns
@@ -256,10 +265,22 @@ class InFlight:
             ready.popleft()
         return None
 
+    def _may_join(self, message: HandedMessage) -> bool:
+        """Return whether a message may be handed out beside those that are.
+
+        The last try of a message whose consumer died is alone: it must not be given up for what another one did.
+        """
+        return not self.out or not (self._is_alone(message) or self._is_alone(next(iter(self.out))))
+
+    def _is_alone(self, message: HandedMessage) -> bool:
+        return message.offset in message.flight.died and self._is_last(message.attempt)
+
     @property
     def is_full(self) -> bool:
-        """Whether as many messages are handed out as may be."""
-        return len(self.out) >= self._room
+        """Whether nothing more may be handed out before an answer."""
+        if len(self.out) >= self._room:
+            return True
+        return self._has_died and bool(self._ready) and not self._may_join(self._ready[0])
 
     @property
     def has_ready(self) -> bool:

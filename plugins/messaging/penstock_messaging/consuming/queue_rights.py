@@ -1,6 +1,6 @@
 """What consumers need from the queues that a member has: recording answers durably, and giving queues back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -21,7 +21,11 @@ class FoundPosition(Protocol):
 
     @property
     def tries(self) -> Mapping[int, int]:
-        """Of an ordered queue, offset to how often the message was refused."""
+        """Offset to how many tries of the message have ended: in an ordered queue, or with the death of a consumer."""
+
+    @property
+    def died(self) -> Collection[int]:
+        """The offsets of `tries` whose last try ended with the death of the consumer."""
 
 
 # The life, epoch and event number of a queue's journal (`groups.entries`): which owner has the queue, and since when it counts.
@@ -64,10 +68,17 @@ class QueueRight(Protocol):
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record acknowledgements: sorted offsets without repetitions."""
 
-    def nack(self, offset: int, level: int, tries: int, base: int) -> int:
-        """Record that a message is refused: `level` as in `Consumer.nack`, 0 by the rule, -1 to make it a dead letter.
+    def hand_out(self, offsets: Sequence[int], base: int) -> None:
+        """Record that messages are handed out: the next owner counts those as tried that have no answer; not synced."""
 
-        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting.
+    def free(self, offsets: Sequence[int], base: int) -> None:
+        """Record that messages are released, all if none is given; not synced."""
+
+    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
+        """Record that a message is refused.
+
+        `level` is as in `Consumer.nack`, 0 by the rule, -1 to make it a dead letter, -2 if that is because its consumer died.
+        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries have ended.
         """
 
     def retry(self, offset: int, tries: int, base: int) -> int:

@@ -14,12 +14,16 @@ Layout of an entry (little-endian, 64 bytes)::
     kind    offset                             count  level  tries      number
     TAKE    committed offset then, -1 if none  1 or 0                   of the last event so far
     ACK     first acknowledged offset          how many
-    NACK    refused offset                     1      level  see nack   of this event
+    NACK    refused offset                     tries  level  see nack   of this event
     BASE                                                                            # nothing but a new base
     RESET   new base                                                    of this event
-    RETRY   offset                                           so far
+    RETRY   offset                                    1 or 0  so far
+    OUT     first offset that is handed out    how many
+    FREE    first offset that was released     how many, 0 for all that are out
 
-The count of a TAKE is 1 if somebody else had committed that offset (see `position`), 0 if not. Events are what the writer takes in exactly once: refusals and resets. Their numbers increase by one, also across files.
+The count of a TAKE is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is how many
+tries of this copy have ended: 1, and 1 more for each that ended with its consumer's death. The level of a RETRY is 1 if the last
+try ended so, 0 if not. What is out when the queue gets another owner was in the hands of a consumer that died. Events are what the writer takes in exactly once: refusals and resets. Their numbers increase by one, also across files.
 
 A file has one owner: it begins with TAKE, and all its entries have the same store, life and epoch. Whoever takes the queue
 writes a new file, so the entries after a torn one are never reached again.
@@ -60,6 +64,8 @@ class EntryKind(IntEnum):
     BASE = 4
     RESET = 5
     RETRY = 6
+    OUT = 7
+    FREE = 8
 
 
 def encode(
@@ -92,7 +98,7 @@ def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
         fits &= table[name] == first[name]
     for name, least in (("offset", -1), ("base", 0), ("number", 0)):
         fits &= (table[name] >= least) & (table[name] <= NUMBER_MAX)
-    fits &= (table["kind"] >= EntryKind.TAKE) & (table["kind"] <= EntryKind.RETRY)
+    fits &= (table["kind"] >= EntryKind.TAKE) & (table["kind"] <= EntryKind.FREE)
     fits &= (table["kind"] != EntryKind.TAKE) | (table["sequence"] == np.uint64(first["sequence"]))
     return table[: _checked(raw, _leading(fits))]
 

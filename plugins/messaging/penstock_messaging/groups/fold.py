@@ -1,13 +1,16 @@
 """What the entries of a journal amount to: which messages of a queue the group has consumed, and what waits for the writer."""
 
-from collections.abc import Iterable
+import bisect
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import attrs
 
-from penstock_messaging.groups.entries import Entries, EntryKind
+from penstock_messaging.groups.entries import GROUP_SETTING, NUMBER_MAX, Entries, EntryKind
 
 Range = tuple[int, int]
+# More than a consumer hands out at a time.
+_OUT_MAX = 1 << 20
 
 
 class Nack(NamedTuple):
@@ -17,6 +20,7 @@ class Nack(NamedTuple):
     offset: int
     level: int
     tries: int
+    ended: int = 1
 
 
 @attrs.frozen
@@ -27,13 +31,15 @@ class Position:
         base: the group has consumed all messages below this offset.
         acked: ranges (first, end) of acknowledged offsets above `base`, sorted, disjoint and not adjacent.
         nacked: refused offsets that wait for the writer; they are not handed out again.
-        tries: offset to the number of tries so far, of messages that an ordered consumer tries again.
+        tries: offset to the number of tries so far, of messages that an ordered consumer tries again, or whose consumer died.
+        died: the offsets of those whose last try ended with their consumer's death.
     """
 
     base: int
     acked: tuple[Range, ...] = ()
     nacked: frozenset[int] = frozenset()
     tries: dict[int, int] = attrs.Factory(dict)
+    died: frozenset[int] = frozenset()
 
     def is_done(self, offset: int) -> bool:
         """Return whether the message at an offset is not to be handed out."""
@@ -57,6 +63,17 @@ def merged(ranges: Iterable[Range], base: int) -> tuple[int, list[Range]]:
     return base, found
 
 
+def ranges_of(offsets: Sequence[int]) -> list[Range]:
+    """Return sorted offsets as ranges (first, end)."""
+    found: list[Range] = []
+    for offset in offsets:
+        if found and offset == found[-1][1]:
+            found[-1] = found[-1][0], offset + 1
+        else:
+            found.append((offset, offset + 1))
+    return found
+
+
 @attrs.define
 class Fold:
     """The state after some entries of one file; the first of them is its TAKE. Not thread-safe.
@@ -67,7 +84,8 @@ class Fold:
         moved: somebody else had committed that offset.
         base, acked: as in `Position`; refusals do not count here.
         nacks: refusals by number, whether the writer has taken them in or not.
-        tries: as in `Position`.
+        tries, died: as in `Position`.
+        out: the offsets that are handed out and have no answer.
         number: of the last event.
         reset: number of the last reset, 0 if there was none.
     """
@@ -81,6 +99,8 @@ class Fold:
     acked: list[Range] = attrs.Factory(list)
     nacks: dict[int, Nack] = attrs.Factory(dict)
     tries: dict[int, int] = attrs.Factory(dict)
+    died: set[int] = attrs.Factory(set)
+    out: set[int] = attrs.Factory(set)
     number: int = 0
     reset: int = 0
 
@@ -104,14 +124,16 @@ class Fold:
         for entry in entries[kinds == EntryKind.NACK]:
             number = int(entry["number"])
             self.nacks[number] = Nack(
-                number, int(entry["offset"]), int(entry["level"]), int(entry["tries"])
-            )
+                number, int(entry["offset"]), int(entry["level"]), int(entry["tries"]),
+                int(entry["count"]),
+            )  # fmt: skip
         if len(entries):
             self.number = max(self.number, int(entries["number"].max()))
         resets = (kinds == EntryKind.RESET).nonzero()[0]
         if len(resets):
             last = entries[resets[-1]]
             self.base, self.acked, self.tries = int(last["offset"]), [], {}
+            self.died, self.out = set(), set()
             self.reset = int(last["number"])
             entries = entries[resets[-1] + 1 :]
         if len(entries):
@@ -126,8 +148,42 @@ class Fold:
         self.base, self.acked = merged([*self.acked, *ranges], self.base)
         retries = entries[kinds == EntryKind.RETRY]
         self.tries.update(zip(retries["offset"].tolist(), retries["tries"].tolist(), strict=True))
+        self.died.difference_update(retries["offset"].tolist())
+        self.died.update(retries["offset"][retries["level"] == 1].tolist())
+        is_open = (kinds == EntryKind.OUT) & (entries["offset"] + entries["count"] > self.base)
+        moves = entries[is_open | (kinds == EntryKind.FREE) | (kinds == EntryKind.RETRY)]
+        for kind, first, count in zip(
+            moves["kind"].tolist(), moves["offset"].tolist(), moves["count"].tolist(), strict=True
+        ):
+            some = range(max(first, self.base), first + min(count, _OUT_MAX))
+            if kind == EntryKind.OUT:
+                self.out.update(some)
+            elif kind == EntryKind.RETRY:
+                self.out.discard(first)
+            else:
+                self.out.difference_update(some if count else set(self.out))
+        self._forget_done()
+
+    def _forget_done(self) -> None:
+        """Drop the tries of messages that are done, and what is out of these."""
         if self.tries:
             self.tries = {offset: n for offset, n in self.tries.items() if offset >= self.base}
+            self.died &= self.tries.keys()
+        if self.out:
+            refused = {nack.offset for nack in self.nacks.values() if nack.number > self.reset}
+            self.out = {n for n in self.out - refused if n >= self.base and not self._is_acked(n)}
+
+    def _is_acked(self, offset: int) -> bool:
+        at = bisect.bisect_right(self.acked, (offset, NUMBER_MAX)) - 1
+        return at >= 0 and offset < self.acked[at][1]
+
+    def end_deliveries(self) -> None:
+        """Count a try of everything that is out: its consumer died with it."""
+        self._forget_done()
+        for offset in self.out:
+            self.tries[offset] = min(self.tries.get(offset, 0) + 1, GROUP_SETTING)
+        self.died |= self.out
+        self.out = set()
 
     def take_in(self, number: int) -> None:
         """Drop the refusals that the writer has taken in: those up to `number`; their messages count as consumed."""
@@ -138,7 +194,7 @@ class Fold:
     def raise_base(self, base: int) -> None:
         """Raise the base to a greater one, and over the ranges that touch it."""
         self.base, self.acked = merged(self.acked, max(self.base, base))
-        self.tries = {offset: n for offset, n in self.tries.items() if offset >= self.base}
+        self._forget_done()
 
     @property
     def reach(self) -> int:
@@ -152,8 +208,12 @@ class Fold:
         self.acked = [(first, min(stop, end)) for first, stop in self.acked if first < end]
         self.nacks = {number: nack for number, nack in self.nacks.items() if nack.offset < end}
         self.tries = {offset: n for offset, n in self.tries.items() if offset < end}
+        self.died &= self.tries.keys()
+        self.out = {offset for offset in self.out if offset < end}
 
     def position(self) -> Position:
         """Return the position, with all refusals that were not taken in."""
         waiting = frozenset(n.offset for n in self.nacks.values() if n.number > self.reset)
-        return Position(self.base, tuple(self.acked), waiting, dict(self.tries))
+        return Position(
+            self.base, tuple(self.acked), waiting, dict(self.tries), frozenset(self.died)
+        )

@@ -60,15 +60,16 @@ class Retries(Protocol):
     """How a refused message becomes a retry or a dead letter."""
 
     def copy(
-        self, message: StoredMessage, group: str, level: int | None, tries: int | None
+        self, message: StoredMessage, group: str, level: int | None, tries: int | None, count: int
     ) -> Copy | None:
         """Return the copy to put: a delayed retry, or a dead letter; None if the group has no retries.
 
         Args:
             message: the refused message.
             group: the group that refused it.
-            level: its delay level; None: by the number of tries so far; -1: a dead letter.
+            level: its delay level; None: by the number of tries so far; -1: a dead letter; -2: one whose consumer died too often.
             tries: after how many retries it becomes a dead letter; None for the group's own number.
+            count: how many tries of this message have ended.
         """
 
     def letters(self, message: StoredMessage, group: str) -> Iterable[Copy]:
@@ -418,12 +419,13 @@ class Intake:
             return None
         message = found[0]
         first_id, tries = self._retries.origin(message)
-        if (first_id, tries + 1) in made:
+        if (first_id, tries + nack.ended) in made:
             return None
         self.retried += 1
         copy = self._retries.copy(
-            message, group, nack.level or None, None if nack.tries == GROUP_SETTING else nack.tries
-        )
+            message, group, nack.level or None,
+            None if nack.tries == GROUP_SETTING else nack.tries, nack.ended,
+        )  # fmt: skip
         return None if copy is None else (message, copy)
 
     def _put(self, group: str, copies: Sequence[tuple[StoredMessage, Copy]]) -> None:

@@ -29,7 +29,7 @@ from penstock_messaging.groups.entries import (
     encode,
     valid_entries,
 )
-from penstock_messaging.groups.fold import Fold, Nack, Range
+from penstock_messaging.groups.fold import Fold, Nack, Range, ranges_of
 
 # A new file: room for some hundred entries. Then the file doubles, up to steps of `_STEP_MAX`.
 _ROOM_MIN = 16 << 10
@@ -76,7 +76,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
             add(
                 EntryKind.NACK,
                 offset=n.offset,
-                count=1,
+                count=n.ended,
                 level=n.level,
                 tries=n.tries,
                 number=n.number,
@@ -93,7 +93,11 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
     for offset, count in split(state.acked):
         add(EntryKind.ACK, state.base, offset=offset, count=count)
     for offset, tries in sorted(state.tries.items()):
-        add(EntryKind.RETRY, state.base, offset=offset, tries=tries)
+        add(
+            EntryKind.RETRY, state.base, offset=offset, tries=tries, level=int(offset in state.died)
+        )
+    for offset, count in split(ranges_of(sorted(state.out))):
+        add(EntryKind.OUT, state.base, offset=offset, count=count)
     return made
 
 
@@ -149,7 +153,8 @@ class Journal:
             StorageError: the disk is full or has failed, or too many refusals wait for a writer: this one was not recorded.
         """
         with self._appends:
-            self._make_ready(ENTRY_BYTES)
+            # The last entry of an owner has room that no other one has used, also on a disk that is full.
+            self._make_ready(ENTRY_BYTES if kind == EntryKind.FREE else 2 * ENTRY_BYTES)
             number = 0
             if kind == EntryKind.NACK:
                 self._make_room_for_refusal()
@@ -166,19 +171,19 @@ class Journal:
             self._refusals += kind == EntryKind.NACK
             return sequence
 
-    def append_ranges(self, ranges: Iterable[Range], base: int) -> int:
-        """Append acknowledged ranges in one write; return the ticket of the last one."""
+    def append_ranges(self, ranges: Iterable[Range], base: int, kind: int = EntryKind.ACK) -> int:
+        """Append an entry for each range in one write; return the ticket of the last one."""
         parts = list(split(ranges))
         size = len(parts) * ENTRY_BYTES
         with self._appends:
-            self._make_ready(size)
+            self._make_ready(size + ENTRY_BYTES)
             head, sequence = self.head, self._sequence
             made = []
             for offset, count in parts:
                 sequence += 1
                 made.append(
                     encode(
-                        EntryKind.ACK, store=head.store, life=head.life, epoch=head.epoch,
+                        kind, store=head.store, life=head.life, epoch=head.epoch,
                         sequence=sequence, base=base, offset=offset, count=count,
                     )
                 )  # fmt: skip
@@ -203,7 +208,7 @@ class Journal:
             return
         if self._taken() > self._taken_then:
             self._begin_anew()
-            self._make_ready(ENTRY_BYTES)
+            self._make_ready(2 * ENTRY_BYTES)
         if self._refusals >= REFUSALS_MAX:
             topic, queue = self._place
             raise StorageError(

@@ -1,10 +1,11 @@
 """A queue that this process may consume for a group: its lock, its journal, and the position where it was taken."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from penstock.errors import LostQueueError
+from penstock.errors import LostQueueError, StorageError
 from penstock_messaging.groups.entries import GROUP_SETTING, EntryKind
-from penstock_messaging.groups.fold import Position, Range
+from penstock_messaging.groups.fold import Position, ranges_of
 from penstock_messaging.groups.journal import Journal
 from penstock_messaging.groups.queue_lock import QueueLock
 
@@ -43,6 +44,7 @@ class OwnedQueue:
         self._on_refused = on_refused
         self._on_recorded = on_recorded
         self._is_current = is_current
+        self._has_handed_out = False
 
     @property
     def is_lost(self) -> bool:
@@ -75,26 +77,48 @@ class OwnedQueue:
             offsets: their queue offsets, sorted, without repetitions.
             base: all messages below it are consumed or refused.
         """
-        count = len(offsets)
-        if count and offsets[-1] - offsets[0] + 1 == count:
-            return self._journal.append(EntryKind.ACK, offsets[0], count, base)
-        if not count:
+        if not offsets:
             return self._journal.append(EntryKind.BASE, 0, 0, base)
-        return self._journal.append_ranges(_ranges(offsets), base)
+        return self._append(EntryKind.ACK, offsets, base)
 
-    def nack(self, offset: int, level: int, tries: int, base: int) -> int:
+    def _append(self, kind: int, offsets: Sequence[int], base: int) -> int:
+        count = len(offsets)
+        if offsets[-1] - offsets[0] + 1 == count:
+            return self._journal.append(kind, offsets[0], count, base)
+        return self._journal.append_ranges(ranges_of(offsets), base, kind)
+
+    def hand_out(self, offsets: Sequence[int], base: int) -> None:
+        """Record that messages are handed out: if this process dies with them, that counts as a try. A crash of the machine may lose it."""
+        self._has_handed_out = True
+        self._append(EntryKind.OUT, offsets, base)
+
+    def free(self, offsets: Sequence[int], base: int) -> None:
+        """Record that messages are handed out no more, all if none is given; as durable as `hand_out`.
+
+        What cannot be recorded counts as tried if this process dies.
+        """
+        if self._has_handed_out and not self.is_lost:
+            with suppress(OSError, StorageError):
+                if offsets:
+                    self._append(EntryKind.FREE, offsets, base)
+                else:
+                    self._journal.append(EntryKind.FREE, 0, 0, base)
+
+    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
         """Record that a message is refused: the process that holds the store for writing makes a retry of it.
 
         Args:
             offset: its queue offset.
-            level: the delay level of the retry, 1 to 18; 0: by the number of tries so far; -1: a dead letter at once.
+            level: the delay level of the retry, 1 to 18; 0: by the number of tries so far; -1: a dead letter at once; -2: the
+                same, since its consumer died too often.
             tries: after how many retries the message becomes a dead letter; `GROUP_SETTING` for the group's own number.
             base: as in `ack`.
+            count: how many tries of it have ended since it was stored.
 
         Returns:
             A ticket for `sync`.
         """
-        ticket = self._journal.append(EntryKind.NACK, offset, 1, base, level, tries)
+        ticket = self._journal.append(EntryKind.NACK, offset, count, base, level, tries)
         self._on_refused()
         return ticket
 
@@ -137,6 +161,7 @@ class OwnedQueue:
         Raises `StorageError` if the disk fails; the queue is handed back nevertheless.
         """
         try:
+            self.free((), 0)
             self._journal.close()
         finally:
             # Also after an interrupt: without the lock nothing may be appended.
@@ -144,16 +169,3 @@ class OwnedQueue:
             self._lock.release()
             self._on_handed_back(self)
             self._on_recorded()
-
-
-def _ranges(offsets: Sequence[int]) -> list[Range]:
-    """Return sorted offsets as ranges (first, end)."""
-    found: list[Range] = []
-    first = last = offsets[0]
-    for offset in offsets[1:]:
-        if offset != last + 1:
-            found.append((first, last + 1))
-            first = offset
-        last = offset
-    found.append((first, last + 1))
-    return found

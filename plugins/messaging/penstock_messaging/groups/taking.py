@@ -146,6 +146,7 @@ class Groups:
             state.raise_base(begin() if settled.base is None else settled.base)
             if end is not None:
                 state.clip(end)
+            state.end_deliveries()
             state.number = settled.number
             position = state.position()
             journal = Journal(

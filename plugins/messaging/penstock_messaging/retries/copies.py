@@ -15,6 +15,7 @@ from penstock_messaging.delays.schedule import waiting_copy
 from penstock_messaging.properties_text import (
     DELAY,
     ORIGIN_ID,
+    REASON,
     RETRY_TOPIC,
     WAIT,
     flags_for_copy,
@@ -27,6 +28,9 @@ RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
 # A first retry waits for level 3, the second for level 4, and so on.
 _FIRST_LEVEL = 3
 _COUNT_MAX = (1 << 31) - 1
+# Levels that make a message a dead letter.
+DEAD_LETTER, CONSUMER_DIED = -1, -2
+_DIED_TEXT = b"consumer died"
 
 
 class Origin(NamedTuple):
@@ -57,6 +61,7 @@ def retry_copy(
     *,
     level: int | None = None,
     max_tries: int = 16,
+    count: int = 1,
     retry_queues: int = 1,
     message_id: str | None = None,
 ) -> tuple[Message, bytes] | None:
@@ -66,8 +71,9 @@ def retry_copy(
         message: the message that was refused, from its topic or from `%RETRY%group`.
         group: the group's name.
         level: the delay level of the retry; None or 0 for 3 plus the number of retries so far, below 0 for a dead letter.
-            A level above 18 becomes 18.
+            A level above 18 becomes 18. `CONSUMER_DIED` is given as the dead letter's reason.
         max_tries: how many retries there are before the message becomes a dead letter.
+        count: how many tries of this message have ended: more than one if consumers died with it.
         retry_queues: the number of queues of `%RETRY%group`.
         message_id: the id that the copy names as its origin unless the message already names one; None for the message's own.
 
@@ -76,9 +82,11 @@ def retry_copy(
     """
     if retry_queues <= 0:
         return None
-    copy, pairs = _letter(message, group, message_id)
-    tries, wanted = message.reconsume_times, level or 0
+    copy, pairs = _letter(message, group, message_id, count)
+    tries, wanted = message.reconsume_times + count - 1, level or 0
     if tries >= max_tries or wanted < 0:
+        if wanted == CONSUMER_DIED:
+            pairs[REASON] = _DIED_TEXT
         return copy, text_of(pairs)
     # Always the same queue for the same message, so that a retry made again after a crash is the same record.
     copy.topic, copy.queue = retry_topic(group), zlib.crc32(pairs[ORIGIN_ID]) % retry_queues
@@ -107,7 +115,7 @@ def lesser_letters(message: StoredMessage, group: str) -> Iterator[tuple[Message
 
 
 def _letter(
-    message: StoredMessage, group: str, message_id: str | None
+    message: StoredMessage, group: str, message_id: str | None, count: int = 1
 ) -> tuple[Message, dict[bytes, bytes]]:
     """Return the dead letter of a message, and its properties."""
     pairs = pairs_of(stored_text(message))
@@ -119,7 +127,7 @@ def _letter(
     copy = Message(
         dead_letter_topic(group), message.body, flag=message.flag, sys_flag=flags_for_copy(message),
         born_time_ms=message.born_time_ms, born_host=message.born_host,
-        reconsume_times=min(message.reconsume_times + 1, _COUNT_MAX), wait=False,
+        reconsume_times=min(message.reconsume_times + count, _COUNT_MAX), wait=False,
     )  # fmt: skip
     return copy, pairs
 
@@ -132,6 +140,11 @@ def retry_level(tries: int, level: int = 0) -> int:
         level: the level that was requested; 0 for one that grows with the tries.
     """
     return clamped(level or _FIRST_LEVEL + max(tries, 0))
+
+
+def reason(message: StoredMessage) -> str:
+    """Return why a dead letter was given up, if not because it was refused; "" otherwise."""
+    return pairs_of(stored_text(message)).get(REASON, b"").decode("utf-8", "replace")
 
 
 def origin(message: StoredMessage) -> Origin:

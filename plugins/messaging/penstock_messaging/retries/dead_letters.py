@@ -17,6 +17,7 @@ from penstock_messaging.properties_text import (
     ORIGIN_ID,
     REAL_QUEUE,
     REAL_TOPIC,
+    REASON,
     RETRY_TOPIC,
     WAIT,
     flags_for_copy,
@@ -35,7 +36,7 @@ from penstock_messaging.retries.copies import (
 # The group whose committed offsets say how far dead letters are replayed.
 REPLAY_GROUP = "penstock-dlq-replay"
 # What the trips of a retried message left in its properties; the last two are those of a client that retried by itself.
-_OF_TRIPS = (DELAY, REAL_TOPIC, REAL_QUEUE, WAIT, b"RECONSUME_TIME", b"MAX_RECONSUME_TIMES")
+_OF_TRIPS = (DELAY, REAL_TOPIC, REAL_QUEUE, WAIT, REASON, b"RECONSUME_TIME", b"MAX_RECONSUME_TIMES")
 _BATCH = 100
 
 
