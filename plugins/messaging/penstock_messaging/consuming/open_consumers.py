@@ -101,7 +101,9 @@ class OpenConsumers:
     ) -> GroupMembership:
         if options.broadcast:
             return BroadcastClaims(self._store, selection, options.start, on_taken)
-        note = {"topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag}
+        note = {
+            "topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag, "start": options.start,
+        }  # fmt: skip
         return self._make_membership(
             group, selection, start=options.start, note=note, on_taken=on_taken, on_wanted_back=on_wanted_back,
             wake=wake,

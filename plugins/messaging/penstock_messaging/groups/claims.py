@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from penstock.errors import StorageError
+from penstock.errors import ArgumentError, StorageError
 from penstock.escape import get_logger
 from penstock_messaging.groups.assignment import Queue, assigned
 from penstock_messaging.groups.marks import usable_marks
@@ -23,6 +23,8 @@ from penstock_messaging.retries.copies import retry_topic
 logger = get_logger(__name__)
 
 RETRY_PREFIX = "%RETRY%"
+# What decides which messages count as done that no consumer is offered.
+_AGREED = "tag", "start"
 
 
 class Topics(Protocol):
@@ -68,7 +70,7 @@ class Claims:
             group: the group's name, checked.
             topics: the selected topics, including the group's retry topic.
             start: where the group begins in a topic it has never consumed: "earliest", "latest", or Unix milliseconds.
-            note: facts for the member's file, for people.
+            note: facts for the member's file; living members that share a topic agree in those of `_AGREED`.
             on_taken: see the class.
             on_wanted_back: see the class.
             wake: see the class.
@@ -83,8 +85,9 @@ class Claims:
         self._owned: dict[Queue, OwnedQueue] = {}
         self._files = groups.context.files
         self._paths = groups.paths(group)
+        self._note = dict(note or {})
         self._member = Membership(
-            self._files, self._paths, topics.text, groups.context.clock.time_ms(), note or {}
+            self._files, self._paths, topics.text, groups.context.clock.time_ms(), self._note
         )
         # The topics that are there at the start: later ones begin at their first message.
         self._first_topics: frozenset[str] | None = None
@@ -104,11 +107,16 @@ class Claims:
         return self._member.id
 
     def start(self) -> None:
-        """Join the group and take what is free; raises `StorageError` if the store cannot have consumers."""
+        """Join the group and take what is free.
+
+        Raises:
+            StorageError: the store cannot have consumers.
+            ArgumentError: a living member consumes one of the topics with another tag or start.
+        """
         self._groups.check_local()
         # Raises if no writer has ever made one.
         _ = self._groups.store_id
-        self._member.join()
+        self._join()
         self._groups.enter(self)
         self.step()
 
@@ -134,7 +142,7 @@ class Claims:
         Failures of the disk are logged; the next step tries again.
         """
         try:
-            self._member.join()
+            self._join()
             remove_dead_members(self._files, self._paths)
             wanted = self._wanted()
             self._check_owned()
@@ -148,6 +156,42 @@ class Claims:
                 self.on_wanted_back(owned)
         for key in sorted(wanted - self._owned.keys()):
             self._try_to_take(key)
+
+    def _join(self) -> None:
+        if self._member.is_alive:
+            return
+        with self._groups.joining:
+            self._check_agreement()
+            self._member.join()
+            try:
+                # Of two processes that join at the same time, at least one sees the other.
+                self._check_agreement()
+            except BaseException:
+                self._member.leave()
+                raise
+
+    def _check_agreement(self) -> None:
+        """Raise `ArgumentError` if a living member selects other messages of a topic that this one consumes, too."""
+        for member in living_members(self._files, self._paths):
+            theirs = self._selection(member)
+            if member.id == self._member.id or theirs is None or not self._shares_topics(theirs):
+                continue
+            for name in _AGREED:
+                mine, other = self._note.get(name), member.options.get(name)
+                if _as_selected(mine) != _as_selected(other):
+                    raise ArgumentError(
+                        "consumer", name, mine,
+                        f"{other!r}, as of the member of group {self.group} that is alive in process {member.pid}, or messages would "
+                        f"count as done that no member was offered: pass the same, or another group, or close that member first",
+                    )  # fmt: skip
+
+    def _shares_topics(self, other: Topics) -> bool:
+        if "*" in self._topics.text and "*" in other.text:
+            # Topics of both may be created later.
+            return True
+        both = ((self._topics, other), (other, self._topics))
+        retries = retry_topic(self.group)
+        return any(b.matches(name) for a, b in both for name in a.names if name != retries)
 
     def _wanted(self) -> set[Queue]:
         there = dict(self._groups.store.topics())
@@ -260,3 +304,11 @@ class Claims:
             at = self._start
             return {q: store.offset_at(topic, q, time_ms=at) for q in queues}
         return {q: store.max_offset(topic, q) for q in queues}
+
+
+def _as_selected(value: object) -> object:
+    """Return a tag or a start in a form that compares: tags in any order, and as RocketMQ reads them."""
+    if not isinstance(value, str):
+        return value
+    tags = {word for part in value.split("||") if (word := part.strip())}
+    return frozenset() if "*" in tags else frozenset(tags)

@@ -45,6 +45,7 @@ class Groups:
         life: returns how often a topic was deleted.
         decided: returns the ranges of a queue that a transaction has acknowledged and its journal lacks; None if that is not known
             now. By default, nothing.
+        joining: held by a member of this process that joins a group.
         on_refused: called after a consumer of this process has refused a message; by default, wakes the writer.
     """
 
@@ -59,7 +60,7 @@ class Groups:
         self.on_refused: Callable[[], None] = self._wake
         self.decided: DecidedRanges = lambda _group, _topic, _queue, _settled: ()
         self._store_id = 0
-        self._lock = threading.Lock()
+        self._lock, self.joining = threading.Lock(), threading.Lock()
         # Those whose names this process has made durable.
         self._folders: set[Path] = set()
         self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
