@@ -51,7 +51,7 @@ class PlainRetries:
         )  # fmt: skip
         return copy, text.encode()
 
-    def letters(self, message: StoredMessage, group: str) -> list[tuple[Message, bytes]]:
+    def letters(self, message: StoredMessage, group: str, _: object) -> list[tuple[Message, bytes]]:
         """Return a dead letter."""
         return [(Message(f"%DLQ%{group}", message.body), b"")]
 

@@ -44,12 +44,14 @@ class CommitLog:
         *,
         clock: Clock,
         busy_ms: int,
+        record_reserve: int = 0,
         hand_over: DirectFeed | None = None,
     ) -> None:
         self.log = log
         self.tail = tail
         self.encoder = encoder
         self._record_max = log.segment_bytes - BLANK_SIZE
+        self._record_reserve = record_reserve
         self.lock = AppendLock(busy_ms, clock.monotonic_ns)
         self.appender = Appender(encoder, self.lock, self._append_slowly)
         self.appender.refuse(NOT_STARTED)
@@ -131,16 +133,16 @@ class CommitLog:
             is_readable = end and self.tail.writer.commits_at_once
             if is_readable and lends(type(segment.channel), "memory", "write"):
                 memory = segment.channel.memory
-        self.appender.attach(
-            segment.extent, segment.base_offset, segment.capacity, memory, end, gathered
-        )
+        # What is larger goes the slow way, which checks it.
+        capacity = segment.capacity - self._record_reserve
+        self.appender.attach(segment.extent, segment.base_offset, capacity, memory, end, gathered)
 
     # --- one record
 
     def _append_slowly(self, draft: Draft) -> None:
         """Append one record that the kernel's appender cannot store; sets the draft's log offset."""
         self.lock.refuse_within()
-        self._check_size(draft.size)
+        self.check_put(draft.size)
         tail, data, following, now = None, b"", 0, 0
         try:
             self.lock.acquire()
@@ -200,12 +202,19 @@ class CommitLog:
             if refusal is not None:
                 raise refusal
 
-    def _check_size(self, size: int) -> None:
-        limit = self._record_max
+    def check_put(self, size: int) -> None:
+        """Raise `MessageTooLargeError` if a record of this size may not be put: later copies of it would not fit."""
+        self.check_size(size, self._record_reserve)
+
+    def check_size(self, size: int, reserve: int = 0) -> None:
+        """Raise `MessageTooLargeError` if a record of this size does not fit into a segment beside `reserve` bytes."""
+        limit = self._record_max - reserve
         if size > limit:
+            room = f", and leave {reserve} bytes for what copies of it have in addition" if reserve else ""  # fmt: skip
             raise MessageTooLargeError(
-                "the record", size, limit, "a record must fit into one segment: shorten the message"
-            )
+                "the record", size, limit,
+                f"a record must fit into one segment{room}: shorten the message by {size - limit} bytes",
+            )  # fmt: skip
 
     # --- many records
 
@@ -229,7 +238,7 @@ class CommitLog:
             return self.last_time_ms
         # Checked before the `try`: otherwise the cleanup would release the lock of an append that this one interrupted.
         self.lock.refuse_within()
-        self._check_size(batch.size if atomic else batch.largest)
+        self.check_size(batch.size if atomic else batch.largest)
         planned, pieces, now = list[BatchSlice](), list[BatchSlice](), 0
         with memoryview(batch) as data:
             try:

@@ -122,6 +122,7 @@ class StoreBatch(BatchProducer):
         """See `MessageBatch.append`."""
         self.end()
         engine, batch = self._writer(), self._batch
+        engine.log.check_put(batch.largest)
         for cursor in batch.cursors:
             if (cursor.topic, cursor.queue) not in self._copied:
                 # Asks the extensions again if the topic was changed or deleted since.

@@ -470,14 +470,12 @@ class Opener(Choices):
         use_entries(log, dispatchers)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
+        reserves = [registry.extensions.get(each).record_reserve for each in config.extensions.use]
         commit_log = CommitLog(
-            log,
-            LogTail(log, writer, allocator, self.files),
-            self._encoder(),
-            clock=self.clock,
-            busy_ms=config.log.busy_ms,
+            log, LogTail(log, writer, allocator, self.files), self._encoder(), clock=self.clock,
+            busy_ms=config.log.busy_ms, record_reserve=max(reserves, default=0),
             hand_over=DirectFeed() if config.index.feed == "direct" else None,
-        )
+        )  # fmt: skip
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)

@@ -353,14 +353,15 @@ class Store(Reader, Producer):
 
         With a properties text, the one that `put_copies` would raise.
         """
-        encoder = self._owner().log.encoder
+        log = self._owner().log
+        encoder = log.encoder
         expected = "a penstock.Message, for example Message(topic, body)"
         arguments.instance("check", "message", message, Message, expected)
         if properties_text is None:
-            encode_messages(encoder, [message])
+            log.check_put(encode_messages(encoder, [message]).largest)
         else:
             text = arguments.instance("check", "properties_text", properties_text, bytes, "bytes")
-            encode_copies(encoder, [(message, text)])
+            log.check_size(encode_copies(encoder, [(message, text)]).largest)
 
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
@@ -382,6 +383,7 @@ class Store(Reader, Producer):
             # The kernel refuses what is no message; this finds the words.
             check_messages(given)
             raise
+        engine.log.check_put(batch.largest)
         wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
@@ -445,6 +447,7 @@ class Store(Reader, Producer):
         wait = arguments.flag("put_arrow", "wait", wait)
         from_arrow.check_table("put_arrow", table)
         batch = from_arrow.encode_table(engine.log.encoder, table, seals=False)
+        engine.log.check_put(batch.largest)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return from_arrow.receipts(batch, time_ms, *known)
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable
 
 from penstock._kernel import Batch, Message, RecordEncoder
+from penstock.config.model import BODY_BYTES_MAX
 from penstock.errors import MessageError
 from penstock.format.record import RecordFields, encode_record
 from penstock.write.validation import NumberError, check_body, check_text, host_bytes
@@ -39,7 +40,8 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
             "they are; nothing was stored"
         )
     cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
-    body = check_body(message.body, encoder.body_bytes_max)
+    # The limit of the store is one for callers: what is stored already may be larger, by an earlier limit or a broker's.
+    body = check_body(message.body, BODY_BYTES_MAX)
     if message.prepared_offset < 0:
         # Negative numbers are marks of atomic batches.
         raise NumberError("prepared_offset", message.prepared_offset)

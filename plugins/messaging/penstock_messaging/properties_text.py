@@ -5,9 +5,10 @@ place, a new one comes last. A broker writes the pairs in the order of a Java ha
 has no meaning; so the order is not imitated. Bytes that are not UTF-8 are kept.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from penstock import StoredMessage
+from penstock import Message, StoredMessage
+from penstock.errors import MessageTooLargeError
 from penstock.format.properties import CRC32, without_crc
 from penstock.format.record import BORN_IPV6, STORE_IPV6, properties_in
 
@@ -22,6 +23,15 @@ WAIT = b"WAIT"
 # Of a dead letter that was not refused: why the group gave it up.
 REASON = b"DEAD_LETTER_REASON"
 
+# What the store adds to the properties of a message, or of its later copies, and how long the values are at most.
+LONGEST = {
+    REAL_TOPIC: 255, REAL_QUEUE: 5, DELAY: 2, RETRY_TOPIC: 255, ORIGIN_ID: 56, WAIT: 5, REASON: 24,
+    b"TIMER_DELIVER_MS": 15, b"TIMER_OUT_MS": 15, b"TIMER_ENQUEUE_MS": 15, b"TIMER_DEQUEUE_MS": 15,
+    b"TIMER_ROLL_TIMES": 9, b"UNIQ_KEY": 32, b"__transactionId__": 32, b"TRAN_MSG": 4, b"PGROUP": 120,
+    b"TRANSACTION_CHECK_TIMES": 9,
+}  # fmt: skip
+# By how many bytes a copy may be larger than the record of the message: all of these, a separator each, and a longer topic.
+COPY_BYTES = sum(len(name) + 2 + most for name, most in LONGEST.items()) + 255
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _CRC = CRC32.encode()
 _ADDRESS_BITS = BORN_IPV6 | STORE_IPV6
@@ -50,6 +60,31 @@ def stored_pairs(message: StoredMessage) -> dict[bytes, bytes]:
 def text_of(pairs: Mapping[bytes, bytes]) -> bytes:
     """Return the text of pairs."""
     return b"".join(name + _NAME_END + value + _PAIR_END for name, value in pairs.items())
+
+
+def check_later(
+    check: Callable[[Message, bytes], None], copy: Message, text: bytes, topics: Iterable[str], *added: bytes
+) -> None:  # fmt: skip
+    """Raise `MessageTooLargeError` unless later copies of a message fit: to each of these topics, with these properties added.
+
+    For the record as a whole there is room if the message could be put (`MessagingExtension.record_reserve`).
+
+    Args:
+        check: raises the error for one copy; see `Store.check`.
+        copy: the copy that is stored first.
+        text: its properties text.
+        topics: where later copies go.
+        added: names of properties that they have in addition; see `LONGEST`.
+    """
+    text = text_of(pairs_of(text) | {name: b"0" * LONGEST[name] for name in added})
+    for topic in topics:
+        try:
+            check(copy.__replace__(topic=topic, body=b""), text)
+        except MessageTooLargeError as error:
+            raise MessageTooLargeError(
+                f"{error.what} of the copy that is stored later in {topic}", error.size, error.limit,
+                f"shorten the message by {error.size - error.limit} bytes; nothing was stored",
+            ) from None  # fmt: skip
 
 
 def flags_for_copy(message: StoredMessage) -> int:

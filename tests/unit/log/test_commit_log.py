@@ -16,6 +16,7 @@ from penstock.log.commit_log import CommitLog
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock.testing.kit import SMALL
+from penstock_messaging.extension import MessagingExtension
 
 SIZE = SMALL.segment_bytes
 
@@ -56,7 +57,7 @@ def test_a_record_that_fits_into_no_segment_is_refused_with_its_limit(
 ) -> None:
     with pytest.raises(MessageTooLargeError) as raised:
         store.put("t", b"x" * SIZE)
-    assert raised.value.limit == SIZE - 8
+    assert raised.value.limit == SIZE - 8 - MessagingExtension.record_reserve
     assert log.end_offset == 0
 
 

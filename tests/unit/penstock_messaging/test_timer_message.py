@@ -20,7 +20,7 @@ from penstock_messaging.timers.timer_message import (
 NOW = 1_700_000_000_000
 
 
-def accept(message: Message) -> None:
+def accept(message: Message, text: bytes = b"") -> None:
     """Take any message."""
 
 

@@ -72,8 +72,8 @@ class Retries(Protocol):
             count: how many tries of this message have ended.
         """
 
-    def letters(self, message: StoredMessage, group: str) -> Iterable[Copy]:
-        """Return a message as a dead letter, in forms that take less and less room: for one of which no retry can be stored."""
+    def letters(self, message: StoredMessage, group: str, given: Copy) -> Iterable[Copy]:
+        """Return a message as a dead letter, in forms that take less and less room: for one whose copy `given` cannot be stored."""
 
     def origin(self, message: StoredMessage) -> tuple[str, int]:
         """Return the id of the message that a copy was first made of, and how often it was retried; of no copy its own id."""
@@ -447,7 +447,7 @@ class Intake:
         try:
             store.put_copies([copy])
         except MessageError as error:
-            for letter in self._retries.letters(message, group):
+            for letter in self._retries.letters(message, group, copy):
                 with suppress(MessageError):
                     store.put_copies([letter])
                     logger.error(  # noqa: TRY400 - the message is complete without a traceback

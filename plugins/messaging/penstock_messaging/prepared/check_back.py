@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.contracts import CheckBack, Context, Prepared, Stoppable
 from penstock.errors import (
+    MessageError,
     OffsetError,
     PenstockError,
     PreparedFinishedError,
@@ -126,15 +127,23 @@ class Checking:
             self._next_ms = 0
         now = self._context.clock.monotonic_ms()
         try:
+            trouble = ""
             for half in self._halves.all():
                 if self._is_over:
                     return None
                 if half.due_ms <= now:
-                    self._check(half, now)
+                    try:
+                        self._check(half, now)
+                    except MessageError as error:
+                        # It stays prepared; the others are checked nevertheless.
+                        trouble = f"{half.facts.transaction_id}: {error}"
             if self._save_ms <= now:
                 self._halves.save()
                 self._save_ms = now + self._interval_ms
-            self._trouble = ""
+            if trouble:
+                self._note_trouble(trouble)
+            else:
+                self._trouble = ""
         except (StoreFailedError, StoreClosedError) as error:
             self._trouble = str(error)
             return None
@@ -150,7 +159,7 @@ class Checking:
         if text != self._trouble:
             self._trouble = text
             logger.warning(
-                "prepared messages cannot be checked now (%s); none is lost, and it is tried again every second",
+                "prepared messages cannot be checked or finished now (%s); none is lost, and it is tried again",
                 text,
             )
 

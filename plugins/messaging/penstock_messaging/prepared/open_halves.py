@@ -26,6 +26,8 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock_messaging.prepared.half_message import (
+    CHECKS,
+    DISCARD_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     PROGRESS_GROUP,
@@ -46,7 +48,7 @@ from penstock_messaging.prepared.half_queue import (
     read_open,
     removals_done,
 )
-from penstock_messaging.properties_text import pairs_of
+from penstock_messaging.properties_text import check_later, pairs_of
 
 logger = get_logger(__name__)
 
@@ -200,10 +202,7 @@ class OpenHalves:
         """Store a half message, which the caller flushes; the message must be one that could be put, and have a queue number."""
         copy, text = half_message(message, group, transaction_id)
         store = self.store
-        # So that neither a check nor the commit fails for want of room.
-        again = b"TRANSACTION_CHECK_TIMES\x01999999999\x02"
-        store.check(copy, text + again)
-        store.check(message.__replace__(tag="", keys=(), properties={}), text)
+        check_later(store.check, copy, text, (HALF_TOPIC, DISCARD_TOPIC, message.topic), CHECKS)
         self._ensure(HALF_TOPIC)
         self._ensure(OP_TOPIC)
         with self.guard:

@@ -31,6 +31,7 @@ _COUNT_MAX = (1 << 31) - 1
 # Levels that make a message a dead letter.
 DEAD_LETTER, CONSUMER_DIED = -1, -2
 _DIED_TEXT = b"consumer died"
+_NO_ROOM, _NO_BODY = b"no room for a retry", b"no room for the body"
 
 
 class Origin(NamedTuple):
@@ -93,25 +94,32 @@ def retry_copy(
     return waiting_copy(copy, text_of(pairs), retry_level(tries, wanted))
 
 
-def lesser_letters(message: StoredMessage, group: str) -> Iterator[tuple[Message, bytes]]:
+def lesser_letters(
+    message: StoredMessage, group: str, given: tuple[Message, bytes]
+) -> Iterator[tuple[Message, bytes]]:
     """Yield the dead letter of a message, then the same with one added property less each time.
 
-    For a message whose properties leave no room for those of a retry. The first topic, which a replay needs, is kept longest. If
-    there is not even room for the message's own properties, which another program stored, the last form has none of them: the id
-    leads to the message.
+    For a message that leaves no room for `given`, its retry or its dead letter. The first topic, which a replay needs, is kept
+    longest. If there is not even room for the message's own properties, or for its body, which another program stored, the last
+    forms have none of them: the id leads to the message.
     """
     copy, pairs = _letter(message, group, None)
+    copy.reconsume_times = given[0].reconsume_times
+    why = pairs_of(given[1]).get(REASON, b"" if given[0].topic == copy.topic else _NO_ROOM)
+    least = {RETRY_TOPIC: pairs[RETRY_TOPIC], ORIGIN_ID: pairs[ORIGIN_ID], REASON: why or _NO_ROOM}
+    if why:
+        pairs[REASON] = why
     yield copy, text_of(pairs)
     own = pairs_of(stored_text(message))
-    for name in (WAIT, DELAY, ORIGIN_ID, RETRY_TOPIC):
+    for name in (WAIT, DELAY, REASON, ORIGIN_ID, RETRY_TOPIC):
         if name in own:
             pairs[name] = own[name]
         else:
-            pairs.pop(name)
+            pairs.pop(name, None)
         yield copy, text_of(pairs)
     yield copy, stored_text(message)
-    _, pairs = _letter(message, group, None)
-    yield copy, text_of({name: pairs[name] for name in (RETRY_TOPIC, ORIGIN_ID)})
+    yield copy, text_of(least)
+    yield copy.__replace__(body=b""), text_of({**least, REASON: _NO_BODY})
 
 
 def _letter(
@@ -145,6 +153,11 @@ def retry_level(tries: int, level: int = 0) -> int:
 def reason(message: StoredMessage) -> str:
     """Return why a dead letter was given up, if not because it was refused; "" otherwise."""
     return pairs_of(stored_text(message)).get(REASON, b"").decode("utf-8", "replace")
+
+
+def has_body(message: StoredMessage) -> bool:
+    """Return whether a dead letter has the message's body; its id leads to the message if not."""
+    return bool(message.body) or reason(message) != _NO_BODY.decode()
 
 
 def origin(message: StoredMessage) -> Origin:

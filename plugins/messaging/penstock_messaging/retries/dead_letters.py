@@ -29,6 +29,7 @@ from penstock_messaging.retries.copies import (
     DEAD_LETTER_PREFIX,
     dead_letter_topic,
     first_topic,
+    has_body,
     origin,
     retry_topic,
 )
@@ -121,6 +122,8 @@ def replayed_copy(message: StoredMessage, group: str, *, to_topic: bool) -> tupl
     pairs = pairs_of(stored_text(message))
     if RETRY_TOPIC not in pairs:
         raise MessageError("it does not say in which topic it was first stored")
+    if not has_body(message):
+        raise MessageError(f"its body had no room: it is in message {origin(message).message_id}")
     topic = check_topic(first_topic(message))
     dropped = (*_OF_TRIPS, RETRY_TOPIC, ORIGIN_ID) if to_topic else _OF_TRIPS
     text = text_of({name: value for name, value in pairs.items() if name not in dropped})

@@ -44,9 +44,9 @@ class StoredRetries:
             self._levels.add(level_of(copy.queue))
         return made
 
-    def letters(self, message: StoredMessage, group: str) -> Iterator[Copy]:
+    def letters(self, message: StoredMessage, group: str, given: Copy) -> Iterator[Copy]:
         """Yield a message as a dead letter, with less and less of the properties that a copy adds."""
-        for copy, text in lesser_letters(message, group):
+        for copy, text in lesser_letters(message, group, given):
             assert copy.queue is not None
             self._configuration.topics.ensure(copy.topic, copy.queue)
             yield copy, text

@@ -24,14 +24,17 @@ from typing import NamedTuple
 from penstock import Message, StoredMessage
 from penstock.errors import MessageError, PropertyError
 from penstock.format.properties import encode_properties
+from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import (
     REAL_QUEUE,
     REAL_TOPIC,
     TIMER_TOPIC,
+    check_later,
     flags_for_copy,
     pairs_of,
     stored_pairs,
+    stored_text,
     text_of,
 )
 
@@ -79,16 +82,18 @@ def out_ms_of(due_ms: int) -> int:
     return (due_ms - 1) // SECOND_MS * SECOND_MS
 
 
-def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tuple[Message, bytes]:
+def timed(message: Message, due_ms: int, check: Callable[..., None]) -> tuple[Message, bytes]:
     """Return what is stored in place of a message with a time: the copy that waits, and its properties text.
 
     Args:
         message: has a queue number; its `delay_ms` and `deliver_at` are not looked at.
         due_ms: when it is to be delivered.
-        check: raises a `MessageError` for a message that could not be put without a delay; see `Store.check`.
+        check: raises a `MessageError` for a message that could not be put without a delay, and for a copy with its properties text
+            that does not fit; see `Store.check`.
 
     Raises:
-        MessageError: the message could not be put without a delay, or has a property that would cancel other messages.
+        MessageError: the message could not be put without a delay, or has a property that would cancel other messages; or the
+            copies that are made when it goes on waiting, and when it is delivered, would not fit.
     """
     plain = message.__replace__(delay_level=0, delay_ms=0, deliver_at=None)
     check(plain)
@@ -103,7 +108,11 @@ def timed(message: Message, due_ms: int, check: Callable[[Message], None]) -> tu
     pairs[DELIVER_MS], pairs[OUT_MS] = b"%d" % due_ms, b"%d" % out_ms_of(due_ms)
     pairs[REAL_TOPIC], pairs[REAL_QUEUE] = plain.topic.encode(), b"%d" % plain.queue
     waiting = plain.__replace__(topic=TIMER_TOPIC, queue=0, tag="", keys=(), properties={})
-    return waiting, text_of(pairs)
+    text = text_of(pairs)
+    check_later(
+        check, waiting, text, (TIMER_TOPIC, plain.topic), ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES
+    )
+    return waiting, text
 
 
 def timer_of(message: StoredMessage) -> Timer:
@@ -167,12 +176,16 @@ def copied(
     else:
         topic, queue = destination_of(pairs)
     pairs[ENQUEUE_MS], pairs[DEQUEUE_MS] = b"%d" % enqueue_ms, b"%d" % now_ms
+    text = text_of(pairs)
+    if len(text) > PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE:
+        # Another program has stored it, and left no room for what only informs.
+        text = stored_text(message)
     copy = Message(
         topic, message.body, queue=queue, flag=message.flag, sys_flag=flags_for_copy(message),
         born_time_ms=message.born_time_ms, born_host=message.born_host,
         reconsume_times=message.reconsume_times, wait=False,
     )  # fmt: skip
-    return copy, text_of(pairs)
+    return copy, text
 
 
 def cancelling(timer: Timer) -> list[tuple[Message, bytes]]:

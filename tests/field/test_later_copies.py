@@ -1,0 +1,229 @@
+"""What the store writes later of a message fits when the message is accepted: other stores accept it, and lose the copy."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Message, MessageError, MessageTooLargeError
+from penstock.testing import ManualClock, ManualWorkers
+from penstock_messaging.extension import MessagingExtension
+from penstock_messaging.properties_text import COPY_BYTES
+from penstock_messaging.retries.copies import dead_letter_topic, retry_topic
+from penstock_messaging.retries.dead_letters import replay
+
+LONG_TOPIC, LONG_GROUP = "t" * 255, "g" * 120
+LIMIT = 32_767
+CHECKSUMS = ("crc32", "crc32+record")
+HOUR_MS = 3_600_000
+
+
+class Opened:
+    """A store whose clock and threads are controlled by the test."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.clock, self.workers = ManualClock(), ManualWorkers()
+        self.path, self.settings = path, settings
+        self.store: Any = None
+        self.open()
+
+    def open(self) -> None:
+        if self.store is not None:
+            self.store.close()
+        given: dict[str, Any] = {"retention": [], "log.long_topics": True, **self.settings}
+        self.store = penstock.open(self.path, clock=self.clock, spawn=self.workers, **given)
+
+    def later(self, ms: int = 2 * HOUR_MS) -> None:
+        self.clock.now_ms += ms
+        for _ in range(4):
+            self.workers.run_all()
+
+
+@pytest.fixture(params=CHECKSUMS)
+def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
+    made = Opened(tmp_path / "s", **{"log.checksum": request.param})
+    yield made
+    made.store.close()
+
+
+def largest(accepts: Callable[[int], object], high: int = LIMIT) -> int:
+    """Return the largest size that is accepted; what is larger is refused with the bytes to spare."""
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            accepts(middle)
+            low = middle
+        except MessageTooLargeError:
+            high = middle - 1
+    return low
+
+
+def accepted_body(store: Any, topic: str, high: int = 70_000) -> int:
+    return largest(lambda size: store.check(Message(topic, bytes(size))), high)
+
+
+@pytest.mark.parametrize("topic", ["t", LONG_TOPIC])
+@pytest.mark.parametrize("delay", [{"delay_level": 18}, {"delay_ms": HOUR_MS}])
+def test_a_delayed_message_that_is_accepted_is_delivered(
+    opened: Opened, topic: str, delay: dict[str, int]
+) -> None:
+    def put(size: int) -> None:
+        opened.store.put(topic, b"%d" % size, properties={"a": "v" * size}, **delay)
+
+    size = largest(put)
+    assert size > LIMIT - 800
+    with pytest.raises(MessageTooLargeError, match=r"has [0-9]+ bytes, the limit is [0-9]+"):
+        put(size + 1)
+    count = sum(1 for _ in opened.store.scan("SCHEDULE_TOPIC_XXXX", 17)) + len(opened.store.delayed())  # fmt: skip
+    opened.later()
+    found = [int(each.body) for each in opened.store.scan(topic)]
+    assert (len(found), max(found)) == (count, size)
+
+
+@pytest.mark.parametrize("topic", ["t", LONG_TOPIC])
+def test_a_prepared_message_that_is_accepted_is_checked_and_committed(
+    opened: Opened, topic: str
+) -> None:
+    opened.settings["check_back"] = lambda _: answers.pop()
+    opened.open()
+    answers: list[str | None] = ["commit", None]
+
+    def prepare(size: int) -> None:
+        held = opened.store.prepare(topic, b"x", group="p", properties={"a": "v" * size})
+        if size != kept:
+            held.rollback()
+
+    kept = -1
+    kept = largest(prepare)
+    prepare(kept)
+    assert kept > LIMIT - 900
+    opened.later()
+    assert [each.checks for each in opened.store.prepared()] == [1]
+    opened.later()
+    assert [len(each.properties["a"]) for each in opened.store.scan(topic)] == [kept]
+
+
+@pytest.mark.parametrize("group", ["g", LONG_GROUP])
+def test_a_refused_message_is_a_retry_or_a_dead_letter_that_can_be_replayed(
+    tmp_path: Path, group: str
+) -> None:
+    opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
+    size = accepted_body(opened.store, "t")
+    opened.store.put("t", bytes(size))
+    with opened.store.consumer(group, "t") as consumer:
+        consumer.nack(consumer.gather())
+    # The retry is stored, and then delivered.
+    opened.later()
+    opened.later()
+    with opened.store.consumer(group, "t") as consumer:
+        (again,) = consumer.gather()
+        assert (len(again.body), again.attempt, again.topic) == (size, 2, "t")
+    with opened.store.consumer(group, "t", max_retries=1) as consumer:
+        consumer.nack(consumer.gather())
+    opened.later()
+    assert [len(each.body) for each in opened.store.scan(dead_letter_topic(group))] == [size]
+    for to_topic, topic in ((False, retry_topic(group)), (True, "t")):
+        before = opened.store.max_offset(topic)
+        assert replay(opened.store, group, to_topic=to_topic, start=0) == 1
+        assert opened.store.max_offset(topic) == before + 1
+    opened.store.close()
+
+
+def test_a_message_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_with_its_body(
+    opened: Opened,
+) -> None:
+    size = largest(lambda n: opened.store.check(Message("t", b"", properties={"a": "v" * n})))
+    opened.store.put("t", b"body", properties={"a": "v" * size})
+    opened.store.put("t", b"body", properties={"a": "v" * (size - 130)})
+    with opened.store.consumer(LONG_GROUP, "t") as consumer:
+        consumer.nack(consumer.gather(2))
+    opened.later()
+    full, spare = opened.store.scan(dead_letter_topic(LONG_GROUP))
+    assert (full.body, len(full.properties["a"])) == (b"body", size)
+    assert spare.properties["DEAD_LETTER_REASON"] == "no room for a retry"
+
+
+def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visibly(
+    tmp_path: Path,
+) -> None:
+    opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
+    size = largest(lambda n: opened.store.check(Message("t", bytes(n), queue=0), b""), 70_000)
+    assert size > accepted_body(opened.store, "t")
+    opened.store.put_copies([(Message("t", bytes(size), queue=0), b"")])
+    with opened.store.consumer(LONG_GROUP, "t") as consumer:
+        (message,) = consumer.gather()
+        assert len(message.body) == size
+        consumer.nack(message)
+    opened.later()
+    (letter,) = opened.store.scan(dead_letter_topic(LONG_GROUP))
+    assert letter.properties["DEAD_LETTER_REASON"] == "no room for the body"
+    assert opened.store.get(message.message_id).body == message.body
+    assert replay(opened.store, LONG_GROUP) == 0
+    opened.store.close()
+
+
+def test_every_way_to_put_leaves_room_for_copies(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
+    store = opened.store
+    size = accepted_body(store, "t")
+
+    def in_transaction(body: bytes) -> None:
+        with store.transaction() as transaction:
+            transaction.put("t", body)
+
+    ways: list[Callable[[bytes], object]] = [
+        lambda body: store.put("t", body),
+        lambda body: store.put("t", body, queue=None),
+        lambda body: store.put_many([Message("t", body)]),
+        in_transaction,
+    ]
+    for put in ways:
+        put(bytes(size))
+        with pytest.raises(MessageTooLargeError, match="shorten the message by 1 bytes"):
+            put(bytes(size + 1))
+    assert store.max_offset("t") + store.max_offset("t", 1) == len(ways)
+    store.close()
+
+
+def test_a_body_over_a_limit_that_was_lowered_later_is_delivered(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "s")
+    opened.store.put("t", bytes(1000), delay_level=1)
+    opened.settings["log.body_bytes_max"] = 10
+    opened.open()
+    opened.later()
+    assert [len(each.body) for each in opened.store.scan("t")] == [1000]
+    opened.store.close()
+
+
+def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = Opened(tmp_path / "s", check_back=lambda _: "commit")
+    opened.store.create_topic("closed")
+    for topic in ("closed", "open"):
+        opened.store.prepare(topic, b"x", group="p")
+    opened.store.alter_topic("closed", perm=4)
+    opened.later()
+    assert opened.store.max_offset("open") == 1
+    assert [each.topic for each in opened.store.prepared()] == ["closed"]
+    assert "perm 4 lacks 2, write" in caplog.text
+    opened.store.alter_topic("closed", perm=6)
+    opened.later()
+    assert opened.store.max_offset("closed") == 1
+    opened.store.close()
+
+
+def test_the_reserve_of_a_record_is_enough_for_all_that_is_added() -> None:
+    assert MessagingExtension.record_reserve >= COPY_BYTES
+
+
+def test_without_the_extension_a_record_may_fill_a_segment(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536, "extensions.use": []})  # fmt: skip
+    size = accepted_body(opened.store, "t")
+    assert opened.store.put("t", bytes(size)).size == 65_536 - 8
+    with pytest.raises(MessageError):
+        opened.store.put("t", bytes(size + 1))
+    opened.store.close()
