@@ -17,7 +17,8 @@ class ConsumerOptions(TypedDict, total=False):
             or a `datetime` with a time zone. Default "earliest", for `broadcast` "latest".
         ack_wait: seconds after which a message that was neither acknowledged nor refused is handed out again, 0.001 to
             86,400; default 30. `run` extends it while its handler works.
-        max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000.
+        max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000. A queue is
+            read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
         workers: how many threads `run` uses, 1 to 1024; default 1.
         ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
             refused message waits for its retry; default False.

@@ -333,7 +333,7 @@ def test_no_more_than_max_in_flight_is_out(store: Store, members: Members) -> No
 
 def test_a_message_without_answer_bounds_what_is_read_ahead(store: Store, members: Members) -> None:
     put(store, SPAN_MAX + 500)
-    with members(max_in_flight=10_000, ack_wait=10) as consumer:
+    with members(max_in_flight=SPAN_MAX, ack_wait=10) as consumer:
         first = poll(consumer, 1)[0]
         count = 0
         while taken := poll(consumer, 100):

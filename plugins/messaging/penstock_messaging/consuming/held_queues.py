@@ -11,7 +11,7 @@ from penstock.escape import get_logger
 from penstock.format import arguments
 from penstock_messaging.consuming.consumer_options import seek_time_ms
 from penstock_messaging.consuming.fetching import Fetcher
-from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
+from penstock_messaging.consuming.in_flight import SPAN_MAX, InFlight, QueueFlight, StartPosition
 from penstock_messaging.consuming.queue_rights import QueueRight
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class HeldQueues:
         self._fetcher = fetcher
         self._retry_topic = retry_topic
         self._rouse = rouse
+        self._span = max(SPAN_MAX, consumer.options.max_in_flight)
         self._flights: dict[QueueKey, QueueFlight] = {}
         self._is_closed = False
         self._trouble = ""
@@ -51,7 +52,9 @@ class HeldQueues:
     def take(self, owned: QueueRight) -> None:
         """Begin to hand out the messages of a queue that this member took."""
         is_retry = owned.topic == self._retry_topic
-        flight = QueueFlight(self._consumer, owned, owned.position, is_retry=is_retry)
+        flight = QueueFlight(
+            self._consumer, owned, owned.position, is_retry=is_retry, span=self._span
+        )
         with self._lock:
             is_late = self._is_closed
             if not is_late:
@@ -260,8 +263,8 @@ class HeldQueues:
             ticket = flight.owned.reset(offset)
             self._in_flight.drop(flight, lost=False)
             following = QueueFlight(
-                self._consumer, flight.owned, StartPosition(offset), is_retry=flight.is_retry
-            )
+                self._consumer, flight.owned, StartPosition(offset), is_retry=flight.is_retry, span=self._span,
+            )  # fmt: skip
             following.ticket = ticket
             self._put(following)
         flight.owned.sync(ticket)

@@ -7,7 +7,8 @@ acknowledgement is part of a transaction that has not ended, it is bound (`BOUND
 Invariants:
     * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
       even if an interrupt stops one of these functions halfway.
-    * At most `out_max` messages are handed out or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base.
+    * At most `out_max` messages are handed out or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base, or
+      `out_max` if that is more.
     * The last try of a message whose consumer died is handed out only while nothing else is.
     * With `ordered`, at most one message of a queue is ready, waiting for a retry, or handed out.
 
@@ -89,11 +90,12 @@ class QueueFlight:
         position: FoundPosition,
         *,
         is_retry: bool,
+        span: int = SPAN_MAX,
     ) -> None:
         self.consumer = consumer
         self.owned = owned
         self.topic, self.queue = owned.topic, owned.queue
-        self.is_retry = is_retry
+        self.is_retry, self._span = is_retry, span
         self.open: dict[int, HandedMessage] = {}
         self.fetched = position.base
         self._done = sorted([*position.acked, *((each, each + 1) for each in position.nacked)])
@@ -114,7 +116,7 @@ class QueueFlight:
     @property
     def room(self) -> int:
         """How many more offsets may be fetched."""
-        return 0 if self.is_leaving or self.is_over else SPAN_MAX - (self.fetched - self.base)
+        return 0 if self.is_leaving or self.is_over else self._span - (self.fetched - self.base)
 
     @property
     def done_ahead(self) -> int:
