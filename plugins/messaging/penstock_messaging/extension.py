@@ -7,6 +7,7 @@ imported and made at its first use.
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -31,7 +32,7 @@ from penstock.contracts import (
     limits,
 )
 from penstock.contracts.findings import Finding
-from penstock.errors import PenstockError, StoreClosedError
+from penstock.errors import MessageError, PenstockError, StoreClosedError
 from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id
 
@@ -224,8 +225,9 @@ class MessagingExtension(Extension):
             from penstock_messaging.delays.delivery import Delivery  # noqa: PLC0415 - see the module
 
             made = Delivery(
-                self.context, save_ms=self.options.delay_save_ms, check=self._check_delivery
-            )
+                self.context, save_ms=self.options.delay_save_ms, check=self._check_delivery,
+                keep=self._keep_undelivered,
+            )  # fmt: skip
             if not self.context.read_only:
                 made.attach(self.store)
             return made
@@ -240,7 +242,9 @@ class MessagingExtension(Extension):
         def make() -> "TimerDelivery":
             from penstock_messaging.timers.timer_delivery import TimerDelivery  # noqa: PLC0415 - see the module
 
-            made = TimerDelivery(self.context, check=self._check_delivery)
+            made = TimerDelivery(
+                self.context, check=self._check_delivery, keep=self._keep_undelivered
+            )
             made.attach(self.store)
             return made
 
@@ -428,6 +432,16 @@ class MessagingExtension(Extension):
             self.configuration.topics.ensure(topic, queue)
         else:
             self.configuration.check_put(topic, queue)
+
+    def _keep_undelivered(self, message: StoredMessage, why: str) -> None:
+        """Store a delayed message that cannot be delivered as a dead letter that says why."""
+        from penstock_messaging.retries.copies import undelivered  # noqa: PLC0415 - see the module
+
+        for copy, text in undelivered(message, why):
+            with suppress(MessageError):
+                self.configuration.topics.ensure(copy.topic, 0)
+                self.store.put_copies([(copy, text)])
+                return
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
         """Pick the queue of a message, and delay it if it requests that."""

@@ -548,7 +548,9 @@ def test_a_message_without_a_valid_destination_is_passed_over_with_a_warning(
         "delay level 1: not delivered, and passed over: the message at log offset 0" in caplog.text
     )
     assert shop.delivery.stats()["skipped"] == 1
-    assert shop.store.topics() == {SCHEDULE_TOPIC: [0], "orders": [0]}
+    undelivered = "%DLQ%penstock-undelivered"
+    assert shop.store.topics() == {SCHEDULE_TOPIC: [0], "orders": [0], undelivered: [0]}
+    assert [each.body for each in shop.store.scan(undelivered)] == [b"bad"]
 
 
 def test_a_refused_topic_is_passed_over_and_the_rest_of_the_batch_is_delivered(

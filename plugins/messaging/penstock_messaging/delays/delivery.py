@@ -8,7 +8,8 @@ Invariants:
       level delivers in the order in which its messages were stored, so a message that is not due holds back those after it.
     * `delayOffset.json` never names an offset whose copies are not durable: the log is flushed before it is written. So a crash
       loses no message. What was delivered since the file was last written (`save_ms`) is found in the log, and not delivered again.
-    * An entry whose message is gone or corrupt, or cannot be put, is skipped with a warning: it must not hold back its level.
+    * An entry whose message is gone or corrupt, or cannot be put, is skipped with a warning: it must not hold back its level. What
+      cannot be put is a dead letter.
       A put that fails for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
 """
 
@@ -57,6 +58,7 @@ class Delivery:
         context: of the extension.
         save_ms: how long after a delivery the progress is saved at the latest.
         check: raises a `MessageError` if nothing may be delivered to a topic's queue any more.
+        keep: stores elsewhere a message that cannot be delivered, and why.
     """
 
     def __init__(
@@ -65,11 +67,12 @@ class Delivery:
         *,
         save_ms: int,
         check: Callable[[str, int], None] = lambda topic, queue: None,
+        keep: Callable[[StoredMessage, str], None] = lambda message, why: None,
     ) -> None:
         self._context = context
         self._clock = context.clock
         self._save_ms = save_ms
-        self._check = check
+        self._check, self._keep = check, keep
         self._offsets = DelayOffsets(context)
         self._store: OpenStore | None = None
         self._worker: Stoppable | None = None
@@ -345,6 +348,7 @@ class Delivery:
                 copies.append((message.queue_offset, copy))
             except MessageError as error:
                 refused.append(_refusal(message.log_offset, error))
+                self._keep(message, str(error))
         refused += self._put(store, level, copies)
         self._advance(level, stop)
         self._skip(level, refused)
@@ -358,6 +362,8 @@ class Delivery:
         except MessageError as error:
             if len(copies) == 1:
                 offset, (message, _) = copies[0]
+                for each in store.read(SCHEDULE_TOPIC, queue_of(level), offset, 1).messages:
+                    self._keep(each, str(error))
                 return [f"message {offset}, to {message.topic}/{message.queue}: {error}"]
         else:
             return []
@@ -374,7 +380,7 @@ class Delivery:
             self._skipped += len(reasons)
             more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             logger.warning(
-                "delay level %d: not delivered, and passed over: %s%s. What is stored of it stays in %s until retention deletes it",
+                "delay level %d: not delivered, and passed over: %s%s. What is stored of it is a dead letter: see penstock dlq; it stays in %s until retention deletes it",
                 level, reasons[0], more, SCHEDULE_TOPIC,
             )  # fmt: skip
 

@@ -5,16 +5,19 @@ copy keeps body, flags, birth and properties; its properties name the topic and 
 retries keep; and it counts one delivery more.
 """
 
+import re
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock import Message, StoredMessage
+from penstock.format.names import is_waiting
 from penstock_messaging.delays.levels import clamped
 from penstock_messaging.delays.schedule import waiting_copy
 from penstock_messaging.properties_text import (
     DELAY,
     ORIGIN_ID,
+    REAL_TOPIC,
     REASON,
     RETRY_TOPIC,
     WAIT,
@@ -31,6 +34,10 @@ _COUNT_MAX = (1 << 31) - 1
 # Levels that make a message a dead letter.
 DEAD_LETTER, CONSUMER_DIED = -1, -2
 _DIED_TEXT = b"consumer died"
+# The group whose dead letters are delayed messages that could not be delivered.
+UNDELIVERED = "penstock-undelivered"
+_REASON_BYTES_MAX = 200
+_OF_GROUP = re.compile(r"%RETRY%([%|a-zA-Z0-9_-]{1,120})", re.ASCII)
 _NO_ROOM, _NO_BODY = b"no room for a retry", b"no room for the body"
 
 
@@ -122,12 +129,27 @@ def lesser_letters(
     yield copy.__replace__(body=b""), text_of({**least, REASON: _NO_BODY})
 
 
+def undelivered(message: StoredMessage, why: str) -> Iterator[tuple[Message, bytes]]:
+    """Yield the dead letter of a delayed message that cannot be delivered, in forms that take less and less room.
+
+    That of a retry is one of its group; any other is one of the group `UNDELIVERED`.
+    """
+    target = pairs_of(stored_text(message)).get(REAL_TOPIC, b"").decode("utf-8", "replace")
+    found = _OF_GROUP.fullmatch(target)
+    group = UNDELIVERED if found is None else found[1]
+    reason = why.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore").encode()
+    given = Message(dead_letter_topic(group), b"", reconsume_times=message.reconsume_times)
+    yield from lesser_letters(message, group, (given, text_of({REASON: reason})))
+
+
 def _letter(
     message: StoredMessage, group: str, message_id: str | None, count: int = 1
 ) -> tuple[Message, dict[bytes, bytes]]:
     """Return the dead letter of a message, and its properties."""
     pairs = pairs_of(stored_text(message))
-    pairs.setdefault(RETRY_TOPIC, message.topic.encode())
+    # Of a delayed message that is given up, where it was to go.
+    first = pairs.get(REAL_TOPIC, b"") if is_waiting(message.topic) else b""
+    pairs.setdefault(RETRY_TOPIC, first or message.topic.encode())
     # As RocketMQ: an origin of blanks is none.
     if not pairs.get(ORIGIN_ID, b"").strip():
         pairs[ORIGIN_ID] = (message_id or message.message_id).encode()

@@ -8,13 +8,15 @@ Invariants:
     * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. What was
       delivered since they were written, every second, is found in the log, and not delivered again.
     * While they name a message, they name what cancels it, unless the timer topic has that after the offset that is saved with them.
-    * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one. A put that fails
+    * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one; what cannot be put
+      is a dead letter. A put that fails
       for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
 """
 
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock import StoredMessage
@@ -83,6 +85,7 @@ class TimerDelivery:
     Args:
         context: of the extension.
         check: raises a `MessageError` if nothing may be delivered to a topic's queue any more.
+        keep: stores elsewhere a message that cannot be delivered, and why.
     """
 
     def __init__(
@@ -90,10 +93,11 @@ class TimerDelivery:
         context: Context,
         *,
         check: Callable[[str, int], None] = lambda topic, queue: None,
+        keep: Callable[[StoredMessage, str], None] = lambda message, why: None,
     ) -> None:
         self._context = context
         self._clock = context.clock
-        self._check = check
+        self._check, self._keep = check, keep
         self._files = TimerFiles(context)
         self._store: OpenStore | None = None
         self._worker: Stoppable | None = None
@@ -374,7 +378,7 @@ class TimerDelivery:
                 message = waiting_message(store, entry)
                 timer = timer_of(message)
             except (MessageError, OffsetError, CorruptionError) as error:
-                refused.append(_refusal(entry, error))
+                refused.append(self._refused(store, entry, error))
                 gone.append(entry.log_offset)
                 continue
             self._hold(message)
@@ -433,7 +437,7 @@ class TimerDelivery:
                     if self._made is None or not self._made.take(message, copy):
                         copies.append((each.entry, copy))
                 except (MessageError, OffsetError, CorruptionError) as error:
-                    refused.append(_refusal(each.entry, error))
+                    refused.append(self._refused(store, each.entry, error))
             refused += self._put(store, copies)
         except BaseException:
             handled = self._gone | self._called_off
@@ -477,7 +481,7 @@ class TimerDelivery:
                 store.put_copies([copy for _, copy in copies])
         except MessageError as error:
             if len(copies) == 1:
-                return [_refusal(copies[0][0], error)]
+                return [self._refused(store, copies[0][0], error)]
             # If a later put fails, those before it are not repeated.
             return [why for one in copies for why in self._put(store, [one])]
         self._gone.update(entry.log_offset for entry, _ in copies)
@@ -488,14 +492,21 @@ class TimerDelivery:
             self._is_caught_up = False
         return []
 
+    def _refused(self, store: OpenStore, entry: WaitingTimer, error: Exception) -> str:
+        """Keep a message that cannot be delivered elsewhere, if it is there; return a sentence about it."""
+        if isinstance(error, MessageError):
+            with suppress(OffsetError, CorruptionError, MessageError):
+                self._keep(waiting_message(store, entry), str(error))
+        return f"the message at log offset {entry.log_offset}: {error}"
+
     def _skip(self, reasons: Sequence[str]) -> None:
         """Log what is not delivered, and count it."""
         if reasons:
             self._skipped += len(reasons)
             more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             logger.warning(
-                "messages that wait for their time: not delivered, and skipped: %s%s. What is stored of it stays in %s until "
-                "retention deletes it", reasons[0], more, TIMER_TOPIC,
+                "messages that wait for their time: not delivered, and skipped: %s%s. What is stored of it is a dead letter: see penstock dlq; it "
+                "stays in %s until retention deletes it", reasons[0], more, TIMER_TOPIC,
             )  # fmt: skip
 
     # --- cancelling
@@ -597,7 +608,3 @@ class TimerDelivery:
 
 def _unit(entry: WaitingTimer, timer: Timer) -> TimerUnit:
     return TimerUnit(*entry, java_hash(timer.topic.decode("utf-8", "replace")))
-
-
-def _refusal(entry: WaitingTimer, error: Exception) -> str:
-    return f"the message at log offset {entry.log_offset}: {error}"
