@@ -5,8 +5,8 @@ retention deletes their segments. So if the file does not list a topic and the t
 those of a deleted topic, but only if
 
     * the file exists and is understood;
-    * a broker wrote the records: Penstock lists a topic after its first message, and version 0.1 lists none (see
-      `written_ranges`);
+    * a broker wrote the records, since Penstock lists a topic after its first message (see `written_ranges`); or the topic was
+      listed when Penstock closed the store last, and another program has had it since;
     * the topic is not a system topic of brokers, since not every version lists those.
 
 A queue index searches for surviving entries first (see `contracts.Trust`).
@@ -19,7 +19,9 @@ from pathlib import Path
 
 import attrs
 
+from penstock.durability.progress import Progress
 from penstock.durability.removed_topics import RemovedTopicsFile
+from penstock.durability.side_folder import SideFolder, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.files import Files
 from penstock.format.arrays import Bools, Int64s
@@ -67,8 +69,19 @@ class DeletedTopics:
 
 def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) -> DeletedTopics:
     """Return the deleted topics of a store; reads the ranges from its folder, too, if they are None."""
-    removed = RemovedTopicsFile(files, root).read().before
+    removed = {**deleted_since_close(files, root), **RemovedTopicsFile(files, root).read().before}
     return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root), removed)
+
+
+def deleted_since_close(files: Files, root: Path) -> dict[str, int]:
+    """Return the topics that another program has deleted since Penstock closed the store, each with the log's end at that close."""
+    clean, listed = SideFolder(files, root).read_clean(), listed_topics(files, root)
+    if clean is None or listed is None:
+        return {}
+    if penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
+        return {}
+    gone = (topic for topic in clean.topics if topic not in listed and not is_system(topic))
+    return dict.fromkeys(gone, clean.log_end)
 
 
 def listed_topics(files: Files, root: Path) -> frozenset[str] | None:

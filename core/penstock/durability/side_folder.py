@@ -26,6 +26,9 @@ from penstock.durability.progress import Progress, State
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 
+# The list of topics is as long as the broker's.
+_CLEAN_BYTES_MAX = 64 << 20
+
 
 def lock_mtime_ns(files: Files, root: Path) -> int:
     """Return when the lock file was last written; every writer, including Java, writes it when it starts."""
@@ -88,11 +91,12 @@ def vouched_for(root: Path) -> list[Path]:
 
 @attrs.frozen(kw_only=True)
 class CleanClose:
-    """The content of the clean-close file: the log's end, its last store time, and a digest of the files."""
+    """The content of the clean-close file: the log's end, its last store time, a digest of the files, and the topics listed then."""
 
     log_end: int
     last_time_ms: int
     digest: str
+    topics: tuple[str, ...] = ()
 
 
 class SideFolder:
@@ -120,11 +124,12 @@ class SideFolder:
         if not self._files.exists(path):
             return None
         try:
-            about = json.loads(self._files.read_whole(path, 1 << 20))
+            about = json.loads(self._files.read_whole(path, _CLEAN_BYTES_MAX))
             return CleanClose(
                 log_end=int(about["log_end"]),
                 last_time_ms=int(about["last_time_ms"]),
                 digest=str(about["digest"]),
+                topics=tuple(map(str, about["topics"])),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError):
             return None

@@ -291,7 +291,7 @@ class Verification:
         is_copied = is_unfinished_copy(self._files, self._root, state)
         return attrs.evolve(
             scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence,
-            seen=published if was_abnormal and is_ours else None,
+            seen=published if was_abnormal and is_ours and not is_copied else None,
         )  # fmt: skip
 
     def _queued(self) -> int | None:

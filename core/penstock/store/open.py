@@ -28,7 +28,7 @@ from penstock.contracts import (
 )
 from penstock.contracts.foreign import Foreign
 from penstock.contracts.geometry import Geometry
-from penstock.dispatch.deleted_topics import read_deleted_topics
+from penstock.dispatch.deleted_topics import deleted_since_close, read_deleted_topics
 from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import Recipe, open_log
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
@@ -399,6 +399,7 @@ class Opener(Choices):
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).settle()
         found = self._inspect(log, geometry, is_new=is_new)
+        self._note_deleted_topics()
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
@@ -432,6 +433,17 @@ class Opener(Choices):
                 "until then, since store times never decrease; retention goes by the times of files. Check the clock",
                 self.root, ahead_ms / 3_600_000,
             )  # fmt: skip
+
+    def _note_deleted_topics(self) -> None:
+        """Record the topics that another program has deleted, before the list of the last close goes."""
+        known = removed = self._removed_topics.read()
+        for topic, log_end in deleted_since_close(self.files, self.root).items():
+            if removed.before_of(topic) < log_end:
+                removed = removed.with_removed(topic, log_end)
+                logger.info("topic %s was deleted by another program since the last close", topic)
+        if removed != known:
+            SideFolder(self.files, self.root).make()
+            self._removed_topics.write(removed)
 
     def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
         """Inspect the store before anything changes; queue entries serve as evidence for records."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
+from penstock.dispatch.deleted_topics import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.manifest import write_manifest
@@ -79,9 +80,10 @@ class Shutdown:
         write_manifest(self.files, self.root, digest, parts)
         self.side.write_clean(
             CleanClose(
-                log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
+                log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest,
+                topics=tuple(sorted(listed_topics(self.files, self.root) or ())),
             )
-        )
+        )  # fmt: skip
         if self.files.exists(self.root / "abort"):
             self.files.remove(self.root / "abort")
         self.files.sync_folder(self.root)

@@ -46,8 +46,8 @@ PLANTS = {
     "crc-of-the-caller-stored": Plant(
         "a CRC property that a caller gives is stored",
         "penstock.format.properties",
-        "        if name == CRC32:\n",
-        "        if name is None:\n",
+        "if name == CRC32 or _is_written(name, value, tag, words):",
+        "if _is_written(name, value, tag, words):",
         (f"{LOOKALIKE}[put-crc32]",),
     ),
     "crc-shown": Plant(

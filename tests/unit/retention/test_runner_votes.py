@@ -92,8 +92,8 @@ def test_an_offset_and_a_time_that_are_both_given_are_not_added_up(tmp_path: Pat
         old = [segment.path for segment in store._log.segments[:2]]
         store.flush()
         for path in old:
-            os.utime(path, (1, 1))
-        assert store.discard_before(log_offset=3 * SEGMENT, time_ms=5000) == 3
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert store.discard_before(log_offset=3 * SEGMENT, time_ms=1_000_000_005_000) == 3
         assert store.stats()["log_min_offset"] == 3 * SEGMENT
 
 
