@@ -257,12 +257,19 @@ def check_threads() -> None:
         )
 
 
+# How long a thread waits for a job that runs aside.
+_ASIDE_S = 60
+
+
 def run_aside(job: Callable[[], object]) -> None:
-    """Run a job in a thread of its own and wait for it, unless this is a thread of a store, for which the job may wait."""
+    """Run a job in a thread of its own and wait for it, unless this is a thread of a store, for which the job may wait.
+
+    Not for ever: this thread may hold a lock that the job needs, as of a handler of logging.
+    """
     thread = threading.Thread(target=job, name="penstock-aside", daemon=True)
     thread.start()
     if not threading.current_thread().name.startswith("penstock-"):
-        thread.join()
+        thread.join(_ASIDE_S)
 
 
 class StopAfterError:

@@ -333,6 +333,10 @@ class SimulatedDisk(Files):
         """See `Files`; a simulated disk has no hard links."""
         return False
 
+    def lock_held_here(self, path: Path) -> Lock | None:
+        """See `Files`; locks of other simulated disks do not count."""
+        return super().lock_held_here(path) if self.is_locked(path) else None
+
     def lock_owner(self, path: Path) -> int | None:
         """See `Files`; no Java process uses a simulated disk."""
         return None

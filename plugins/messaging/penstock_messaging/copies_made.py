@@ -11,6 +11,8 @@ from penstock_messaging.properties_text import pairs_of, stored_text
 # When a timer was taken in and delivered: each copy of it has its own times.
 _OF_ONE_COPY = frozenset({b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS"})
 _AT_ONCE = 32
+# Each copy has it, and hardly any other message.
+_REAL_TOPIC = b"REAL_TOPIC\x01"
 
 Copy = tuple[Message, bytes]
 
@@ -43,7 +45,7 @@ class CopiesMade:
             self._found[place] = Counter(
                 _key(found, stored_text(found))
                 for found in latest(self._store, *place, self._may_be_copy)
-                if found.log_offset < self._end
+                if found.log_offset < self._end and _REAL_TOPIC in found.record
             )
         key = _key(message, text)
         if not self._found[place][key]:

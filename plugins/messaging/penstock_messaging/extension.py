@@ -136,6 +136,8 @@ class MessagingExtension(Extension):
         self._watcher: Stoppable | None = None
         self._wakes: WorkWakes
         self._trouble = ""
+        # The log offsets of messages that could not be delivered and are kept: their round may be done again.
+        self._kept: set[int] = set()
 
     # --- the parts
 
@@ -434,13 +436,16 @@ class MessagingExtension(Extension):
             self.configuration.check_put(topic, queue)
 
     def _keep_undelivered(self, message: StoredMessage, why: str) -> None:
-        """Store a delayed message that cannot be delivered as a dead letter that says why."""
+        """Store a delayed message that cannot be delivered as a dead letter that says why; once for each."""
         from penstock_messaging.retries.copies import undelivered  # noqa: PLC0415 - see the module
 
+        if message.log_offset in self._kept:
+            return
         for copy, text in undelivered(message, why):
             with suppress(MessageError):
                 self.configuration.topics.ensure(copy.topic, 0)
                 self.store.put_copies([(copy, text)])
+                self._kept.add(message.log_offset)
                 return
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:

@@ -398,7 +398,7 @@ def test_a_broken_file_does_not_keep_the_store_from_being_opened(
         raw += bytes(60 << 20)
     path.write_bytes(raw)
     with penstock.open(opened.path, read_only=True) as reader:
-        parts = [(each.part, each.path) for each in reader.verify()]
+        parts = [(each.part, each.path) for each in reader.verify() if not each.is_note]
     # Of another store it is found when it is used.
     assert parts == ([] if damage == "foreign" else [("decisions", path)])
     with caplog.at_level(logging.ERROR):

@@ -412,8 +412,8 @@ def lagging(live: Path, **settings: Any) -> tuple[Store, list[bytes]]:
     store.put_many(sent)
     # Too little is left for any of those that follow.
     rest = 64 * 1024 - int(str(store.stats()["log_end_offset"]))
-    sent.append(Message("t", b"x" * (rest - 300)))
-    store.put_many(sent[-1:])
+    sent += [Message("t", b"x" * size) for size in (10_000, rest - 10_500)]
+    store.put_many(sent[-2:])
     store.flush()
     engine.follower.catch_up()
     engine.checkpoints.write()
@@ -438,7 +438,7 @@ def test_messages_that_no_queue_names_yet_break_no_count(
     (copy_files if is_copy else copy_store)(tmp_path / "live", tmp_path / "s")
     store.close()
     with open_store(tmp_path / "s", read_only=True) as reader:
-        assert not [f for f in reader.verify() if f.part == "log"]
+        assert not [f for f in reader.verify() if f.part == "log" and not f.is_note]
     with open_store(tmp_path / "s") as again:
         assert stored(again) == bodies
         assert not list(again.verify())

@@ -122,8 +122,14 @@ class Answers:
             pass
 
     def _give_up(self, message: HandedMessage) -> bool:
-        """Return whether a message was refused, since too many consumers died with it."""
-        if message.offset in message.flight.died and self._rules.is_last(message.attempt - 1):
+        """Return whether a message was refused, since too many consumers died with it.
+
+        Two at the least: the first may have died of another message that it had as well; the next try is made alone.
+        """
+        tries = message.attempt - 1
+        here = tries - (message.stored.reconsume_times if message.flight.is_retry else 0)
+        is_over = self._rules.is_last(tries) and here > 1
+        if message.offset in message.flight.died and is_over:
             with suppress(OSError, StorageError):
                 self._refuse(message, CONSUMER_DIED)
         return message.state != OUT

@@ -85,8 +85,9 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
-        # What an earlier opening delivered and did not save; until all is delivered that was due at this one.
+        # What an earlier opening delivered and did not save, until all is delivered that waited at this one: by level, up to where.
         self._made: CopiesMade | None = None
+        self._made_to: dict[int, int] = {}
         self._unsaved_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._skipped = 0
@@ -104,23 +105,30 @@ class Delivery:
             store.topics().get(SCHEDULE_TOPIC, ())
         )
         self._levels = [level_of(queue) for queue in sorted(queues)]
-        waiting = [self._clamp(store, level) for level in self._levels]
-        if any(offset < high for offset, high in waiting):
-            self._made = self._copies_made(store)
+        # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies of what it
+        # counts from others: then what was delivered after it is delivered again.
+        has_end = bool(self._offsets.log_end) or not self._offsets.known()
+        waiting = {level: self._clamp(store, level) for level in self._levels}
+        self._made_to = {level: high for level, (offset, high) in waiting.items() if offset < high}
+        if self._made_to:
+            self._made = self._copies_made(store) if has_end else None
             with self._guard:
                 self._start()
 
     def _copies_made(self, store: OpenStore) -> CopiesMade:
-        """Return the copies of what is not counted as delivered; each comes after its message, and after the last save."""
-        firsts = [
-            message.log_offset
-            for level in self._levels
-            for message in store.read(
-                SCHEDULE_TOPIC, queue_of(level), self._offsets.get(level), 1
-            ).messages
-        ]
-        begin = max(min(firsts, default=0), self._offsets.log_end)
-        return CopiesMade(store, lambda message: message.log_offset >= begin)
+        """Return the copies of what is not counted as delivered; each comes after its message, its time, and the last save."""
+        begin, due_ms = _NEVER, _NEVER
+        for level in self._made_to:
+            queue, offset = queue_of(level), self._offsets.get(level)
+            entries = store.queue_entries(SCHEDULE_TOPIC, queue, offset, offset + 1)
+            found = [*zip(entries.log_offsets.tolist(), entries.tag_codes.tolist(), strict=True)]
+            first, code = found[0] if found else (0, 0)
+            begin, due_ms = min(begin, first), min(due_ms, code)
+        begin, due_ms = max(begin, self._offsets.log_end), due_ms - _LITTLE_MS
+        return CopiesMade(
+            store,
+            lambda message: message.log_offset >= begin and message.store_time_ms >= due_ms,
+        )
 
     def detach(self) -> None:
         """End the thread and save the progress; messages that are due now are delivered after the next opening."""
@@ -200,7 +208,7 @@ class Delivery:
             try:
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
-                if next_ms > now:
+                if all(self._offsets.get(each) >= end for each, end in self._made_to.items()):
                     self._made = None
             except (StoreFailedError, StoreClosedError) as error:
                 self._last_trouble = str(error)

@@ -155,10 +155,21 @@ class TimerDelivery:
         if self._context.read_only:
             self._take_in_all(store)
         elif not self._waiting.is_empty or not self._queue.is_read(store):
-            since_ms = self.read_ms - _AHEAD_MS
+            since_ms = self._made_since(store)
             self._made = CopiesMade(store, lambda message: message.store_time_ms >= since_ms)
             with self._guard:
                 self._start()
+
+    def _made_since(self, store: OpenStore) -> int:
+        """Return a time before which no copy was stored of what waits."""
+        firsts = [
+            message.store_time_ms
+            for message in store.read(TIMER_TOPIC, 0, self._queue.offset, 1).messages
+        ]
+        waiting_ms = self._waiting.first_ms()
+        if waiting_ms is not None:
+            firsts.append(waiting_ms)
+        return max(self.read_ms, min(firsts, default=0)) - _AHEAD_MS
 
     def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
         """Return an entry of the first second that the files could name, in its own second if that is earlier; see `_save`."""
