@@ -6,8 +6,10 @@ from shutil import copytree
 
 import pytest
 
+from penstock import Message
 from penstock.contracts.transaction import PutOptions
 from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_messaging.delays.schedule import delivered
 from penstock_messaging.timers.timer_message import SECOND_MS
 
 LEVELS, TIMERS, INTAKE = "penstock-deliver", "penstock-timers", "penstock-intake"
@@ -86,3 +88,38 @@ def test_a_timer_comes_once_over_openings_within_one_second(tmp_path: Path) -> N
             clock.now_ms += SECOND_MS
             workers.run(TIMERS)
         assert Counter(m.body for m in store.scan("t")) == {b"%d" % n: 1 for n in range(12)}
+
+
+def test_more_than_is_delivered_at_once_comes_once_as_well(tmp_path: Path) -> None:
+    clock, workers = ManualClock(), ManualWorkers()
+    root = tmp_path / "store"
+    with open_store(root, clock=clock, spawn=workers) as store:
+        store.put_many([Message("t", b"%d" % n, queue=0, delay_level=1) for n in range(2500)])
+        clock.now_ms += 1000
+        for _ in range(3):
+            workers.run(LEVELS)
+        assert store.max_offset("t", 0) == 2500
+        root = killed(root)
+    with open_store(root, clock=clock, spawn=workers) as store:
+        for _ in range(4):
+            clock.now_ms += 1
+            workers.run(LEVELS)
+        assert store.max_offset("t", 0) == 2500
+
+
+def test_what_a_broker_counts_as_delivered_is_not_taken_for_what_waits(tmp_path: Path) -> None:
+    """Its table does not say where the log ended; two of four messages that are all alike were never delivered."""
+    clock, workers = ManualClock(), ManualWorkers()
+    root = tmp_path / "store"
+    with open_store(root, clock=clock, spawn=workers) as store:
+        store.put_many([Message("t", b"tick", queue=0, delay_level=1) for _ in range(4)])
+        waiting = store.read("SCHEDULE_TOPIC_XXXX", 0, 0, 2).messages
+        store.put_copies([delivered(message) for message in waiting])
+        store.flush()
+        root = killed(root)
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:2}}')
+    with open_store(root, clock=clock, spawn=workers) as store:
+        clock.now_ms += 1000
+        workers.run(LEVELS)
+        assert store.max_offset("t", 0) == 4
