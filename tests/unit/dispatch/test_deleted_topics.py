@@ -7,7 +7,7 @@ taken away as a broker would leave them. `tests/night/brokers/test_deleted_topic
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ SIZES: dict[str, Any] = {
     "log.checksum": "crc32",
     "retention.use": [],
 }
-
-Open = Callable[..., Store]
 
 
 class Directory:
@@ -311,33 +309,6 @@ def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_generation(
             assert bodies(store, "again") == numbered("new", 40)
         check_healthy(directory)
         directory.make_foreign()
-
-
-@pytest.mark.slow
-def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Directory) -> None:
-    """They are no holes in the queues."""
-    directory.put("gone", numbered("old", 40))
-    directory.put("again", numbered("old", 40))
-    directory.broker_deletes("gone")
-    directory.drop_queues("again")
-    directory.put("again", numbered("new", 3))
-    store = directory.open()
-    store.put("again", b"new3")
-    store.flush()
-    engine = store._engine
-    assert engine is not None
-    engine.follower.catch_up()
-    engine.checkpoints.write()
-    end = store.stats()["log_end_offset"]
-    # As a kill leaves it: nothing is closed, and the marks stay as they are.
-    store.leave()
-    engine.abandon()
-    with directory.open() as store:
-        assert store.recovery is not None
-        assert store.recovery.dispatched_from == end
-        assert not any("missing" in sentence for sentence in store.recovery.mended)
-        assert bodies(store, "again") == numbered("new", 4)
-        assert "gone" not in store.topics()
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """`store_view`: log and dispatchers of a store that is not opened."""
 
-import functools
 from pathlib import Path
 
 import pytest
@@ -51,22 +50,3 @@ def test_nothing_runs_in_the_background_of_a_view(tmp_path: Path) -> None:
     assert view.dispatchers == []
     with pytest.raises(AssertionError, match="my-thread: no background work"):
         view.context.spawn("my-thread", lambda: None)
-
-
-def test_a_view_reads_the_queues_for_its_log_and_closes_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_store(tmp_path) as store:
-        store.put_many(messages(30))
-    view = StoreView.open(Files(), recipe_of(tmp_path))
-    assert view.log.witness is not None
-    assert view.log.witness.end(b"topic-0", 0) == 5
-    assert not view.log.is_mapped
-    assert view.context.read_only
-    closed: list[object] = []
-    with monkeypatch.context() as patch:
-        for part in (*view.dispatchers, view.log):
-            patch.setattr(part, "close", functools.partial(closed.append, part))
-        view.close()
-    assert closed == [*view.dispatchers, view.log]
-    view.close()

@@ -6,86 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import OpenStore
 
 import penstock
 from penstock.dispatch.tail_follower import RETRY_MS, RETRY_MS_MAX, DispatchFailure
 from penstock.files import Entry, Files
-from penstock.format.java_hash import index_hash
-from penstock.log.direct_feed import DirectFeed
 from penstock.testing import ManualWorkers, open_store
 
-SIZE = 64 * 1024
-DIRECT: dict[str, Any] = {"index.feed": "direct"}
 QUEUES_OF_200: dict[str, Any] = {"geometry.queue_entries": 200}
 
 
 # --- the direct feed
-
-
-def test_direct_and_follow_give_the_same_when_the_follower_is_far_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.log.direct_feed.BYTES_MAX", 5000)
-    monkeypatch.setattr("penstock.store.open.DirectFeed", lambda: DirectFeed(5000))
-    with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
-        for number in range(500):
-            store.put(
-                "t", b"%d" % number + b"x" * (number % 700), queue=number % 3, keys=[f"k{number}"]
-            )
-        assert len(store.read("t", 0, 0, limit=1000).messages) == 167
-        assert [m.body[:3] for m in store.find("t", "k499")] == [b"499"]
-        for number in range(500, 520):
-            store.put("t", b"%d" % number, keys=[f"k{number}"])
-        assert [m.body for m in store.find("t", "k519")] == [b"519"]
-        assert not list(store.verify())
-
-
-def test_the_direct_feed_reads_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
-        engine = store._engine
-        assert engine is not None
-        monkeypatch.setattr(type(engine.log), "batches", lambda *_: pytest.fail("the log was read"))
-        for number in range(50):
-            store.put("t", b"%d" % number)
-        store.put_many([penstock.Message("t", b"m") for _ in range(50)])
-        assert store.max_offset("t") == 100
-
-
-def test_a_dispatcher_that_was_in_trouble_gets_what_it_missed(
-    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_small(spawn=ManualWorkers(), **{"index.feed": "direct"}) as store:
-        engine = store._engine
-        assert engine is not None
-        index = engine.dispatchers[1]
-        monkeypatch.setattr(index, "dispatch", lambda _: 1 / 0)
-        for number in range(20):
-            store.put("t", b"%d" % number, keys=[f"k{number}"])
-        assert store.max_offset("t") == 20
-        assert "ZeroDivisionError" in store.stats()["dispatchers"]["hash-index"]["error"]
-        monkeypatch.undo()
-        engine.follower.finish()
-        store.put("t", b"20", keys=["k20"])
-        for number in range(21):
-            assert [m.body for m in store.find("t", f"k{number}")] == [b"%d" % number]
-
-
-def test_a_close_retries_a_failed_dispatcher_at_once(
-    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A close in the pause before the retry once left the store marked, though the disk was well again."""
-    with open_small(spawn=ManualWorkers()) as store:
-        engine = store._engine
-        assert engine is not None
-        monkeypatch.setattr(engine.dispatchers[0], "dispatch", lambda _: 1 / 0)
-        store.put("t", b"x")
-        engine.follower.catch_up()
-        assert list(engine.follower.troubles) == ["consume-queue"]
-        monkeypatch.undo()
-    with open_small() as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
 
 
 # --- many queues
@@ -144,21 +74,6 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
 def test_busy_is_part_of_the_public_face() -> None:
     code = "import penstock; assert issubclass(penstock.BusyError, penstock.PenstockError)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_look_into_the_index_misses_nothing_that_is_older_than_a_key_just_added(
-    open_small: OpenStore,
-) -> None:
-    """The slot says the new entry before the header counts it: whoever looks in between must not stop there."""
-    with open_small() as store:
-        first = store.put("t", b"1", keys=["same"])
-        assert store.find("t", "same")
-        index: Any = store._key_index
-        before = index._current.peek()
-        second = store.put("t", b"2", keys=["same"])
-        assert len(store.find("t", "same")) == 2
-        found = list(before.candidates(index_hash("t#same"), 0, 1 << 62))
-        assert found == [second.log_offset, first.log_offset]
 
 
 class Lists(Files):

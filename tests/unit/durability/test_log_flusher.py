@@ -2,16 +2,12 @@
 
 import errno
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from penstock import _kernel
 from penstock.durability import log_flusher
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import StoreFailedError
-from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, messages, open_store
 
@@ -115,23 +111,6 @@ def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(store: Store) -> Non
     assert flusher.wait(end, 0, lambda: pytest.fail("it is durable already"))
 
 
-def test_a_wait_lasts_as_many_milliseconds_as_it_may(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-
-    class Lock:
-        def acquire(self, *, timeout: float = -1) -> bool:
-            waits.append(timeout)
-            return timeout < 0
-
-    monkeypatch.setattr(log_flusher, "threading", SimpleNamespace(Lock=Lock))
-    flusher = flusher_of(store)
-    store.put_many(messages(3))
-    assert not flusher.wait(flusher.wrote_offset, 1500, lambda: None)
-    assert waits == [-1, 1.5]
-
-
 def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(
     store: Store,
 ) -> None:
@@ -148,18 +127,6 @@ def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_i
     assert flusher.failure is not None
     assert flusher.flushed_offset == flusher.failure.durable_offset == flusher.wrote_offset
     assert flusher.count == count + 1
-
-
-def test_each_sync_is_counted_and_notes_the_time_of_the_newest_record(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flusher, reached = flusher_of(store), list[int]()
-    flusher.on_flushed = reached.append
-    for number in (1, 2):
-        newest = store.put_many(messages(1))[-1]
-        flusher.flush()
-        assert (flusher.count, flusher.flushed_time_ms) == (number, newest.store_time_ms)
-    assert reached[1:] == [flusher.wrote_offset]
 
 
 @pytest.mark.parametrize("kind", ["waits", "nobody waits", "copied"])
@@ -202,20 +169,6 @@ def test_synced_bytes_that_the_disk_does_not_give_back_fail_the_store(
     with pytest.raises(StoreFailedError, match="synced bytes cannot be read back"):
         flusher.flush()
     assert flusher.flushed_offset == 0
-
-
-def test_waiters_of_a_failure_whose_teller_was_interrupted_are_told_by_the_next_flush(
-    store: Store,
-) -> None:
-    flusher, told = flusher_of(store), list[int]()
-    store.put_many(messages(1))
-    flusher.add_waiter(flusher.wrote_offset, lambda: told.append(1))
-    failure = StoreFailedError("noted", 0)
-    flusher._note_failure(failure)
-    assert told == []
-    with pytest.raises(StoreFailedError) as raised:
-        flusher.flush()
-    assert (told, raised.value) == ([1], failure)
 
 
 def test_a_commit_that_fails_is_the_failure_of_the_store(
@@ -261,77 +214,6 @@ def test_a_thread_of_the_kernel_is_started_once_there_is_a_descriptor_and_a_crew
         alone = LogFlusher(flusher_of(store)._log, 0)
         alone.take_in()
         assert (alone._gate, alone._seen_to) == (None, flusher_of(store)._seen_to)
-
-
-class _Gate:
-    """A gate whose thread has failed."""
-
-    flushed_offset, flushed_time_ms, count = 70, 5, 3
-
-    def __init__(self, kind: int) -> None:
-        self.failure = (kind, "why", 40)
-        self.failed_at: list[int] = []
-
-    def fail(self, log_offset: int) -> None:
-        self.failed_at.append(log_offset)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (_kernel.WRITE, "gathered records could not be written (why)"), (_kernel.SYNC, "a sync of the log failed (why)"),
-        (_kernel.GONE, "the segment was removed"), (_kernel.LOST, "appended at log offset 40 cannot be read back"),
-        (_kernel.MARK, "the progress file could not be written (why)"), (99, ""),
-    ],
-)  # fmt: skip
-def test_a_failure_of_the_kernel_s_thread_is_taken_over_with_its_reason(
-    store: Store, kind: int, text: str
-) -> None:
-    flusher = flusher_of(store)
-    gate: Any = _Gate(kind)
-    flusher._gate = gate
-    assert (flusher.flushed_offset, flusher.flushed_time_ms, flusher.count) == (70, 5, 3)
-    failure = flusher.failure
-    flusher._gate = None
-    if not text:
-        assert failure is None
-        return
-    assert failure is not None
-    assert text in str(failure)
-    assert failure.durable_offset == 70
-    assert len(gate.failed_at) == 1
-
-
-def test_what_is_lost_is_told_to_the_gate_with_its_offset(store: Store) -> None:
-    flusher = flusher_of(store)
-    gate: Any = _Gate(_kernel.LOST)
-    gate.failure = None
-    flusher._gate = gate
-    failure = flusher.lost(30)
-    flusher._gate = None
-    assert (failure.durable_offset, gate.failed_at) == (30, [30])
-
-
-def test_a_segment_that_is_sealed_while_the_sync_thread_takes_over_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A flush beside the first put of a new store synced and sealed a segment that was about to be handed over."""
-    whole, synced = LogFlusher._open_gate, list[int]()
-
-    def after_a_sync(flusher: LogFlusher) -> None:
-        with flusher._flushing:
-            flusher._sync()
-        synced.append(flusher.flushed_offset)
-        whole(flusher)
-
-    monkeypatch.setattr(LogFlusher, "_open_gate", after_a_sync)
-    with open_store(tmp_path / "s") as store:
-        store.put_many([Message("t", b"x" * 1000)] * 100)
-        monkeypatch.undo()
-        store.put("t", b"y")
-        assert store.flush() == flusher_of(store).wrote_offset
-        assert store.stats()["failure"] is None
-    assert len(synced) == 1
 
 
 def test_a_flush_that_waited_while_the_sync_thread_took_over_goes_to_that_thread(

@@ -12,7 +12,6 @@ from crc32c import crc32c
 from tests.conftest import SMALL
 
 import penstock
-from penstock.durability import manifest
 from penstock.durability.manifest import (
     decode_manifest,
     encode_manifest,
@@ -122,18 +121,6 @@ def test_a_part_that_reaches_past_the_end_is_not_believed() -> None:
         changed[44 + 24 : 44 + 32] = size.to_bytes(8, "big")
         sum_ = crc32c(bytes(changed))
         assert decode_manifest(bytes(changed) + sum_.to_bytes(4, "big")) is None
-
-
-def test_one_that_is_too_long_is_neither_written_nor_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = manifest_path(root).stat().st_size
-    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", size - 1)
-    assert read_manifest(Files(), root) is None
-    with opened(root) as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
-    assert not manifest_path(root).exists()
 
 
 def test_it_is_left_out_where_there_is_no_room(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.torn import TornFiles
 from tests.unit.integrity.test_segment_digests import seal_all
 
-import penstock
 from penstock.durability.progress import Progress, State, decode_slot, encode_slot
 from penstock.durability.side_folder import visible_offset
 from penstock.files import Files
@@ -27,10 +26,6 @@ def both_slots(data: bytes) -> bytes:
 def one_slot(data: bytes) -> bytes:
     younger = 0 if data[8:16] > data[520:528] else 512
     return data[: younger + 64] + b"\xee" * 8 + data[younger + 72 :]
-
-
-def half(data: bytes) -> bytes:
-    return data[: len(data) // 2]
 
 
 def live(path: Path) -> tuple[Store, ManualWorkers]:
@@ -125,31 +120,6 @@ def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
     disk.write_whole(path, data[:512] + b"?" + data[513:])
     torn = Progress(disk, root)
     assert (torn.read().flushed_offset, torn.sequence) == (200, 2)
-
-
-def test_what_is_published_is_what_a_write_says(tmp_path: Path) -> None:
-    """A store's sync thread writes the slot again, with its own flushed offset; a simulated disk has no such thread."""
-    # Beyond the log's end: the store's own threads publish no smaller one after it.
-    visible = 1 << 40
-    for publishes in (False, True):
-        with penstock.open(tmp_path / str(publishes)) as store:
-            engine = store._engine
-            assert engine is not None
-            progress, path = engine.progress, store.path / "penstock" / "progress"
-            store.put("t", b"x")
-            store.flush()
-            state = progress.state
-            state.dispatched = {"a": 3}
-            if publishes:
-                progress.write()
-                progress.publish(visible)
-            else:
-                state.visible_offset = visible
-                progress.write()
-            found = Progress(Files(), store.path).read()
-            assert (found.visible_offset, found.dispatched) == (visible, {"a": 3})
-            assert found.flushed_offset == engine.flusher.flushed_offset > 0
-            assert path.stat().st_size == 1024
 
 
 def test_what_could_not_be_published_is_not_taken_for_published() -> None:

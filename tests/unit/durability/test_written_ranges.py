@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock.durability import written_ranges as ranges_module
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import penstock_wrote_last
 from penstock.durability.written_ranges import (
@@ -27,7 +26,6 @@ from penstock.format.record import CRC_PROPERTY_SIZE
 from penstock.format.validity import Coverage
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
-from penstock.repairs import repair
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files
@@ -107,30 +105,6 @@ def test_penstock_wrote_last_while_the_lock_file_has_a_time_that_was_noted(tmp_p
     assert not penstock_wrote_last(Files(), tmp_path)
     os.utime(lock, ns=(0, 0))
     assert not penstock_wrote_last(Files(), tmp_path, 0)
-
-
-@pytest.mark.parametrize("way", ["verify", "repair"])
-def test_what_another_program_wrote_is_looked_for_once(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Coverage, a torn tail and the counts of queues each looked through the log for it."""
-    path, look, looks = tmp_path / "s", ranges_module._without_replaced, []
-
-    def counted(found: Ranges, log: SegmentedLog) -> Ranges:
-        looks.append(log)
-        return look(found, log)
-
-    with opened(path, **RECORD) as store:
-        store.put("t", b"one")
-    os.utime(path / "lock", ns=(1, 1))
-    (path / "abort").touch()
-    with opened(path, read_only=True) as store:
-        monkeypatch.setattr(ranges_module, "_without_replaced", counted)
-        if way == "verify":
-            assert [f.part for f in store.verify(deep=True) if not f.is_note] == []
-        else:
-            assert not penstock.repair(path, environ={}, **SETTINGS).standing
-    assert len(looks) == 1
 
 
 def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(
@@ -290,31 +264,6 @@ def test_a_reader_that_was_open_before_verifies_what_another_program_appended(
         foreign_append(path, tmp_path / "other", [b"two", b"three"])
         # The queues' folder is another one now, which no broker does.
         assert not [f for f in reader.verify(deep=True) if f.part == "log"]
-
-
-@pytest.mark.slow
-def test_a_repair_that_was_killed_behind_its_cut_leaves_room_for_another_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its marks still said that the log is durable to where it had ended before."""
-    path = tmp_path / "s"
-    with opened(path, **RECORD) as store:
-        places = [store.put("t", b"%d" % n, keys=["k"]) for n in range(9)]
-    log = next((path / "commitlog").iterdir())
-    data = bytearray(log.read_bytes())
-    data[places[4].log_offset + 90] ^= 0xFF
-    log.write_bytes(data)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(repair, "rewrite", die)
-        penstock.repair(path, apply=True, cut=True)
-    foreign_append(path, tmp_path / "other", [b"two", b"three"])
-    for read_only in (True, False):
-        with opened(path, read_only=read_only, **RECORD) as store:
-            assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3", b"two", b"three"]
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import io
 import json
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,47 +90,6 @@ def test_a_corrected_file_continues_at_its_row(open_small: OpenStore, tmp_path: 
         assert (report.stored, report.rows) == (1, 3)
         with pytest.raises(ConfigError, match="the first row is 1"):
             import_file(store, corrected, ImportOptions(from_row=0))
-
-
-def test_an_import_that_is_interrupted_goes_on(
-    open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "_ROWS", 4)
-    monkeypatch.setattr(loading, "_NOTE_ROWS", 8)
-    stops, report = 0, None
-    with open_small() as store:
-        while report is None:
-            calls = 0
-
-            def on_progress(_done: int, _rows: int) -> None:
-                nonlocal calls
-                calls += 1
-                if calls == 2:
-                    raise KeyboardInterrupt
-
-            try:
-                report = import_file(store, source, None, Hooks(on_progress=on_progress))
-            except KeyboardInterrupt:
-                stops += 1
-        assert stops == 4
-        assert report.stored + report.stored_before == 30
-        assert bodies(store) == [str(n) for n in range(30)]
-
-
-def test_the_guard_is_entered_for_each_batch(
-    open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "_ROWS", 10)
-    ends: list[int] = []
-    with open_small() as store:
-
-        @contextmanager
-        def guard() -> Iterator[None]:
-            yield
-            ends.append(store.max_offset("t"))
-
-        import_file(store, source, None, Hooks(guard=guard))
-    assert ends == [10, 20, 30]
 
 
 def test_a_pipe_is_imported_without_a_note(open_small: OpenStore, source: Path) -> None:

@@ -10,8 +10,7 @@ from tests.conftest import OpenStore
 
 from penstock import Message
 from penstock.errors import ImportFileError, MessageError
-from penstock.exchange import loading
-from penstock.exchange.loading import Loader, LoadOptions, LoadRow, groups_of
+from penstock.exchange.loading import Loader, LoadOptions, LoadRow
 from penstock.exchange.rows import Put
 
 
@@ -123,11 +122,3 @@ def test_a_failed_put_is_not_noted_as_exact(
 
 def _interrupted(*_: object, **_given: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_group_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [row(n, bytes(100)) for n in range(10)]
-    monkeypatch.setattr(loading, "_ROWS", 4)
-    assert [len(group) for group in groups_of(rows)] == [4, 4, 2]
-    monkeypatch.setattr(loading, "_BYTES", 250)
-    assert [len(group) for group in groups_of(rows)] == [3, 3, 3, 1]

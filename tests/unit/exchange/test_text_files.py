@@ -53,12 +53,6 @@ def test_a_line_of_json_is_what_read_json_prints_and_more() -> None:
     assert "body" not in found
 
 
-def test_a_line_is_safe_on_a_terminal() -> None:
-    line = written(NdjsonWriter, ROW._replace(body="\x1b[2J\x9b\u202e".encode(), tag="\x7f")).decode()  # fmt: skip
-    assert not set("\x1b\x9b\u202e\x7f") & set(line)
-    assert json.loads(line)["body"] == "\x1b[2J\x9b\u202e"
-
-
 def test_csv_is_what_any_reader_of_csv_reads() -> None:
     body = 'a,"b"\r\nc\r\té'
     data = written(CsvWriter, ROW._replace(body=body.encode()), ROW._replace(body=b"\0"))

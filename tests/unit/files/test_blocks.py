@@ -231,20 +231,6 @@ def test_a_file_system_that_cannot_allocate_is_written_to(
     assert file.size == SIZE
 
 
-@pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
-def test_a_file_system_that_cannot_punch_closes_cleanly(
-    write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(File, "punch", lambda *_: False)
-    for _ in range(2):
-        with open_store(tmp_path / "s", write=write) as store:
-            store.put("t", b"x", keys=["k"])
-    with open_store(tmp_path / "s", write=write) as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
-        assert store.max_offset("t") == 2
-
-
 def test_a_punch_that_fails_leaves_the_store_marked_and_whole(tmp_path: Path) -> None:
     files = FaultyFiles()
     # A file larger than a step, so that something is ahead.

@@ -1,11 +1,9 @@
 """The store's lock: one holder whatever became of the file, and nothing left with a child."""
 
-import fcntl
-import os
 from pathlib import Path
 
 from penstock.files import Files, lock_file
-from penstock.files.lock_file import leave_in_child, take
+from penstock.files.lock_file import take
 
 
 def test_a_lock_that_is_held_is_refused_also_in_the_same_process(tmp_path: Path) -> None:
@@ -39,43 +37,6 @@ def test_released_twice_or_forgotten_it_is_free(tmp_path: Path) -> None:
     held = take(path, 0o600)
     del held
     assert not lock_file.is_taken(path)
-
-
-def test_javas_lock_is_told_with_its_process_and_ours_without(tmp_path: Path) -> None:
-    """Java's is a lock of the process, which no lock of the same process tells: so a child asks."""
-    path = tmp_path / "lock"
-    held = take(path, 0o600)
-    assert held is not None
-    assert lock_file.owner(path) is None
-    held.release()
-    with path.open("r+b") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX, 1)
-        child = os.fork()
-        if child == 0:
-            is_told = lock_file.owner(path) == os.getppid() and take(path, 0o600) is None
-            os._exit(0 if is_told else 1)
-        assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_child_gives_up_what_is_its_parents(tmp_path: Path) -> None:
-    class Kept:
-        has_left = False
-
-        def leave(self) -> None:
-            self.has_left = True
-
-    kept = Kept()
-    leave_in_child(kept)
-    held = take(tmp_path / "lock", 0o600)
-    assert held is not None
-    child = os.fork()
-    if child == 0:
-        held.release()
-        os._exit(0 if kept.has_left and not held._fds else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not kept.has_left
-    assert lock_file.is_taken(tmp_path / "lock")
-    held.release()
 
 
 def test_where_there_is_no_file_nobody_holds_it(tmp_path: Path) -> None:

@@ -247,12 +247,3 @@ def simulated() -> tuple[SimulatedDisk, Path]:
     file: File = disk.create(path)
     file.pwrite(b"written", 0)
     return disk, path
-
-
-def test_network_file_systems_have_a_name_and_local_ones_have_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert Files().remote_kind(tmp_path) is None
-    for number, name in ((0x6969, "nfs"), (0x65735546, "fuse"), (0xEF53, None)):
-        monkeypatch.setattr(volume, "_type_of", lambda _, number=number: number)
-        assert Files().remote_kind(tmp_path) == name

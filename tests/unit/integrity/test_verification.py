@@ -20,15 +20,12 @@ from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity import verification
 from penstock.integrity.verification import Scope, Tally, Verification
-from penstock.log.salvage import End, Valid, walk_segment
-from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.testing.kit import SMALL, messages
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 
 SEGMENT = 64 * 1024
-INDEX_HEADER = 40
 
 
 def make(path: Path) -> Path:
@@ -312,42 +309,6 @@ def test_what_a_second_look_at_a_live_store_does_not_confirm_is_no_finding() -> 
     assert list(verification._start_findings([Seen([one, two])], closed)) == [one, two]
 
 
-def test_records_are_compared_up_to_the_end_of_what_must_agree(tmp_path: Path) -> None:
-    log = log_of(tmp_path, THREE)
-    (valid, _) = walk_segment(log, log.segments[0])
-    assert isinstance(valid, Valid)
-    for end, batches in (
-        (0, []), (1, [(1, 0, 1)]), (102, [(1, 0, 102)]), (103, [(2, 0, 103)]), (9999, [(3, 0, len(THREE))]),
-    ):  # fmt: skip
-        checker = Seen()
-        assert list(verification._compare(valid, [checker], end)) == []
-        assert checker.batches == batches
-
-
-@pytest.mark.parametrize(
-    ("data", "torn_at", "claimed", "found"),
-    [
-        (THREE, None, len(THREE), ""), (THREE, None, len(THREE) + 1, "the records end here"),
-        (THREE + b"?", None, len(THREE), "a torn tail"), (THREE + bytes(8) + b"?", None, len(THREE), ""),
-        (THREE + b"?", len(THREE), len(THREE), "a torn tail"), (THREE + b"?", len(THREE) - 9, len(THREE), ""),
-        (THREE, len(THREE), len(THREE), "a torn tail"), (THREE + b"?", None, 9999, "the records end here"),
-    ],
-)  # fmt: skip
-def test_where_records_end_is_a_torn_tail_or_damage_or_simply_the_end(
-    data: bytes, torn_at: int | None, claimed: int, found: str, tmp_path: Path
-) -> None:
-    log, checker = log_of(tmp_path, data), Seen()
-    log.torn_at = torn_at
-    ends = list(
-        verification._end_of_records(
-            log, log.segments[0], End(len(THREE), False), [checker], claimed
-        )
-    )
-    assert [finding.text[: len(found)] for finding in ends] == [found] * bool(found)
-    assert [finding.position for finding in ends] == [len(THREE)] * bool(found)
-    assert checker.damaged == [(len(THREE), 4096)] * ("end here" in found)
-
-
 def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) -> None:
     log = log_of(tmp_path, THREE)
     second = tmp_path / f"{4096:020d}"
@@ -355,14 +316,3 @@ def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) 
         second.write_bytes(data.ljust(4096, b"\0"))
         log.refresh()
         assert (verification.is_last(log, 10), verification.is_last(log, 4096)) == (is_last, True)
-
-
-def test_a_store_of_another_program_without_queues_claims_nothing_of_its_log(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "commitlog").mkdir()
-    log = SegmentedLog(Files(), tmp_path / "commitlog", SEGMENT, mapped=False)
-    scope = Verification(Files(), tmp_path, log, []).scope(deep=False)
-    assert (scope.claimed, scope.is_ours, scope.is_live) == (0, False, False)
-    tally = Verification(Files(), tmp_path, log, [])._tally()
-    assert tally == Tally()

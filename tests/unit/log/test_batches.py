@@ -6,7 +6,6 @@ import pytest
 
 from penstock.errors import OffsetError
 from penstock.files import Files
-from penstock.log import batches
 from penstock.log.batches import read_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import WrittenLog
@@ -79,13 +78,3 @@ def test_bodies_are_checked_and_maps_copied_only_if_that_is_asked_for(
     checked = list(read_batches(log, 0, SEGMENT, check_crc=True, is_copied=True))
     assert sum(map(len, checked)) == sum(map(len, unchecked)) - 1
     assert isinstance(checked[0].columns.window, bytes)
-
-
-def test_more_is_read_at_once_if_crcs_are_checked(
-    written: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(batches, "_CHECKED_BATCH_BYTES", 1 << 20)
-    log = log_of(tmp_path)
-    assert len(list(read_batches(log, 0, SEGMENT))) > 10
-    assert len(list(read_batches(log, 0, SEGMENT, check_crc=True))) == 1

@@ -1,14 +1,11 @@
 """Queue entries as evidence: what they say, and that what cannot be read is none."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.errors import StorageError
-from penstock.files import Files
-from penstock.log.entry_witness import EntryWitness, use_entries
-from penstock.log.segmented_log import SegmentedLog
+from penstock.log.entry_witness import EntryWitness
 from penstock.store.store import Store
 from penstock.testing import messages, open_store
 
@@ -49,12 +46,3 @@ def test_what_cannot_be_read_is_no_evidence(
     monkeypatch.setattr(index, "max_offset", fails)
     assert EntryWitness(index).place(b"topic-0", 0, 3) is None
     assert EntryWitness(index).end(b"topic-0", 0) == 0
-
-
-def test_a_log_asks_the_queue_index_among_the_dispatchers(store: Store, tmp_path: Path) -> None:
-    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
-    assert store._engine is not None
-    use_entries(log, reversed(store._engine.dispatchers))
-    assert log.witness is not None
-    use_entries(log, [])
-    assert log.witness is None

@@ -15,7 +15,6 @@ from penstock.log.log_tail import LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.testing import SimulatedDisk, make_context
-from penstock.testing.disk import SimulatedFile
 from penstock.testing.kit import SMALL
 from penstock_alloc.file_writer import FileChannel, FileWriter
 from penstock_alloc.on_demand import OnDemandAllocator
@@ -118,17 +117,6 @@ def test_appending_goes_on_where_recovery_found_the_end(
     again.resume(1 << 40)
 
 
-def test_what_was_made_for_a_batch_and_is_not_in_the_log_is_forgotten(
-    tail: LogTail, log: SegmentedLog, disk: SimulatedDisk
-) -> None:
-    tail.roll()
-    fresh = tail.obtain(SIZE)
-    assert len(disk.entries(ROOT / "commitlog")) == 2
-    tail._forget(fresh)
-    assert len(disk.entries(ROOT / "commitlog")) == 1
-    assert tail.roll().base_offset == SIZE
-
-
 class RecordingAllocator(OnDemandAllocator):
     """Records which files it is asked to expect and to discard, and how often it was closed."""
 
@@ -191,30 +179,6 @@ def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
     assert allocator.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
     recorded.take(recorded.obtain(SIZE))
     assert allocator.expected[2:] == [[2 * SIZE, 3 * SIZE]]
-
-
-def test_a_file_that_was_given_back_is_expected_again(
-    recorded: LogTail,
-    allocator: RecordingAllocator,
-    disk: SimulatedDisk,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recorded.expect()
-    recorded._forget(recorded.obtain(0))
-    recorded.expect()
-    assert (allocator.expected, allocator.discarded) == ([[0, SIZE]] * 2, [0])
-    disk.plan.fail("map", errno.EMFILE, times=1)
-    closed: list[File] = []
-
-    def close(file: File) -> None:
-        closed.append(file)
-
-    with monkeypatch.context() as patch, pytest.raises(SystemLimitError):
-        patch.setattr(SimulatedFile, "close", close)
-        recorded.obtain(0)
-    assert allocator.files[-1] in closed
-    recorded.expect()
-    assert (allocator.expected, allocator.discarded) == ([[0, SIZE]] * 3, [0, 0])
 
 
 def test_a_roll_that_fails_at_the_blank_record_gives_the_new_file_back(

@@ -66,13 +66,6 @@ def report_of(*outcomes: RunOutcome) -> Report:
     return make_report(outcomes, [], MeasurePlan(rounds=1), REGISTRY, folder=Path(), seconds=1)
 
 
-def test_what_failed_in_a_later_round_is_not_recommended() -> None:
-    other = PLAIN._replace(write="file")
-    report = report_of(outcome(9, failure="out of room"), outcome(1, other))
-    assert report["best"] == {"throughput": other.label, "p99": other.label}
-    assert report["rows"][0]["figures"], "what it gave before is still shown"
-
-
 @pytest.mark.slow
 def test_an_effect_counts_only_where_all_pairs_agree() -> None:
     flushes = ("async", "none", "sync")

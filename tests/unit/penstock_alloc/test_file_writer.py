@@ -2,7 +2,6 @@
 
 import errno
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,26 +84,6 @@ def test_a_file_that_does_more_than_the_system_lends_no_descriptor(tmp_path: Pat
     assert opened(SimulatedDisk(), ROOT, waits=True).descriptor is None
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_write_beyond_the_blocks_makes_them_first_and_one_within_them_does_not(
-    waits: bool,
-) -> None:
-    disk, calls = SimulatedDisk(), list[str]()
-    channel: Any = opened(disk, ROOT, waits=waits)
-    disk.plan.watch = lambda call, path: calls.append(call)
-    channel.write(0, b"x" * 100)
-    channel.commit()
-    assert calls == ["allocate", "pwrite"]
-    end = channel._blocks.end
-    large = b"x" * (end - 100)
-    channel.write(100, large)
-    channel.commit()
-    assert "allocate" not in calls[2:]
-    if end < CAPACITY:
-        channel.write(end, b"x")
-        assert "allocate" in calls[2:]
-
-
 def test_a_file_that_was_never_written_has_no_blocks_yet() -> None:
     disk, calls = SimulatedDisk(), list[str]()
     disk.make_folder_durably(ROOT)
@@ -130,12 +109,3 @@ def test_blocks_that_go_back_are_synced_and_a_flush_syncs(waits: bool) -> None:
     assert "sync" not in calls
     channel.flush()
     assert calls[-1:] == ["sync"]
-
-
-def test_gathered_bytes_need_no_map_that_is_written_and_no_allocated_file() -> None:
-    assert not FileWriter.needs_allocated_file
-    for waits in (True, False):
-        channel: Any = opened(SimulatedDisk(), ROOT / str(waits), waits=waits)
-        assert channel.view.readonly
-        channel.reserve(1)
-        assert channel.memory_end == (channel._blocks.end if waits else 0)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import BusyError
 from penstock.files import File, Files
-from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk, make_context
 from penstock.testing.disk import SimulatedFile
 from penstock_alloc.ahead import Ahead
 from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
@@ -59,23 +59,6 @@ def test_a_prefaulted_map_is_the_one_that_is_written(tmp_path: Path) -> None:
     file.allocate(SIZE)
     assert file.prefault(SIZE) is file.map(SIZE, writable=True)
     file.close()
-
-
-def test_preallocated_files_left_by_a_crash_are_removed(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    store = open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), alloc="preallocate")
-    store.put("t", b"x")
-    engine = store._engine
-    assert engine is not None
-    engine.log.tail.allocator._step()  # type: ignore[attr-defined] # its background work
-    assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 3
-    files.plan.is_dead = True
-    files.abandon()
-    with open_store(tmp_path / "s") as store:
-        assert store.recovery is not None
-        assert sum("created ahead and not used" in text for text in store.recovery.mended) == 2
-        assert [m.body for m in store.scan("t")] == [b"x"]
-        assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
 
 
 def test_files_made_ahead_have_all_their_blocks_and_go_at_the_close() -> None:
@@ -177,24 +160,6 @@ def test_files_are_prefaulted_before_their_name_is_there_only_where_puts_wait(
     order.clear()
     assert plain.obtain(LOG / "1", SIZE, allocated=False).allocated == SIZE
     assert f"prefault {SIZE}" not in order
-
-
-def test_the_worker_is_woken_for_new_orders_and_stopped_at_the_close(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allocator = memory.allocator(prefault=False)
-    allocator.expect([LOG / "0"], SIZE, allocated=True)
-    memory.workers.run(WORKER)
-    worker = memory.workers.by_name[WORKER]
-    worker.is_awake, woken = False, list[bool]()
-    for name in ("0", "1"):
-        allocator.expect([LOG / name], SIZE, allocated=True)
-        woken.append(worker.is_awake)
-    assert woken == [False, True], "the first is nothing new"
-    stops: list[int] = []
-    monkeypatch.setattr(worker, "stop", lambda: stops.append(1))
-    allocator.close()
-    assert stops == [1]
 
 
 def test_an_order_is_waited_for_at_least_a_millisecond() -> None:

@@ -130,29 +130,3 @@ def test_a_close_leaves_no_spare(
     allocator.discard(expired(disk))
     allocator.close()
     assert (spares(disk), disk.entries(LOG)) == ([], [])
-
-
-def test_the_worker_overwrites_what_expired_and_makes_what_is_ordered_meanwhile(
-    allocator: RecycleAllocator,
-    disk: SimulatedDisk,
-    workers: ManualWorkers,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    allocator.expect([], SIZE, allocated=True)
-    worker = workers.by_name[WORKER]
-    worker.is_awake = False
-    allocator.discard(expired(disk))
-    assert worker.is_awake
-    real = allocator._overwrite
-
-    def overwrite(spare: Path) -> None:
-        real(spare)
-        allocator.expect([LOG / "1"], SIZE, allocated=True)
-
-    monkeypatch.setattr(allocator, "_overwrite", overwrite)
-    workers.run(WORKER)
-    assert allocator.stats() == {"files_ready": 1, "spares": 0, "segments_recycled": 1}
-    stops: list[int] = []
-    monkeypatch.setattr(worker, "stop", lambda: stops.append(1))
-    allocator.close()
-    assert stops == [1]

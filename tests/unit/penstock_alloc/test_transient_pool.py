@@ -11,12 +11,11 @@ import pytest
 import penstock
 from penstock import BusyError
 from penstock.files import Files
-from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, make_context, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, make_context, open_store
 from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
 from penstock_alloc.transient_pool import TransientPoolOptions, TransientPoolWriter
 
 SIZE = 64 * 1024
-DIRECT: dict[str, Any] = {"index.feed": "direct"}
 
 
 class NoLockFiles(Files):
@@ -41,53 +40,10 @@ def figures(store: penstock.Store) -> Any:
     return store.stats()["strategies"]["write"]
 
 
-def test_other_processes_see_only_what_is_committed(tmp_path: Path) -> None:
-    workers, clock = ManualWorkers(), ManualClock()
-    with pooled(tmp_path / "s", workers, clock=clock) as store:
-        store.put("t", b"held back")
-        segment = next((tmp_path / "s" / "commitlog").iterdir())
-        assert b"held back" not in segment.read_bytes()
-        channel = store._log.segments[0].channel
-        assert channel is not None
-        assert channel.view.readonly
-        workers.run("penstock-follow")
-        with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
-            assert reader.max_offset("t") == 0
-        clock.now_ms += 200
-        workers.run("penstock-commit")
-        assert b"held back" in segment.read_bytes()
-        workers.run("penstock-follow")
-        with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
-            assert [m.body for m in reader.scan("t")] == [b"held back"]
-
-
 def test_a_reader_of_the_same_process_finds_what_was_put(tmp_path: Path) -> None:
     with pooled(tmp_path / "s", ManualWorkers()) as store:
         store.put("t", b"mine")
         assert [m.body for m in store.scan("t")] == [b"mine"]
-
-
-def test_the_commit_service_waits_for_its_least_pages(tmp_path: Path) -> None:
-    workers, clock = ManualWorkers(), ManualClock()
-    options = {"least_pages": 2, "thorough_interval_ms": 1000}
-    with pooled(tmp_path / "s", workers, clock=clock, options=options) as store:
-        engine = store._engine
-        assert engine is not None
-        store.put("t", b"x" * 4000)
-        clock.now_ms += 200
-        assert workers.run("penstock-commit") == pytest.approx(0.2)
-        assert engine.flusher.committed_offset == 0
-        store.put("t", b"x" * 5000)
-        workers.run("penstock-commit")
-        assert engine.flusher.committed_offset == engine.log.end_offset
-        store.put("t", b"little")
-        clock.now_ms += 1000
-        workers.run("penstock-commit")
-        assert engine.flusher.committed_offset == engine.log.end_offset
-        store.put("t", b"less")
-        clock.now_ms += 999
-        workers.run("penstock-commit")
-        assert engine.flusher.committed_offset < engine.log.end_offset
 
 
 def test_a_full_committed_segment_gives_its_buffer_back(tmp_path: Path) -> None:

@@ -101,16 +101,3 @@ def test_after_a_failed_sync_it_looks_no_more(
 def test_no_append_is_told_of(policy: AsyncFlush) -> None:
     policy.after_append(1 << 40)
     assert (policy.hears_appends, policy.appender_waits) == (False, False)
-
-
-def test_a_close_stops_the_thread_if_there_is_one(
-    tmp_path: Path, flusher: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = ManualWorkers()
-    policy = AsyncFlush(AsyncOptions(), make_context(tmp_path, spawn=workers), flusher)
-    policy.close()
-    policy.start()
-    stops: list[int] = []
-    monkeypatch.setattr(workers.by_name[NAME], "stop", lambda: stops.append(1))
-    policy.close()
-    assert stops == [1]

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from penstock.errors import StoreFailedError
 from penstock.testing import ManualWorkers, make_context
 from penstock_flush.sync import SyncFlush, SyncOptions
@@ -56,15 +54,3 @@ def test_appends_ask_for_nothing_and_puts_wait_as_long_as_the_options_say(tmp_pa
     assert flusher.count == 0
     assert (policy.timeout_ms, SyncOptions().timeout_ms) == (7, 5000)
     assert (policy.appender_waits, policy.group_commit, policy.hears_appends) == (True, True, False)
-
-
-def test_a_close_stops_the_thread_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, _, workers = made(tmp_path)
-    policy.close()
-    policy.start()
-    stops: list[int] = []
-    monkeypatch.setattr(workers.by_name["penstock-flush"], "stop", lambda: stops.append(1))
-    policy.close()
-    assert stops == [1]

@@ -1,14 +1,12 @@
 """Consume queues as a dispatcher: entries at their places, holes filled, cuts and trims, none of it twice."""
 
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from penstock.contracts import Trust
 from penstock.testing import WrittenLog, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
-from penstock_index.queue_files import QueueFolder
 
 COUNT = 700
 
@@ -29,22 +27,6 @@ def filled(log: WrittenLog, root: Path) -> ConsumeQueueDispatcher:
     for batch in log.batches():
         made.dispatch(batch)
     return made
-
-
-@pytest.mark.slow
-def test_what_is_after_the_end_of_a_queue_is_written_without_a_look(
-    log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rebuild of all queues reads none of them."""
-
-    def read(_folder: QueueFolder, _start: int, _stop: int) -> NoReturn:
-        pytest.fail("there is no entry to compare with")
-
-    made = opened(log, tmp_path)
-    monkeypatch.setattr(QueueFolder, "read", read)
-    for batch in log.batches():
-        made.dispatch(batch)
-    assert made.progress == log.end_offset
 
 
 def test_each_record_is_at_the_place_that_it_states(log: WrittenLog, tmp_path: Path) -> None:

@@ -1,41 +1,14 @@
 """The hash index: files of keys, which are full, lost, trimmed or made again."""
 
-import errno
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import attrs
 import pytest
 
-import penstock
 from penstock.contracts import NoOptions, Trust
 from penstock.contracts.index_entries import key_hash
-from penstock.format.record import MAGIC_V1, SIZE_AND_MAGIC
-from penstock.message import Message
 from penstock.testing import WrittenLog, make_context
-from penstock.testing.faults import FaultyFiles
-from penstock.testing.kit import open_store
 from penstock_index.hash_index import HashIndexDispatcher
-
-
-def test_keys_are_indexed_once_where_the_disk_was_full_between_two_index_files(
-    tmp_path: Path,
-) -> None:
-    """In version 0.1 the keys that had fitted into the full file were added again with the next try."""
-    files = FaultyFiles()
-    sizes: dict[str, Any] = {"geometry.index_entries": 11}
-    with open_store(tmp_path / "s", files=files, **sizes) as store:
-        files.plan.fail("create", errno.ENOSPC, path="new-index", after=1)
-        store.put_many([Message("t", b"%d" % n, keys=[f"k{n}"]) for n in range(25)])
-        with pytest.raises(penstock.errors.StorageError):
-            store.find("t", "k3")
-        files.plan.heal()
-        store._engine.follower.finish()  # type: ignore[union-attr] # it writes; the retry is now, not in a second
-        assert [len(store.find("t", f"k{n}")) for n in range(25)] == [1] * 25
-        assert not list(store.verify())
-        keys = store.stats()["dispatchers"]["hash-index"]
-        assert keys["files"] * 10 - 10 + keys["keys_in_newest"] == 25
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +71,3 @@ def test_files_of_an_unknown_writer_are_kept_as_far_as_they_go(
     (text,) = ours.load(attrs.evolve(trust, durable_offset=1))
     assert (ours.progress, text) == (1, "cut index entries after log offset 1; rebuilt")
     ours.close()
-
-
-@pytest.mark.parametrize(("size", "end"), [(80, 1080), (0, 1000), (-5, 1000)])
-def test_a_record_with_a_corrupt_size_ends_where_it_begins(size: int, end: int) -> None:
-    """The records after it are looked at then: none may lack its keys because the one before it is corrupt."""
-    log: Any = SimpleNamespace(read=lambda _at, _size: SIZE_AND_MAGIC.pack(size, MAGIC_V1))
-    assert HashIndexDispatcher._end_of_record(log, 1000) == end

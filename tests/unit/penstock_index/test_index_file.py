@@ -1,6 +1,5 @@
 """Keys in index files: few written and many stored, an `add` that is cut short, looks through maps and by reads."""
 
-import contextlib
 import errno
 import struct
 from pathlib import Path
@@ -12,13 +11,11 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message
-from penstock.contracts import Trust
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
 from penstock.files.file import FOLIO_BYTES
 from penstock.format.text_columns import Keys
-from penstock.testing import FaultyFiles, WrittenLog, make_context
-from penstock_index.hash_index import HashIndexDispatcher
+from penstock.testing import FaultyFiles
 from penstock_index.index_draft import draft_entries
 from penstock_index.index_file import IndexFile, Peek
 
@@ -167,36 +164,6 @@ def test_a_full_file_is_looked_at_through_a_map_only_if_it_is_whole(tmp_path: Pa
     }  # fmt: skip
     for peek in peeks.values():
         assert list(peek.candidates(1, *EVER))[-1] == 100
-
-
-@pytest.mark.parametrize("geometry", [MANY_SLOTS, FEW_SLOTS], ids=["many-slots", "few-slots"])
-def test_keys_are_indexed_once_where_an_interrupt_came_after_they_were_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, geometry: Geometry
-) -> None:
-    """Ctrl-C before the dispatcher knows what it has added: the batch comes again, and its keys do not."""
-    log = WrittenLog(tmp_path / "log", 300)
-    context = make_context(tmp_path, geometry=geometry)
-    index = HashIndexDispatcher(HashIndexDispatcher.Options(), context)
-    index.load(Trust(log=log.view, durable_offset=0, is_clean=True, was_abnormal=False))
-    add, interrupts = IndexFile.add, [KeyboardInterrupt] * 3
-
-    def interrupted(self: IndexFile, *args: Any) -> int:
-        added = add(self, *args)
-        if interrupts:
-            raise interrupts.pop()
-        return added
-
-    monkeypatch.setattr(IndexFile, "add", interrupted)
-    for batch in log.batches():
-        while index.progress < batch.end_offset:
-            with contextlib.suppress(KeyboardInterrupt):
-                index.dispatch(batch)
-    assert not interrupts
-    hashes = [hashed for batch in log.batches() for hashed in batch.keys.hashes.tolist()]
-    assert len(hashes) > geometry.index_entries, "some are in a second file"
-    found = [hashed for peek in index._peeks() for hashed in peek.entries()["hash"].tolist()]
-    assert found == hashes
-    index.close()
 
 
 @pytest.fixture

@@ -52,11 +52,6 @@ def test_a_later_file_has_a_later_name_whatever_the_clock_says(
     assert {len(name) for name in names} == {17}
 
 
-def test_a_file_without_keys_ends_nowhere(folder: IndexFolder) -> None:
-    name = folder.make(HEADER._replace(index_count=1)).path.name
-    assert folder.header(name)[:4] == (5, 0, 1, 0)
-
-
 def test_what_is_no_index_file_is_named_and_a_wrong_length_removed(
     folder: IndexFolder, disk: SimulatedDisk
 ) -> None:

@@ -212,22 +212,6 @@ def test_a_reader_follows_a_writer(open_small: OpenStore, tmp_path: Path) -> Non
             check_tags(reader)
 
 
-def test_what_leads_nowhere_stays_an_address_and_may_match(
-    extended: Path, open_small: OpenStore
-) -> None:
-    shutil.rmtree(extended / "consumequeue_ext")
-    with open_small(path=extended, read_only=True) as store:
-        codes = store._queue_index.entries("t", 0, 0, COUNT // 2).tag_codes
-        assert codes.tolist() == expected_addresses(COUNT // 2)
-        messages = list(store.scan("t", 0))
-        assert [m.body for m in store.read("t", 0, 0, COUNT, "tag3").messages] == [
-            m.body for m in messages if m.tag == "tag3"
-        ]
-        findings = list(store.verify())
-        assert len(findings) == COUNT
-        assert "address without a unit" in findings[0].text
-
-
 def test_the_checker_looks_into_the_units(extended: Path, open_small: OpenStore) -> None:
     file = sorted((extended / "consumequeue_ext/t/1").iterdir())[1]
     data = bytearray(file.read_bytes())
@@ -242,22 +226,6 @@ def test_the_checker_looks_into_the_units(extended: Path, open_small: OpenStore)
 
 
 # --- handing over again
-
-
-def test_handing_over_again_changes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small(**EXTENDED) as store:
-        fill(store)
-        index = index_of(store)
-        before = tree(tmp_path / "store")
-        assert store._engine is not None
-        log = store._engine.log
-        for start in (0, next(iter(store.scan("t", 1))).log_offset):
-            for batch in log.batches(start, log.log.committed_offset):
-                index.dispatch(batch)
-            assert tree(tmp_path / "store") == before
-        check(store)
-        fill(store, COUNT, 10)
-        check(store)
 
 
 @pytest.mark.slow
@@ -435,26 +403,6 @@ def test_units_come_back_in_the_order_asked_for(extension: QueueExtension, tmp_p
     extension.resolve(mixed)
     assert mixed[:9].tolist() == [*tags[:5].tolist(), 0, 5, -5, ADDRESS_MAX + 1]
     assert mixed[9:].tolist() == (codes[5:9] + 1).tolist()
-
-
-def test_a_reader_finds_the_units_of_a_file_that_was_made_again(
-    extension: QueueExtension, tmp_path: Path
-) -> None:
-    """A writer that makes the extension again gives the new file the name of the old one, which a reader may have open."""
-    codes, _ = extension.put(0, codes_of(1, 2), codes_of(7, 8), tmp_path)
-    pool = OpenFiles(Files(), 4)
-    pool.read_only = True
-    reader = QueueExtension(Files(), pool, extension.folder, FILE_BYTES, adopts=False)
-    reader.scan()
-    assert reader.units(codes)[1]["tag_code"].tolist() == [1, 2]
-    path = extension.path(0)
-    (tmp_path / "new").write_bytes(path.read_bytes())
-    path.unlink()
-    (tmp_path / "new").rename(path)
-    extension._pool.forget(path)
-    extension.put(0, codes_of(3, 4), codes_of(7, 8), tmp_path)
-    assert reader.units(codes)[1]["tag_code"].tolist() == [3, 4]
-    pool.close()
 
 
 def test_random_bytes_and_addresses_do_no_harm(tmp_path: Path) -> None:

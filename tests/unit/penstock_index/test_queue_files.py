@@ -72,22 +72,6 @@ def test_what_stands_for_a_record_that_is_gone_leads_nowhere() -> None:
     assert effective(rows).tolist() == [7, -1, -1]
 
 
-def test_few_files_are_open_and_one_that_is_gone_reads_as_nothing(disk: SimulatedDisk) -> None:
-    pool = OpenFiles(disk, 4)
-    paths = [Path(f"/q/{number}") for number in range(6)]
-    for path in paths:
-        disk.write_whole(path, b"abc")
-        assert pool.read(path, 2, 1) == b"bc"
-    assert len(pool._open) == 4
-    pool.forget(paths[5])
-    disk.remove(paths[5])
-    assert pool.read(paths[5], 2, 0) == b""
-    assert pool.is_current(paths[4])
-    disk.write_whole(paths[4], b"new")
-    assert not pool.is_current(paths[4])
-    pool.close()
-
-
 @pytest.mark.parametrize(
     ("name", "is_right"),
     [

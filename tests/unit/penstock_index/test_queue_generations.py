@@ -41,17 +41,6 @@ def test_records_that_have_their_entries_belong_to_their_queue(
     assert verdict.cut is None
 
 
-def test_a_repeat_that_does_not_begin_at_0_is_dropped(log: WrittenLog, tmp_path: Path) -> None:
-    """Its offsets are taken, as RocketMQ has it."""
-    run = run_of(log)
-    later = log.end_offset + 1000
-    data = bytearray(run.data[20 * 3 : 20 * 4])
-    data[:8] = later.to_bytes(8, "big")
-    repeat = run._replace(ordinal=3, data=bytes(data), log_offset=later, packed_times=run.packed_times[24:32])  # fmt: skip
-    verdict = judged(log, tmp_path, repeat)
-    assert (verdict.keep.tolist(), verdict.cut) == ([False], None)
-
-
 def test_a_restart_at_0_after_all_entries_is_a_new_generation(
     log: WrittenLog, tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """Messages that are cancelled while they wait: which ones are, and that they stay so."""
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,22 +156,6 @@ def test_what_does_not_wait_cannot_be_cancelled(shop: TimerShop) -> None:
     text = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02" % (NOW + 5000)
     with pytest.raises(MessageError, match="no UNIQ_KEY"):
         shop.store.cancel_delayed(shop.put_raw(b"theirs", text))
-
-
-def test_a_message_is_cancelled_durably_or_waits_on(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receipt = shop.put(b"x", 5000)
-
-    def full(_copies: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "put_copies", full)
-        with pytest.raises(OSError, match="no space"):
-            shop.store.cancel_delayed(receipt)
-    shop.run(after_ms=5000)
-    assert shop.bodies() == [b"x"]
 
 
 def rounds(shop: TimerShop, count: int) -> None:

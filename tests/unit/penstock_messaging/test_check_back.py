@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,44 +228,6 @@ def test_an_answer_from_before_a_block_is_not_used_after_it_either(shop: Shop) -
     shop.prepare(b"1")
     shop.run(IMMUNITY_MS)
     assert shop.open_bodies() == [b"1"]
-
-
-@pytest.mark.slow
-def test_a_block_that_ends_as_the_message_is_written_again_commits_it(shop: Shop) -> None:
-    """The end of the block saw a message in work, took it for finished, and did not commit it: without an error."""
-    halves = shop.halves
-    lock, put = halves._guard, shop.store.put_copies
-    is_writing, thread = (
-        threading.Event(),
-        threading.Thread(target=lambda: halves.check_again(half)),
-    )
-
-    class CheckAtRelease:
-        """Lets a check begin when the end of the block has released the lock for the first time."""
-
-        def __enter__(self) -> None:
-            lock.acquire()
-
-        def __exit__(self, *_error: object) -> None:
-            lock.release()
-            halves._guard = lock
-            thread.start()
-            is_writing.wait(60)
-
-    def slow(copies: Any) -> Any:
-        shop.store.put_copies = put  # type: ignore[method-assign] # only this time
-        is_writing.set()
-        # Longer than the end of the block takes, unless it waits for the lock.
-        threading.Event().wait(0.2)
-        return put(copies)
-
-    prepared = shop.prepare(b"1").__enter__()
-    (half,) = halves.all()
-    shop.store.put_copies = slow  # type: ignore[method-assign] # until the check
-    halves._guard = CheckAtRelease()  # type: ignore[assignment] # until the check
-    prepared.__exit__(None, None, None)
-    thread.join()
-    assert (shop.bodies(), shop.open_bodies()) == ([b"1"], [])
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])

@@ -131,18 +131,6 @@ def test_a_topic_that_is_being_deleted_takes_no_message(tmp_path: Path) -> None:
     check_put(topics, "t", 0)
 
 
-def test_a_check_is_made_once_for_each_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """A put costs nothing more than before."""
-    calls: list[tuple[str, int]] = []
-    with opened(tmp_path / "s") as store:
-        extension = store.extension("messaging")
-        monkeypatch.setattr(extension, "check_put", lambda topic, queue: calls.append((topic, queue)))  # fmt: skip
-        for number in range(20):
-            store.put("t", b"x", queue=number % 2)
-        store.put_many([Message("t", b"x")] * 5)
-    assert calls == [("t", 0), ("t", 1)]
-
-
 def test_a_refused_message_is_refused_again(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         for _ in range(3):

@@ -15,7 +15,6 @@ from penstock import (
     ForkedStoreError,
     LostQueueError,
     Message,
-    StorageError,
 )
 from penstock.contracts import Consumer
 from penstock.runtime.clock import Clock
@@ -60,17 +59,6 @@ def test_an_answer_to_what_is_no_message_is_refused(
         for answer in (consumer.ack, consumer.nack, consumer.release, consumer.extend):
             with pytest.raises(penstock.ArgumentTypeError, match="messages"):
                 answer(wrong)
-
-
-def test_a_look_at_the_members_is_made_by_the_consumers_thread(
-    store: Store, members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken = []
-    with members() as consumer:
-        worker = members.workers.by_name["penstock-consumer-billing"]
-        monkeypatch.setattr(worker, "wake", lambda: woken.append(True))
-        consumer.wake()
-        assert woken == [True]
 
 
 def test_messages_are_handed_out_once_in_the_order_of_their_queue(
@@ -468,33 +456,6 @@ def test_a_poll_that_finds_nothing_looks_for_new_topics(store: Store, members: M
         assert not consumer.gather()
         assert worker.step() == STEP_S
         assert [each.topic for each in poll(consumer)] == ["order-us"]
-
-
-def test_looks_for_new_topics_take_a_small_part_of_the_time(store: Store, members: Members) -> None:
-    put(store, 1)
-    with members() as consumer:
-        worker = members.workers.by_name["penstock-consumer-billing"]
-        worker.step()
-        looks = []
-
-        def look() -> bool:
-            looks.append(members.clock.now_ms)
-            members.clock.now_ms += 10
-            if len(looks) > 1:
-                raise StorageError("the disk")
-            return False
-
-        consumer._claims.has_new = look  # type: ignore[method-assign] # slow, then failing
-        consumer.ack(poll(consumer))
-        # The second one is to come after twenty times as long as the first one took.
-        for pause_s in (STEP_S - 0.01, 0.19):
-            assert not poll(consumer)
-            assert worker.step() == pytest.approx(pause_s)
-        assert len(looks) == 1
-        members.clock.now_ms += 200
-        worker.step()
-        assert len(looks) == 2
-        assert not poll(consumer)
 
 
 def test_pause_and_resume(store: Store, members: Members) -> None:

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError
 from penstock.contracts import Consumer
-from penstock.errors import BusyError, StoreClosedError
+from penstock.errors import StoreClosedError
 from penstock.files.lock_file import Lock
 from penstock.store.message_batch import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, ManualClock, open_store
@@ -223,22 +223,6 @@ def test_a_decision_that_cannot_be_written_stores_nothing(call: str, opened: Ope
     assert left(opened.path) == list(range(first + 2, 10))
 
 
-def test_a_batch_that_is_refused_drops_the_decision(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise BusyError("a test", 1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreBatch, "append", refuse)
-        with pytest.raises(BusyError):
-            opened.move(2)
-    assert read_decisions(opened.files, opened.path).decisions == ()
-    assert [each.left_s > 0 for each in opened.consumer.pending()] == [True, True]
-    opened.die()
-    assert left(opened.path) == list(range(10))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_interrupt_is_decided_by_the_log(
@@ -355,25 +339,6 @@ def test_a_seek_after_the_transaction_counts(opened: Opened) -> None:
     opened.die()
     with penstock.open(opened.path) as store, store.consumer("g", "in") as consumer:
         assert [each.queue_offset for each in consumer.poll(100, 0)] == list(range(1, 10))
-
-
-@pytest.mark.slow
-def test_a_full_file_is_replaced_when_the_journals_are_on_disk(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decision_file, "FULL_BYTES", 256)
-    calls: list[str] = []
-    opened.files.plan.watch = lambda call, path: calls.append(f"{call} {path.name}")
-    for _ in range(6):
-        opened.move()
-    renewed = [at for at, call in enumerate(calls) if call == "rename decisions.new"]
-    assert len(renewed) > 1
-    for at in renewed[1:]:
-        written = max(n for n in range(at) if calls[n] == "pwrite 0.journal")
-        assert "sync 0.journal" in calls[written:at]
-    assert len(read_decisions(opened.files, opened.path).decisions) < 4
-    opened.die()
-    assert left(opened.path) == [6, 7, 8, 9]
 
 
 @pytest.mark.slow

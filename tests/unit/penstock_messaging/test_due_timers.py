@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from penstock_messaging.timers.due_timers import (
     DueTimers,
     SecondColumns,
-    due_in,
     is_later,
-    key_hash,
 )
 from penstock_messaging.timers.timer_message import Timer
 from penstock_messaging.timers.waiting_timers import WAITS, WaitingTimer
@@ -111,29 +109,6 @@ def test_the_last_one_may_be_added_a_second_time_after_an_interrupt() -> None:
     for log_offset in (1, 2, 2):
         due.add(entry(log_offset), 5001)
     assert offsets(due, 6000) == [1, 2]
-
-
-def test_messages_are_found_by_the_keys_that_cancel_them() -> None:
-    due = DueTimers()
-    due.add_second(second_of(5000, [(1, 5500), (2, 5500)]))
-    due.add(entry(3), 5500, -3)
-    assert [each.entry.log_offset for each in due.with_keys([-2, -3, -9])] == [3, 2]
-    timer = Timer(5000, 5500, b"t", b"t+k", b"")
-    assert key_hash(timer) == hash((5000, b"t+k"))
-    assert key_hash(timer._replace(cancels=b"t+k")) == key_hash(timer._replace(key=b"")) == 0
-
-
-def test_one_that_goes_on_waiting_is_handled_when_its_second_begins() -> None:
-    timer = Timer(9000, 9500, b"t", b"k", b"")
-    assert due_in(entry(1, slot_ms=5000), timer, 5000) == 5001
-    assert due_in(entry(1, slot_ms=9000), timer, 9000) == 9500
-    # Its own second has come meanwhile.
-    assert is_later(entry(1, slot_ms=5000), timer, 8999)
-    assert not is_later(entry(1, slot_ms=5000), timer, 9000)
-    assert due_in(entry(1, slot_ms=5000), timer, 9000) == 9500
-    # What cancels others is put to its own second even so.
-    assert due_in(entry(1, slot_ms=5000), timer._replace(cancels=b"t+k"), 9000) == 5001
-    assert due_in(entry(1, slot_ms=9000), timer._replace(cancels=b"t+k"), 9000) == 9000
 
 
 def test_a_part_of_a_second_goes_on_in_its_own_second() -> None:

@@ -10,7 +10,6 @@ from penstock.errors import ConfigError, MessageError, QueueHeldError
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
-from penstock_messaging.configuration.parts import Configuration
 from penstock_messaging.consuming import consumer as consumer_module
 from penstock_messaging.extension import MessagingExtension, MessagingOptions
 from penstock_messaging.groups import intake as intake_module
@@ -48,25 +47,6 @@ def test_a_delayed_message_gets_its_queue_first(tmp_path: Path) -> None:
         assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
         assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in text
         assert sorted(store.topic_configs()) == ["SCHEDULE_TOPIC_XXXX", "t"]
-
-
-def test_a_configuration_that_a_signal_handler_has_read_first_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """A handler puts while the main thread reads the configuration: what it creates must not be lost."""
-    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
-        extension = store.extension("messaging")
-        assert isinstance(extension, MessagingExtension)
-        begin = Configuration.begin
-
-        def interrupted(self: Configuration) -> None:
-            monkeypatch.setattr(Configuration, "begin", begin)
-            store.put("handler", b"x")
-            begin(self)
-
-        monkeypatch.setattr(Configuration, "begin", interrupted)
-        store.put("main", b"x")
-        assert list(store.topic_configs()) == ["handler", "main"]
-    with open_store(tmp_path / "s", read_only=True) as reader:
-        assert list(reader.topic_configs()) == ["handler", "main"]
 
 
 @pytest.mark.parametrize("value", [0, -1])

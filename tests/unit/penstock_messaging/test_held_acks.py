@@ -106,19 +106,6 @@ def test_a_lost_queue_is_told_before_anything_is_recorded(store: Store) -> None:
         assert (len(waits), [type(each) for each in failures]) == (2, [LostQueueError])
 
 
-def test_a_queue_is_not_given_back_while_a_message_of_it_is_held(store: Store) -> None:
-    members = Members(store)
-    with members() as consumer:
-        held = HeldAcks(store)
-        held.add(consumer.poll(6))
-        owner = members.journal(queue=2).owner
-        consumer._held.want_back(owner)
-        assert not owner.is_back
-        held.record()
-        consumer._held.settle()
-        assert owner.is_back
-
-
 def test_a_message_that_was_handed_out_again_is_not_held(store: Store) -> None:
     members = Members(store)
     with members("orders", ordered=True) as consumer:

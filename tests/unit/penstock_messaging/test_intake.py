@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, retries_of, services, take
 
-import penstock
 from penstock.errors import MessageError, StorageError
-from penstock.files import Files
-from penstock.runtime.waking import WORK, Wakes, WorkWaiter
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
@@ -299,43 +296,6 @@ def test_it_rests_until_it_is_woken_where_nobody_is_and_nothing_is_new(bench: Be
     assert bench.intake.step() == module.INTERVAL_S
     member.leave()
     assert bench.intake.step() is None
-
-
-def test_it_looks_by_itself_where_wakes_do_not_arrive(bench: Bench) -> None:
-    bench.intake._wakes = WorkWaiter(Wakes(bench.files, Path("/nowhere")))
-    assert bench.intake.step() == module.INTERVAL_S
-
-
-def test_a_slow_disk_makes_the_pauses_longer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = bench.groups.context.clock
-    assert isinstance(clock, ManualClock)
-    owned, takes_ms = take(bench.groups), [30, 5000]
-
-    def write(*given: object) -> None:
-        clock.now_ms += takes_ms.pop(0)
-        write_marks(*given)  # type: ignore[arg-type] # the same arguments
-
-    monkeypatch.setattr(module, "write_marks", write)
-    for offset, pause_s in [(0, 0.3), (1, module.INTERVAL_S)]:
-        owned.ack([offset], offset)
-        assert bench.intake.step() == pytest.approx(pause_s)
-
-
-@pytest.mark.parametrize("how", ["nack", "ack", "hand_back"])
-def test_an_answer_in_any_process_ends_the_rest(how: str, bench: Bench) -> None:
-    """Answers of other processes were found a second later."""
-    with penstock.open(bench.store.path, read_only=True) as reader:
-        owned = take(services(reader, Files(), ManualClock())[0])
-        word = bench.store._wakes.map()
-        assert word is not None
-        seen = word.ask(WORK)
-        if how == "nack":
-            owned.nack(0, 1, GROUP_SETTING, 0)
-        elif how == "ack":
-            owned.sync(owned.ack([0], 0))
-        else:
-            owned.hand_back()
-        assert word.sleep(seen, 0.001, WORK)
 
 
 def test_a_queue_that_cannot_be_taken_in_does_not_hold_up_the_others(

@@ -1,6 +1,5 @@
 """An owner's journal: what it appends is read, also from a new file, and nothing is appended after a failure."""
 
-import errno
 import os
 import threading
 from pathlib import Path
@@ -65,41 +64,6 @@ def test_a_sync_writes_no_metadata_and_covers_everything_before_it(tmp_path: Pat
     made.sync(1)
     assert files.plan.counts["sync"] == syncs
     assert (tmp_path / "j").stat().st_size == size
-
-
-@pytest.mark.slow
-def test_a_lost_queue_is_not_closed_while_an_answer_is_synced(tmp_path: Path) -> None:
-    path = tmp_path / "j"
-    made = begin(path)
-    ticket = made.append(EntryKind.ACK, 0, 1, 0)
-    sync, closing = made._file.sync, threading.Thread(target=made.close)
-
-    def lose_and_sync() -> None:
-        made.refuse("its offset was moved")
-        closing.start()
-        # Without waiting, it closes the file within this time.
-        closing.join(0.2)
-        sync()
-
-    made._file.sync = lose_and_sync  # type: ignore[method-assign]
-    made.sync(ticket)
-    closing.join()
-    assert position_in(path) == Position(1, ())
-    with pytest.raises(LostQueueError, match="its offset was moved"):
-        made.append(EntryKind.ACK, 1, 1, 0)
-
-
-def test_why_a_queue_was_lost_stays_if_the_disk_fails_then(tmp_path: Path) -> None:
-    made = begin(tmp_path / "j")
-    ticket = made.append(EntryKind.ACK, 0, 1, 0)
-
-    def fail() -> None:
-        made.refuse("its offset was moved")
-        raise OSError(errno.EIO, "the disk is gone")
-
-    made._file.sync = fail  # type: ignore[method-assign]
-    with pytest.raises(LostQueueError, match="its offset was moved"):
-        made.sync(ticket)
 
 
 def test_threads_share_syncs(tmp_path: Path) -> None:

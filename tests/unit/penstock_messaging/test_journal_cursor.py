@@ -47,16 +47,3 @@ def test_a_new_file_and_no_file_are_noticed(tmp_path: Path) -> None:
     assert seen(cursor) == Position(0)
     (tmp_path / "j").unlink()
     assert cursor.refresh() is None
-
-
-def test_an_entry_that_was_written_again_is_read_again(tmp_path: Path) -> None:
-    """A write that an interrupt has cut off, after its bytes were in the file, is written again with another content."""
-    made = begin(tmp_path / "j")
-    cursor = JournalCursor(Files(), tmp_path / "j")
-    made.append(EntryKind.ACK, 0, 5, 0)
-    assert seen(cursor) == Position(5)
-    made._sequence -= 1
-    made._position -= 64
-    made.append(EntryKind.ACK, 0, 2, 0)
-    made.append(EntryKind.ACK, 2, 1, 0)
-    assert seen(cursor) == Position(3)

@@ -12,7 +12,6 @@ from penstock.files import Files
 from penstock.testing import ManualClock
 from penstock.testing.kit import open_store
 from penstock_messaging.groups.fold import Position
-from penstock_messaging.groups.journal import Journal
 from penstock_messaging.groups.owned_queue import GROUP_SETTING, OwnedQueue
 from penstock_messaging.groups.taking import Groups
 
@@ -128,24 +127,6 @@ def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) ->
     assert again.position == Position(0)
     os.close(read)
     os.close(write)
-
-
-def test_nothing_is_appended_after_a_hand_back_that_was_interrupted(
-    groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock was free then, and another thread's answers still went to the journal."""
-    owned = take(groups)
-
-    def interrupted(_: Journal) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        owned.hand_back()
-    assert groups.holder(GROUP, TOPIC, 0) is None
-    with pytest.raises(LostQueueError, match="handed back"):
-        owned.ack([0], 0)
-    assert now(groups) == Position(0)
 
 
 def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival
-from penstock_messaging.configuration.parts import Configuration
-from penstock_messaging.extension import MessagingExtension
 
 
 def opened(root: Path, **more: Any) -> Store:
@@ -56,21 +54,6 @@ def test_an_opening_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
             store.put("t", b"x", queue=3)
             assert store.topic_configs()["t"].is_auto
     assert {path: path.stat().st_mtime_ns for path in (root / "config").iterdir()} == before
-
-
-def test_a_store_that_is_only_read_from_reads_no_configuration(tmp_path: Path) -> None:
-    """Opening stays as quick as it was: what is needed is read, and imported, at the first put."""
-    root = tmp_path / "s"
-    with opened(root) as store:
-        store.put("t", b"x")
-    for read_only in (False, True):
-        with opened(root, read_only=read_only) as store:
-            assert [message.body for message in store.scan("t")] == [b"x"]
-            extension = store.extension("messaging")
-            assert isinstance(extension, MessagingExtension)
-            assert "configuration" not in extension._parts
-            assert isinstance(extension.configuration, Configuration)
-            assert extension.stats()["topics"] == 1
 
 
 def test_a_store_of_an_earlier_version_is_listed_when_it_is_opened(tmp_path: Path) -> None:

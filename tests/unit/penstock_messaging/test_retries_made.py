@@ -32,12 +32,3 @@ def test_those_from_the_log_offset_on_are_found_and_no_others(tmp_path: Path) ->
         made = RetriesMade(store, "g", end, origin)
         assert all(key in made for key in mine)
         assert (mine[0][0], 2) not in made
-
-
-def test_dead_letters_count_too(tmp_path: Path) -> None:
-    with open_store(tmp_path / "store", **SETTINGS) as store:
-        store.put("%DLQ%g", b"x")
-        (message,) = store.read("%DLQ%g").messages
-        made = RetriesMade(store, "g", 0, PlainRetries().origin)
-        assert (message.message_id, 0) in made
-        assert RetriesMade(store, "h", 0, PlainRetries().origin)._found == set()

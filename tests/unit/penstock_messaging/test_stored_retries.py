@@ -60,21 +60,6 @@ def test_the_group_says_how_often_and_whether_at_all(store: Store) -> None:
     assert stored.copy(refused(store), "billing", None, None) is None
 
 
-def test_the_delivery_hears_of_the_levels_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored, extension, heard = retries(store), store.extension("messaging"), list[int]()
-    assert isinstance(extension, MessagingExtension)
-    monkeypatch.setattr(extension.delivery, "expect", heard.append)
-    for level in (5, 5, 2):
-        stored.copy(refused(store), "billing", level, None)
-    stored.copy(refused(store), "billing", -1, None)
-    stored.were_put()
-    assert sorted(heard) == [2, 5]
-    stored.were_put()
-    assert len(heard) == 2
-
-
 def test_a_copy_names_its_first_message(store: Store) -> None:
     stored, message = retries(store), refused(store)
     assert stored.origin(message) == (message.message_id, 0)

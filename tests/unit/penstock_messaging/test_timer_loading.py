@@ -26,17 +26,6 @@ def waiting(found: Loading) -> list[int]:
     return [int(offset) for offset in found.rows["log_offset"]]
 
 
-def test_the_last_unit_of_a_record_says_when_it_is_looked_at() -> None:
-    topic = TimerTopic()
-    first, second = topic.put(START + 5 * SECOND), topic.put(START + 3 * SECOND)
-    whole = loading(topic, [first, second])
-    assert (waiting(whole), whole.is_whole) == ([second.log_offset, first.log_offset], True)
-    over = loading(topic, [first, second, first._replace(slot_ms=START - SECOND)])
-    assert waiting(over) == [second.log_offset]
-    assert not over.is_whole, "a broker would deliver it all the same"
-    assert over.problems == []
-
-
 def test_a_unit_too_far_ahead_is_read_from_its_record() -> None:
     topic = TimerTopic()
     unit = topic.put(START + 5 * SECOND)

@@ -42,16 +42,6 @@ def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[Wait
     assert (len(waiting), waiting.first_ms()) == (0, None)
 
 
-def test_a_message_that_cancels_another_counts_as_one_less() -> None:
-    waiting = WaitingTimers()
-    entry = WaitingTimer(5000, 1, 10, WAITS, 0)
-    waiting.add(entry)
-    waiting.add(entry._replace(log_offset=2))
-    assert len(waiting) == 2
-    waiting.add(entry._replace(log_offset=3, kind=WAITS | CANCELS))
-    assert len(waiting) == 1
-
-
 def test_a_removed_entry_is_gone_and_its_second_stays() -> None:
     waiting = WaitingTimers()
     entry = WaitingTimer(5000, 1, 10, WAITS, 0)

@@ -41,45 +41,6 @@ def test_a_second_search_reads_nothing(searches: list[str]) -> None:
     assert searches == ["penstock"] * folders + ["none"] * folders
 
 
-def test_what_is_installed_later_is_found(
-    searches: list[str], install_plugin: InstallPlugin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = names()
-    install_plugin("first-plugin", "")
-    assert names() - before == {("first_plugin", "first-plugin", "1.0")}
-    path = list(sys.path)
-    install_plugin("second-plugin", "")
-    monkeypatch.setattr(sys, "path", path)
-    assert len(names() - before) == 2, "the same folders, one of which has changed"
-    monkeypatch.setattr(sys, "path", path[1:])
-    assert names() == before
-
-
-def test_the_working_directory_is_a_folder_like_others(
-    searches: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path / "none"), *sys.path])
-    before = names()
-    (tmp_path / "a_plugin-2.dist-info").mkdir()
-    (tmp_path / "a_plugin-2.dist-info" / "entry_points.txt").write_text("[penstock]\nmine = mine\n")
-    (tmp_path / "a_plugin-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\n")
-    monkeypatch.chdir(tmp_path)
-    assert {found[0] for found in names() - before} == {"mine"}
-
-
-def test_a_distribution_that_states_nothing_has_question_marks(
-    searches: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "x.dist-info"
-    place.mkdir()
-    (place / "entry_points.txt").write_text(
-        "[other]\ny = y\n\n[penstock]\n# x = no\nx = x.y:z.a [extra]\n"
-    )
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert discover("penstock") == ((EntryPoint("x", "x.y:z.a [extra]", "penstock"), "?", "?"),)
-    assert searches
-
-
 @pytest.mark.slow
 def test_what_is_found_is_what_python_finds(
     install_plugin: InstallPlugin, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,6 @@ import penstock
 from penstock import Message, Store
 from penstock.errors import ConfigError, CorruptionError, OffsetError, StoreClosedError
 from penstock.format.arrow_schema import DEFAULT_COLUMNS, schema_of
-from penstock.read.column_reader import ColumnReader
 
 SETTINGS: dict[str, Any] = {**SMALL}
 COUNT = 600
@@ -133,12 +132,3 @@ def test_what_is_put_after_it_was_asked_for_is_not_in_it(root: Path) -> None:
         reader = store.to_reader("a")
         store.put("a", b"-1")
         assert bodies(reader) == list(range(0, COUNT, 3))
-
-
-def test_it_reads_a_log_through_its_queues_without_a_store(store: Store) -> None:
-    columns = ColumnReader(store._log, store._queue_index, lambda: None)
-    found = columns.bounds(lambda topic: topic == "a", published=False)
-    assert found == [bound for bound in store.bounds() if bound.topic == "a"]
-    table = columns.table("a", 0, None, None, ["body"], verify=True)
-    assert table.equals(store.to_arrow("a", 0, columns=["body"]))
-    assert columns.sample("a", 0, 0, 100, 3) == store.sample("a", 0, 0, 100, 3)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.format.arrow_schema import COLUMNS, schema_of
 from penstock.read.filters import RowFilter
 from penstock.read.span_merge import Limits, QueueSpan
 from penstock.read.to_arrow import span_batches
@@ -39,15 +38,6 @@ def test_rows_come_in_the_order_of_the_log_with_what_was_put(store: Store) -> No
     found = rows(store, "topic", "queue", "body", "log_offset", limit=7)
     assert [row["body"] for row in found] == [message.body for message in messages(60)]
     assert sorted(row["log_offset"] for row in found) == [row["log_offset"] for row in found]  # type: ignore[type-var] # numbers
-
-
-def test_every_column_is_made_with_its_type(store: Store) -> None:
-    (batch,) = span_batches(
-        store._log, store._queue_index, spans(store), tuple(COLUMNS), Limits(1000), verify=False
-    )
-    assert batch.schema == schema_of(tuple(COLUMNS))
-    assert batch.num_rows == 60
-    batch.validate(full=True)
 
 
 def test_a_tag_or_key_that_a_record_has_not_is_null(store: Store) -> None:

@@ -18,9 +18,7 @@ from penstock import Message
 from penstock.durability.progress import Progress
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.format.columns import Buffer
 from penstock.log import batches, scan
-from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.log_end import find_end
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers
@@ -373,31 +371,6 @@ def test_a_hostile_log_makes_no_folder_outside_the_store(
         assert store.max_offset("good") == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hostile"]
     assert sorted(p.name for p in (path / "consumequeue").iterdir()) == ["good"]
-
-
-def test_a_segment_is_read_no_further_than_it_was_written(
-    open_small: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {"geometry.segment_bytes": 8 << 20}
-    with open_small(**sizes) as store:
-        bodies = filled(store, 50)
-        copy = crash(store, tmp_path, "made-whole")
-    log = next((copy / "commitlog").iterdir())
-    os.truncate(log, len(log.read_bytes().rstrip(b"\0")))
-    with log.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, 8 << 20)
-    seen: list[int] = []
-    read = SegmentedLog.read
-
-    def noted(self: SegmentedLog, log_offset: int, size: int) -> Buffer:
-        seen.append(size)
-        return read(self, log_offset, size)
-
-    monkeypatch.setattr(SegmentedLog, "read", noted)
-    with open_small(path=copy, **sizes) as store:
-        assert max(seen) > 0
-        assert sum(size for size in seen if size == (1 << 20) + 8) <= 2 << 20
-        assert stored(store) == bodies
 
 
 # --- queues that lag behind a durable log

@@ -13,7 +13,6 @@ from penstock.format.record import BLANK, MAGIC_BLANK, RecordFields, encode_reco
 from penstock.format.validity import Coverage
 from penstock.log.queue_continuity import QueueGenerations, QueueHistory
 from penstock.log.segmented_log import Rejected, SegmentedLog
-from penstock.recovery import log_end
 from penstock.recovery.log_end import (
     LogEnd,
     RecoveryReport,
@@ -22,9 +21,7 @@ from penstock.recovery.log_end import (
     find_end,
     foreign_start,
     is_torn,
-    rewrite,
 )
-from penstock.testing import SimulatedDisk
 
 # No multiple of a sector: sectors are counted from the beginning of a file.
 SIZE = 1000
@@ -224,24 +221,6 @@ def test_java_begins_at_the_third_last_segment_or_where_the_checkpoint_says(
     assert foreign_start(timed(3, 9001, 9002), times, was_abnormal=True) == 0
     four.segments[1].path.write_bytes(X)
     assert foreign_start(four, times, was_abnormal=True) == 0
-
-
-def test_what_is_in_doubt_is_written_again_piece_by_piece_and_synced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_end, "_REWRITE_BYTES", 300)
-    disk = SimulatedDisk()
-    data = bytes(range(250)) * 4
-    log = log_of(Path("/log"), data, data, data, files=disk)
-    calls: list[tuple[str, int]] = []
-    disk.plan.watch = lambda call, path: calls.append((call, int(path.name)))
-    assert rewrite(disk, log, 100, 1050) == 950
-    assert calls == [("pwrite", 0)] * 3 + [("sync", 0)] + [("pwrite", SIZE), ("sync", SIZE)]
-    assert bytes(log.read(0, SIZE)) + bytes(log.read(SIZE, SIZE)) == data * 2
-    calls.clear()
-    assert rewrite(disk, log, SIZE, 2 * SIZE) == SIZE
-    assert {name for _, name in calls} == {SIZE}
-    assert rewrite(disk, log, SIZE, SIZE) == 0
 
 
 def test_a_report_says_nothing_was_done_unless_it_was() -> None:

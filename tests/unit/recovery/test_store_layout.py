@@ -139,20 +139,6 @@ def test_whose_defaults_hold_depends_on_who_made_it(disk: SimulatedDisk) -> None
 
 
 @pytest.mark.parametrize(
-    ("there", "is_wrong"),
-    [
-        ([], False), ([100], False), ([99], False), ([101], True), ([99, 100], False), ([99, 98], False),
-        ([99, 99], True), ([101, 100], False), ([101, 99], True), ([1, 1, 2], False),
-    ],
-)  # fmt: skip
-def test_a_note_is_contradicted_by_longer_files_and_by_several_of_another_length(
-    there: list[int], is_wrong: bool, disk: SimulatedDisk
-) -> None:
-    """A single file may have been cut short, but never grew."""
-    assert store_layout._disagrees(100, there) == is_wrong
-
-
-@pytest.mark.parametrize(
     ("slots", "entries", "size", "found"),
     [
         (None, None, 40 + 84 * 5, (5, 20)), (None, None, 40 + 84 * 5 + 4, None), (None, None, 40, None),

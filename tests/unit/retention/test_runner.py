@@ -14,8 +14,7 @@ from tests.lanes import eventually
 
 import penstock
 from penstock.contracts import DiskUse, SegmentInfo, Vote
-from penstock.errors import ReadOnlyError
-from penstock.retention.runner import SEGMENTS_A_ROUND_MAX, consult
+from penstock.retention.runner import consult
 from penstock.testing import ManualClock, ManualWorkers
 
 HOUR = 3_600_000
@@ -75,17 +74,6 @@ def test_a_segment_that_is_read_stays_until_the_interval_has_passed(open_small: 
             del view
         assert store.discard_before(log_offset=0) == 0
         assert not list(store.verify())
-
-
-def test_writes_are_refused_while_a_policy_says_so(open_small: OpenStore) -> None:
-    with open_small() as store:
-        engine = store._engine
-        assert engine is not None
-        engine.retention.refusal = "the disk is 91 percent full"
-        with pytest.raises(ReadOnlyError, match="91 percent"):
-            store.put("t", b"x")
-        engine.retention.refusal = None
-        store.put("t", b"x")
 
 
 def test_raw_copies_of_a_log_are_the_same_log(open_small: OpenStore, tmp_path: Path) -> None:
@@ -220,29 +208,3 @@ def test_a_vote_is_held_within_what_there_is_and_one_that_fails_has_no_say() -> 
     decision = consult(policies, segments, 0, DiskUse(0, 0))
     assert (decision.going, decision.voters, decision.refusal) == (2, ("many",), None)
     assert list(decision.failed) == ["failing"]
-
-
-@pytest.mark.parametrize("call", ["run", "delete_before"])
-@pytest.mark.parametrize(
-    ("held_for", "is_stopping", "runs"), [(0, False, 1), (3, False, 4), (99, False, 21), (99, True, 1)]
-)  # fmt: skip
-def test_a_held_segment_is_tried_again_for_a_while_until_it_is_gone_or_the_store_closes(
-    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch, held_for: int, is_stopping: bool, runs: int, call: str
-) -> None:  # fmt: skip
-    """Penstock itself reads a segment for its digest: a run that met that once deleted nothing."""
-    with open_small(spawn=ManualWorkers()) as store:
-        assert store._engine is not None
-        retention, ran = store._engine.retention, list[int]()
-        held: Any = object()
-
-        def run_once(choose: object, most: int) -> int:
-            assert most == (SEGMENTS_A_ROUND_MAX if call == "run" else sys.maxsize) - len(ran)
-            ran.append(1)
-            retention._deleting = held if len(ran) <= held_for else None
-            return 1
-
-        monkeypatch.setattr(retention, "_run_once", run_once)
-        monkeypatch.setattr(retention._stopping, "wait", lambda _s: is_stopping)
-        gone = retention.run() if call == "run" else retention.delete_before(0, 0, "why")
-        assert gone == len(ran) == runs
-        retention._deleting = None

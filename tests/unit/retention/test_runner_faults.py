@@ -208,24 +208,6 @@ def test_a_held_segment_goes_though_no_policy_asks_for_it_any_more(tmp_path: Pat
         assert bases(store) == [SEGMENT, 2 * SEGMENT, 3 * SEGMENT], "it, and nothing else"
 
 
-def test_a_round_takes_nothing_that_another_round_was_asked_for(tmp_path: Path) -> None:
-    """The number to go was once counted before the other round's end."""
-    with opened(tmp_path / "s", **{"retention.size.bytes_max": 4 * SEGMENT}) as store:
-        fill(store, 6)
-        retention = retention_of(store)
-        gone: list[int] = []
-        asked = threading.Thread(
-            target=lambda: gone.append(store.discard_before(log_offset=3 * SEGMENT))
-        )
-        with retention._one_at_a_time:
-            asked.start()
-            asked.join(0.05)
-            assert store.retain() == 2
-        asked.join(30)
-        assert gone == [1]
-        assert bases(store)[0] == 3 * SEGMENT
-
-
 def test_close_waits_for_a_round_in_another_thread(tmp_path: Path) -> None:
     """What it removed after the lock was let go might have been another process's by then."""
     store = opened(tmp_path / "s")

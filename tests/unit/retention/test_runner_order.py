@@ -1,6 +1,5 @@
 """While a segment goes: what a caller finds missing lies below the bounds that it asks for afterwards."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from penstock.errors import OffsetError, PenstockError
-from penstock.log.segment import Lease
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
@@ -93,64 +91,6 @@ class Steps:
             assert is_served or not is_above, f"{way.__name__} misses {ordinal}, the bound is {low}"
             self.served += is_served
             self.refused += not is_served
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("index", [["consume-queue", "hash-index"], ["hash-index", "consume-queue"]])  # fmt: skip
-def test_nothing_at_or_after_the_bound_is_missing_at_any_step(
-    way: Callable[[Store, int, int], bool],
-    index: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Leases were refused first, and the queue's bound moved when the round was over: `find` missed what
-    `min_offset` still promised, six times in 207 lives."""
-    store = filled(tmp_path / "s", **{"index.use": index})
-    steps = Steps(store, way)
-    engine = store._engine
-    assert engine is not None
-    around(monkeypatch, Lease, "retire", steps.look)
-    around(monkeypatch, store._log, "retire_first", steps.look)
-    around(monkeypatch, engine.log.tail.allocator, "discard", steps.look)
-    for dispatcher in engine.dispatchers:
-        around(monkeypatch, dispatcher, "trim", steps.look)
-    around(monkeypatch, engine.queue_index, "move_min", steps.look)
-    assert store.discard_before(log_offset=2 * SEGMENT) == 2
-    steps.look()
-    assert steps.served
-    assert steps.refused
-    store.close()
-
-
-def around(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, look: Callable[[], None]) -> None:  # fmt: skip
-    """Have `look` called before and after a method, in another thread: locks that are held are not ours."""
-    real = getattr(target, name)
-
-    def hooked(*args: Any, **more: Any) -> Any:
-        beside(look)
-        answer = real(*args, **more)
-        beside(look)
-        return answer
-
-    monkeypatch.setattr(target, name, hooked)
-
-
-def beside(look: Callable[[], None]) -> None:
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            look()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive(), "a reader waits for retention"
-    if failed:
-        raise failed[0]
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import OffsetError, ReadOnlyError
-from penstock.store.store import Store
+from penstock.errors import ReadOnlyError
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 pytestmark = pytest.mark.slow
@@ -173,54 +172,3 @@ def test_reads_in_progress_never_fail(tmp_path: Path) -> None:
                     assert not seen or number > seen[-1]
                     seen.append(number)
         assert all(seen for _, seen in readers)
-
-
-def test_a_held_segment_waits_and_is_forced_after_the_interval(tmp_path: Path) -> None:
-    week = Week(
-        tmp_path / "s", "file", alloc="recycle", retention=["size"],
-        **{"retention.size.bytes_max": 2 * SEGMENT},
-    )  # fmt: skip
-    store = week.store
-    with store:
-        week.put(200)
-        first = store._log.segments[0]
-        assert first.lease.hold()
-        view = memoryview(first.view())[:5000]
-        before = bytes(view)
-        for _ in range(11):
-            week.workers.run("penstock-retain")
-            assert store._log.segments[0] is first, "held"
-            week.clock.now_ms += 10_000
-        with pytest.raises(OffsetError):
-            store.at(0)
-        week.clock.now_ms += 20_000
-        week.workers.run("penstock-retain")
-        assert store._log.segments[0] is not first, "forced"
-        assert not first.path.exists()
-        for _ in range(20):
-            week.put(50)
-            week.workers.run_all()
-        assert bytes(view) == before, "a passed-over reader's bytes never change"
-        assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
-        first.lease.release()
-
-
-def test_a_dry_run_foretells_what_then_happens(tmp_path: Path) -> None:
-    week = Week(tmp_path / "s", "file", retention=["age"], **{"retention.age.reserved_hours": 30.0})
-    store: Store = week.store
-    with store:
-        for _ in range(40):
-            week.pass_hour()
-        foretold = store.forecast(days=4)
-        assert [d.segment for d in foretold] == store._log.infos()
-        assert foretold[-1].at_ms is None
-        times = [d.at_ms for d in foretold if d.at_ms is not None]
-        assert times == sorted(times)
-        assert {time.localtime(at / 1000).tm_hour for at in times} == {4}
-        due = [
-            d for d in foretold if d.at_ms is not None and d.at_ms < week.clock.now_ms + 24 * HOUR
-        ]
-        assert due
-        for _ in range(24):
-            week.pass_hour()
-        assert store._log.min_offset == due[-1].segment.base_offset + SEGMENT

@@ -149,30 +149,6 @@ def test_files_that_are_not_the_systems_alone_are_synced_by_their_own_way(
         assert gate_of(store) is None
 
 
-@pytest.mark.parametrize("flush", ["sync", "async", "none"])
-@pytest.mark.parametrize("write", WRITERS)
-def test_every_sync_of_the_log_goes_through_the_thread(
-    flush: str, write: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sync(file: File) -> None:
-        assert "commitlog" not in str(file.path)
-        os.fdatasync(file._fd)
-
-    with open_small(flush=flush, write=write) as store:
-        store.put("t", b"first")
-        monkeypatch.setattr(File, "sync", sync)
-        monkeypatch.setattr(File, "descriptor", property(lambda file: file._fd))
-        for number in range(100):
-            store.put("t", b"%d" % number + bytes(3000))
-        future = store.submit("t", b"future")
-        assert future.result(30).is_durable
-        end = store.flush()
-        assert end == store.stats()["log_end_offset"] == gate_of(store).flushed_offset
-        store.put("t", b"last")
-        # The end of writing gives blocks back, and syncs that by itself.
-        monkeypatch.undo()
-
-
 class PatientPolicy(SyncFlush):
     """Lets puts wait and syncs nothing before it is told to: any third party's may."""
 
@@ -279,16 +255,6 @@ def test_the_mark_says_what_a_receipt_says(
             state = Progress(penstock.files.Files(), tmp_path / "store").read()
             assert state.flushed_offset >= receipt.log_offset + receipt.size
             assert state.last_time_ms >= receipt.store_time_ms
-
-
-def test_full_segments_are_sealed_as_the_log_goes_on(open_small: OpenStore) -> None:
-    """Each would keep its descriptors and its map else."""
-    with open_small(flush="sync") as store:
-        for number in range(400):
-            store.put("t", b"%d" % number + bytes(9000))
-        open_ones = [s for s in store._log.segments if s.channel is not None]
-        assert len(store._log.segments) > 50
-        assert len(open_ones) <= 2
 
 
 def test_many_segments_may_wait_for_one_sync(open_small: OpenStore) -> None:

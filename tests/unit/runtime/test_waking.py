@@ -12,13 +12,12 @@ import penstock
 from penstock._kernel import WakeWord
 from penstock.errors import StoreClosedError
 from penstock.files import File, Files
-from penstock.runtime.waking import MESSAGES, SIZE, Waiter, WakeMap, Wakes, WorkWaiter
+from penstock.runtime.waking import SIZE, Waiter, WakeMap, Wakes, WorkWaiter
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 # Long enough to tell a lost wake-up: nothing here sleeps so long.
 FOR_EVER_S = 600.0
-FOR_EVER_NS = 600 * 1_000_000_000
 
 
 @pytest.fixture
@@ -105,30 +104,6 @@ def test_a_word_lies_within_the_memory(position: int) -> None:
 
 
 # --- the file
-
-
-def test_the_file_stays_and_the_next_writer_wakes_those_that_the_last_one_left(side: Path) -> None:
-    """Killed after it had changed the word, and before it had woken anybody, a writer leaves sleepers."""
-    first = WakeMap.make(Files(), side)
-    inode = side.stat().st_ino
-    seen = first.ask()
-    first.close()
-    with side.open("r+b") as file:
-        file.seek(64)
-        file.write((seen + 1).to_bytes(4, "little"))
-    reader = WakeMap.find(Files(), side)
-    assert reader is not None
-    woken = []
-    # It sleeps on what the word is now, as one that the last writer left would.
-    thread = threading.Thread(
-        target=lambda: woken.append(reader._words[MESSAGES].sleep(seen + 1, FOR_EVER_NS))
-    )
-    thread.start()
-    while thread.is_alive():
-        Wakes(Files(), side.parents[1], writes=True).close()
-        thread.join(0.01)
-    assert woken == [True]
-    assert side.stat().st_ino == inode
 
 
 @pytest.mark.parametrize(
@@ -373,47 +348,6 @@ def by_hand(path: Path, **settings: Any) -> tuple[Store, ManualWorkers]:
     workers.run("penstock-follow")
     workers.by_name["penstock-follow"].is_awake = False
     return store, workers
-
-
-def test_a_put_is_published_before_those_who_wait_are_woken(tmp_path: Path) -> None:
-    store, workers = by_hand(tmp_path / "s")
-    with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
-        found = reader._wakes.map()
-        assert found is not None
-        seen = found.ask()
-        store.put("t", b"0")
-        assert workers.by_name["penstock-follow"].is_awake
-        assert word_of(tmp_path / "s" / "penstock" / "wake") == seen
-        workers.run("penstock-follow")
-        assert found.sleep(seen, FOR_EVER_S)
-        assert [message.body for message in reader.scan("t")] == [b"0"]
-    store.close()
-
-
-class CostlyRounds(ManualClock):
-    """Each look at what a thread has used shows a millisecond more."""
-
-    used_ns = 0
-
-    def thread_ns(self) -> int:
-        self.used_ns += 1_000_000
-        return self.used_ns
-
-
-def test_where_somebody_waits_the_next_round_comes_as_soon_as_the_last_one_allows(
-    tmp_path: Path,
-) -> None:
-    clock = CostlyRounds()
-    store, workers = by_hand(tmp_path / "s", clock=clock, **{"index.follow_interval_ms": 60_000})
-    store.put("t", b"0")
-    assert workers.run("penstock-follow") == 60
-    assert workers.run("penstock-follow") is None
-    found = store._wakes.map()
-    assert found is not None
-    found.ask()
-    store.put("t", b"1")
-    assert workers.run("penstock-follow") == 0.002
-    store.close()
 
 
 def test_a_put_within_the_round_is_not_forgotten(tmp_path: Path) -> None:

@@ -41,34 +41,6 @@ def test_a_step_runs_at_once_and_again_when_it_is_woken(crew: WorkerGroup) -> No
     assert worker.place() == "it has ended"
 
 
-def test_threads_that_have_ended_are_forgotten(
-    crew: WorkerGroup, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A store that makes and closes consumers for months kept an object for each of them."""
-    kept = crew("kept", lambda: None)
-    ran = threading.Event()
-    for number in range(10):
-        ran.clear()
-        slow = threading.Event()
-
-        def step(ran: threading.Event = ran, slow: threading.Event = slow) -> None:
-            ran.set()
-            slow.wait(LONG_S)
-
-        worker = crew(f"w{number}", step)
-        assert ran.wait(LONG_S)
-        crew.watch()
-        slow.set()
-        worker.stop()
-    last = crew("last", lambda: None)
-    assert [each.name for each in crew._workers] == ["kept", "last"]
-    assert crew._warned_since.keys() <= {"kept", "last"}
-    assert "w9" in caplog.text
-    kept.stop()
-    last.stop()
-    assert crew.hanging() == []
-
-
 @pytest.mark.parametrize("arrive", [True, False])
 def test_a_thread_rests_by_wakes_of_other_processes_if_they_arrive(
     arrive: bool, crew: WorkerGroup, tmp_path: Path

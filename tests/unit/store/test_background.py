@@ -113,22 +113,6 @@ def counted_writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[object
     return written
 
 
-def test_a_checkpoint_is_written_once_for_the_same_progress(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = counted_writes(store, monkeypatch)
-    engine = engine_of(store)
-    store.put("t", b"one")
-    store.flush()
-    engine.follower.catch_up()
-    engine.checkpoints.write()
-    engine.checkpoints.write()
-    assert len(written) == 1
-    assert engine.progress.state.dispatched == {
-        d.name: engine.log.end_offset for d in engine.dispatchers
-    }
-
-
 def test_a_checkpoint_without_a_descriptor_is_retried_and_stops_nothing(
     store: Store, workers: ManualWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,19 +175,6 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
         assert (task.step(), task.step()) == (1.5, 1.5)
     assert len(runs) == 2
     assert "a plugin is ill" in caplog.text
-
-
-def test_retention_rests_while_the_store_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, workers = SimulatedDisk(), ManualWorkers()
-    disk.make_folder(ROOT)
-    store = open_store(ROOT, files=disk, spawn=workers)
-    engine, runs = engine_of(store), []
-    engine.flusher.fail("for this test")
-    monkeypatch.setattr(Retention, "run", lambda _self: runs.append(1))
-    workers.run("penstock-retain")
-    assert not runs
-    with pytest.raises(StoreFailedError):
-        store.close()
 
 
 # --- each step alone, among parts that say what the test wants
@@ -269,27 +240,6 @@ def test_a_round_that_finds_all_dispatched_sleeps_until_it_is_woken() -> None:
     assert done.calls[2:] == [], "nothing new is published, so nobody is woken"
     done.task.wake()
     assert (done.appender.is_idle, done.calls[2:]) == (False, ["wake"])
-
-
-@pytest.mark.parametrize(
-    ("came", "trouble", "pause"), [(True, False, 0), (True, True, 0.05), (False, False, 0.05)]
-)
-def test_what_may_not_be_dispatched_yet_is_tried_again(
-    came: bool, trouble: bool, pause: float
-) -> None:
-    waiting = Round(0)
-    waiting.troubles = {"a": 1} if trouble else {}
-    waiting.committed_offset = 70
-
-    def wake() -> bool:
-        waiting.committed_offset += came
-        return False
-
-    waiting.wake = wake  # type: ignore[method-assign] # something is appended meanwhile
-    assert waiting.task.step() == pause
-    assert not waiting.appender.is_idle
-    waiting.task._pause_s, waiting.troubles = 0.001, {"a": 1}
-    assert waiting.task.step() == 0.02
 
 
 def test_what_another_thread_dispatched_meanwhile_is_published_at_once() -> None:

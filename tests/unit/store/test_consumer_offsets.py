@@ -128,31 +128,6 @@ def test_any_integer_type_is_an_offset(offset: Any, filled: Place, open_small: O
     assert text["offsetTable"]["orders@g"] == {"0": int(offset)}
 
 
-def test_queues_that_lag_behind_the_log_are_named_and_the_offset_is_not_blamed(
-    tmp_path: Path,
-) -> None:
-    files = FaultyFiles()
-    with penstock.open(tmp_path / "s", environ={}, files=files, **SIZES) as store:
-        store.put("t", b"x")
-        store.commit_offset("g", "t", offset=1)
-        store.put("t", b"x", queue=1)
-        engine = store._engine
-        assert engine is not None
-        trouble = OSError(5, "gone")
-
-        def refuse(*_: object) -> None:
-            raise trouble
-
-        before = engine.queue_index.dispatch
-        engine.queue_index.dispatch = refuse  # type: ignore[method-assign, assignment] # fails as its disk does
-        store.put("t", b"x", queue=1)
-        with pytest.raises(StorageError, match="dispatcher consume-queue fails"):
-            store.commit_offset("g", "t", 1, offset=2)
-        engine.queue_index.dispatch = before  # type: ignore[method-assign] # as above
-        engine.follower.finish()  # the retry is now, not in a second
-        store.commit_offset("g", "t", 1, offset=2)
-
-
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-2, 12), st.floats(), st.text(), st.binary(),
     st.sampled_from(["g", "orders", "0", "0x", "../x", "a@b", "\x1b", "\u202e", np.int64(3), np.float64(3)]),

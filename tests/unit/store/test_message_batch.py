@@ -187,15 +187,6 @@ def plain(message: StoredMessage) -> tuple[object, ...]:
     return message.body, message.tag, message.keys, given, message.flag, message.born_host
 
 
-def test_a_put_waits_if_one_message_requests_it(store: Store) -> None:
-    with store:
-        batch = store.message_batch()
-        batch.put("t", b"1", wait=False)
-        assert not batch._waits
-        batch.put("t", b"2")
-        assert batch._waits
-
-
 def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
     """A call that is refused removes what it has added: meanwhile, no other thread may add."""
     with store:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, NotAStoreError, StoreLockedError
-from penstock.store.open import make_opener, open_store
+from penstock.store.open import open_store
 from penstock.testing import ManualWorkers, SimulatedDisk
 from penstock.testing.kit import SMALL
 
@@ -58,13 +58,3 @@ def test_an_opening_that_fails_lets_go_of_the_store(disk: SimulatedDisk, call: s
         open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES)
     with open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES) as store:
         store.put("t", b"x")
-
-
-def test_the_environment_is_asked_unless_another_one_is_given(
-    monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk
-) -> None:
-    monkeypatch.setenv("PENSTOCK_FLUSH__USE", "none")
-    for environ, use in ((None, "none"), ({}, "async"), ({"PENSTOCK_FLUSH__USE": "sync"}, "sync")):
-        opener = make_opener("s", None, disk, None, None, environ, {})
-        assert opener.config.flush.use == use
-        assert opener.root == Path("s").absolute()

@@ -1,15 +1,12 @@
 """The end of a writing store: the clean mark comes last, and the lock goes whatever happened."""
 
 import errno
-import functools
 from pathlib import Path
 
 import pytest
-from tests.conftest import power_cut
 
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreFailedError
-from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, messages, open_store
 
@@ -26,21 +23,6 @@ def store(disk: SimulatedDisk) -> Store:
     made = open_store(ROOT, files=disk, spawn=ManualWorkers(), flush="none", retention=[])
     made.put_many(messages(20))
     return made
-
-
-def test_a_clean_close_vouches_for_the_files_as_they_are_on_disk(
-    disk: SimulatedDisk, store: Store
-) -> None:
-    assert store._engine is not None
-    assert isinstance(store._engine._shutdown, Shutdown)
-    end = store.stats()["log_end_offset"]
-    store.close()
-    crashed = power_cut(disk)
-    clean = SideFolder(crashed, ROOT).read_clean()
-    assert clean is not None
-    assert (clean.log_end, clean.digest) == (end, fingerprint(disk, vouched_for(ROOT)))
-    assert not crashed.exists(ROOT / "abort")
-    store.close()
 
 
 def test_a_sync_that_fails_at_the_close_leaves_the_store_unclean_and_free(
@@ -99,23 +81,6 @@ def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended(
     monkeypatch.setattr(shutdown.crew, "hanging", list)
     shutdown.release_all()
     assert (released, len(waiting), stops) == ([1], 1, [1, 1])
-
-
-def test_a_release_closes_every_part_and_the_lock_last(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store._engine is not None
-    shutdown, closed = store._engine._shutdown, list[str]()
-    parts = {
-        "flusher": shutdown.flusher, "log": shutdown.log.log, "tail": shutdown.log.tail, "progress": shutdown.progress,
-        "wakes": shutdown.wakes, **{each.name: each for each in shutdown.dispatchers},
-    }  # fmt: skip
-    with monkeypatch.context() as patch:
-        for name, part in parts.items():
-            patch.setattr(part, "close", functools.partial(closed.append, name))
-        patch.setattr(shutdown.lock, "release", lambda: closed.append("lock"))
-        shutdown.release()
-    assert closed == [*parts, "lock"]
 
 
 def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(

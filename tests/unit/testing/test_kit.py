@@ -12,15 +12,7 @@ from penstock.testing.kit import (  # fmt: skip
     make_context,
     messages,
     open_store,
-    registry_with,
 )
-from penstock_flush.none import NoFlush
-
-
-class Own(NoFlush):
-    """A strategy that is not installed."""
-
-    name = "own"
 
 
 def test_messages_are_told_apart_by_their_bodies() -> None:
@@ -35,12 +27,6 @@ def test_a_context_has_its_folders_and_small_files() -> None:
     assert context.geometry is SMALL
     assert disk.is_folder(Path("/s/penstock"))
     assert disk.is_folder(Path("/s/commitlog"))
-
-
-def test_a_strategy_need_not_be_installed() -> None:
-    assert registry_with([Own]).flush_policies.get("own") is Own
-    with open_store(Path("/s"), files=SimulatedDisk(), strategies=[Own], flush="own") as store:
-        assert isinstance(store._engine.policy if store._engine else None, Own)
 
 
 def test_a_written_log_has_what_was_sent_and_can_lose_its_head(tmp_path: Path) -> None:

@@ -6,35 +6,7 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock import Message
-from penstock._kernel import Batch
 from penstock.errors import MessageError, MessageTooLargeError, QueueError, TopicError
-from penstock.exchange.rows import row_text
-from penstock.format.properties import without_crc
-from penstock.write.copies import encode_copies
-
-
-def test_a_copy_has_its_text_and_every_other_field(open_small: OpenStore) -> None:
-    text = b"DELAY\x013\x02a\x01\x02a\x01\xff\x02"
-    message = Message(
-        "t", b"\xff", queue=2, flag=-1, sys_flag=9, born_time_ms=7, born_host="[::1]:5", reconsume_times=4,
-        prepared_offset=1 << 62,
-    )  # fmt: skip
-    with open_small() as store:
-        assert store._engine is not None
-        encoded = encode_copies(store._engine.log.encoder, [(message, text)])
-        assert isinstance(encoded, Batch)
-        assert len(encoded) == 1
-        receipts = store.put_copies([(message, text), (Message("t", b""), b"")])
-        assert [r.queue_offset for r in receipts] == [0, 0]
-        found = store.read("t", 2).messages[0]
-        assert without_crc(row_text(found)) == text
-        assert (found.flag, found.sys_flag, found.born_time_ms) == (-1, 9 | 0x10, 7)
-        assert (found.born_host, found.reconsume_times) == ("[::1]:5", 4)
-        assert found.prepared_offset == 1 << 62
-        other = store.read("t", 0).messages[0]
-        assert other.born_host == other.store_host
-        assert 0 <= other.store_time_ms - other.born_time_ms < 60_000
-        assert list(store.verify(deep=True)) == []
 
 
 @pytest.mark.parametrize(("message", "text", "kind"), [
