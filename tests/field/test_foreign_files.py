@@ -79,7 +79,11 @@ def test_another_compression_is_refused_by_its_first_bytes(
     assert "standard input" in said
 
 
-@pytest.mark.parametrize("data", [gzip.compress(NDJSON * 400)[:-9], gzip.compress(NDJSON)[:12] + b"x" * 20])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [gzip.compress(NDJSON * 400)[:-9], gzip.compress(NDJSON)[:12] + b"x" * 20],
+    ids=["cut", "overwritten"],
+)
 def test_a_damaged_gzip_file_is_an_error_and_the_rows_before_are_stored(
     load: Load, data: bytes
 ) -> None:
