@@ -27,6 +27,7 @@ JOURNAL_BYTES_MAX = 64 << 20
 FOREIGN = "it was written for another store"
 DELETED = "its topic was deleted"
 MOVED = "the group's offset was moved by another program, or messages were lost"
+WENT_ON = "another program, such as a broker, has consumed all of it, and more"
 
 
 @attrs.frozen
@@ -80,8 +81,13 @@ def expected_offsets(fold: Fold | None, mark: Mark | None) -> set[int] | None:
 
 
 def level_of(note: str) -> int:
-    """Return the level at which is logged why a journal does not count, however the note begins: a topic is deleted on purpose."""
-    return logging.INFO if note.endswith(DELETED) else logging.WARNING
+    """Return the level at which is logged why a journal does not count, however the note begins: deleting and consuming are no loss."""
+    return logging.INFO if note.endswith((DELETED, WENT_ON)) else logging.WARNING
+
+
+def _moved(fold: Fold, committed: int | None) -> str:
+    """Return why a journal does not count whose group's offset is another one: that all in it is consumed says less."""
+    return WENT_ON if committed is not None and fold.reach <= committed else MOVED
 
 
 def _of_store(fold: Fold | None, store_id: int) -> int:
@@ -103,7 +109,7 @@ def _counting(
     if fold.life >> VOIDED_BITS != topic_life:
         return None, mark, life, DELETED
     if mark is not None and fold.life != life:
-        return None, mark, life, MOVED
+        return None, mark, life, _moved(fold, mark.new)
     return fold, mark, fold.life, ""
 
 
@@ -131,7 +137,7 @@ def settle(
     expected, is_set_back = expected_offsets(fold, mark), False
     if expected is not None and (-1 if committed is None else committed) not in expected:
         if committed is None or committed != end or max(expected) <= end:
-            note = note if fold is None else MOVED
+            note = note if fold is None else _moved(fold, committed)
             return Settled(None, mark, committed, committed, life, epoch, number, note, moved=True)
         is_set_back = True
     base = committed
