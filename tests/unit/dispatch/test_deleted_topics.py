@@ -173,6 +173,8 @@ def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Direct
     directory.put("ours", numbered("o", 5))
     with directory.open() as store:
         end = store.stats()["log_end_offset"]
+    # As after a kill: nothing says what was listed when Penstock wrote last.
+    (directory.root / "penstock" / "clean").unlink()
     # The broker's start shows in the lock file's time.
     (directory.root / "lock").write_bytes(b"lock")
     directory.drop_queues("ours", "theirs")
@@ -202,6 +204,7 @@ def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
     # As a broker leaves it that wrote after us, and deleted the topic.
     shutil.rmtree(side)
     (directory.root / "kept").rename(side)
+    (side / "clean").unlink()
     (directory.root / "lock").write_bytes(b"lock")
     directory.drop_queues("gone")
     directory.list_topics()
