@@ -20,6 +20,7 @@ from penstock import Message
 from penstock.errors import CorruptionError
 from penstock.format.record import RecordFields, encode_record, record_size, reserve_crc_property
 from penstock.store.store import Store
+from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files
 
 FORMS = ("within", "at the end", "up to the outer end")
@@ -61,10 +62,20 @@ def inner_record(at: int, form: str, checksum: str, tail: bytes) -> bytes:
     return whole[: len(whole) - len(tail)]
 
 
-def make(tmp_path: Path, form: str, way: str, checksum: str, *, is_last: bool = True) -> Made:
+def make(
+    tmp_path: Path,
+    form: str,
+    way: str,
+    checksum: str,
+    *,
+    is_last: bool = True,
+    is_queued: bool = False,
+) -> Made:
     live, copy = tmp_path / "live", tmp_path / "made"
     writer = "file" if way == "file" else "mmap"
-    with opened(live, flush="none", **{"write.use": writer, "log.checksum": checksum}) as store:
+    workers = ManualWorkers()
+    settings = {"flush": "none", "write.use": writer, "log.checksum": checksum, **SETTINGS}
+    with penstock.open(live, environ={}, spawn=workers, **settings) as store:
         bodies = [b"first" * 20, b"second"]
         for body in bodies:
             store.put("t", body)
@@ -88,6 +99,8 @@ def make(tmp_path: Path, form: str, way: str, checksum: str, *, is_last: bool = 
         if not is_last:
             store.put("t", b"after it")
             bodies.append(b"after it")
+        if is_queued:
+            workers.run("penstock-follow")
         copy_files(live, copy)
     return Made(copy, start, receipt.size, bodies, inner_at)
 
@@ -167,13 +180,15 @@ def test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail(
         check(spoilt(made, tmp_path, "both", both), made, hit=3, may_refuse=False)
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("checksum", CHECKSUMS)
 @pytest.mark.parametrize("form", FORMS)
 def test_no_flipped_bit_of_the_head_makes_a_message_of_the_inner_record(
-    form: str, checksum: str, is_last: bool, tmp_path: Path
+    form: str, checksum: str, is_last: bool, is_queued: bool, tmp_path: Path
 ) -> None:
-    made = make(tmp_path, form, "mapped", checksum, is_last=is_last)
+    """Whether its entry is in its queue decides what can be told; a flag of a transaction was found by `verify` only."""
+    made = make(tmp_path, form, "mapped", checksum, is_last=is_last, is_queued=is_queued)
     log = log_of(made)
     chance = random.Random(f"{SEED} {form} {checksum} {is_last}")
     fields = [range(4), range(4, 8), range(8, 12), range(28, 36), range(36, 40), range(84, 88)]

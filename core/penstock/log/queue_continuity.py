@@ -250,6 +250,7 @@ class QueueGenerations:
         witness = self._log.witness
         here = (run.log_offset, run.size)
         if witness is not None and witness.place(*queue, run.first) == here:
+            self._look_for_missing(queue, due, run.first)
             return
         says = f"it states offset {run.first} of queue {_name(queue)}"
         if self._is_restart(queue, run, due):
