@@ -143,7 +143,8 @@ def test_the_files_of_configuration_go_to_and_fro(
     for name in names:
         again = config(tmp_path, name)
         for key, table in ours[name].items():
-            if key != "dataVersion" and table:
+            # A broker keeps no field that it does not know, such as where the log ended.
+            if key not in ("dataVersion", "penstockLogEnd") and table:
                 check_table(name, table, again[key], knows_attributes=bool(more))
 
 
