@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.damage.stores import Made, find_all, make, opened, read_all
 from tests.lanes import rounds
-from tests.unit.recovery.test_inspection_hostile_files import poke
+from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock import _kernel

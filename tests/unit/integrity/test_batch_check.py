@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.log.test_atomic_batches import SIZE, log_of
+from tests.unit.log.logs import MARKED_SIZE as SIZE
+from tests.unit.log.logs import marked_log
 
 from penstock.contracts.findings import Finding
 from penstock.integrity.batch_check import BatchCheck
@@ -12,7 +13,7 @@ from penstock.log.scan import Checks, scan_segment
 
 
 def found_in(folder: Path, numbers: list[int], window: int) -> list[Finding]:
-    log = log_of(folder, numbers)
+    log = marked_log(folder, numbers)
     segment = log.segments[0]
     check, found = BatchCheck(segment), list[Finding]()
     stop = len(numbers) * SIZE

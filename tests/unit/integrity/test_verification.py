@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import pytest
 from tests.unit.integrity.test_segment_digests import flip, seal_all
-from tests.unit.log.test_scan import THREE, log_of
-from tests.unit.recovery.test_log_end import LOSSES
+from tests.unit.log.logs import chain, log_of
+from tests.unit.recovery.losses import LOSSES
 
 import penstock
 from penstock.contracts.dispatch_batch import DispatchBatch
@@ -310,7 +310,7 @@ def test_what_a_second_look_at_a_live_store_does_not_confirm_is_no_finding() -> 
 
 
 def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) -> None:
-    log = log_of(tmp_path, THREE)
+    log = log_of(tmp_path, chain(b"a", b"b", b"c")[0])
     second = tmp_path / f"{4096:020d}"
     for data, is_last in ((bytes(8) + b"x", True), (bytes(7) + b"x", False)):
         second.write_bytes(data.ljust(4096, b"\0"))

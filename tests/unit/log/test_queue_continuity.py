@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from penstock.errors import StorageError
 from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.record import (
@@ -17,9 +18,12 @@ from penstock.format.record import (
     RecordFields,
     encode_record,
 )
+from penstock.log.entry_witness import EntryWitness
 from penstock.log.queue_continuity import INNER_BATCH, Due, QueueGenerations
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
+from penstock.testing import WrittenLog, make_context
+from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 SEGMENT = 64 * 1024
 
@@ -110,6 +114,11 @@ def test_what_nobody_follows_is_judged_by_entries_and_by_who_wrote_it(tmp_path: 
     assert rejected(made, own=True) == ([3], 0)
 
 
+def entered(made: Made, stop: int | None = None) -> Fake:
+    """Return entries of the queue that point at the first records, one after the other."""
+    return Fake({(b"t", 0, number): place for number, place in enumerate(made.places[:stop])})
+
+
 def test_a_queue_that_penstock_begins_again_at_0_is_a_new_generation(tmp_path: Path) -> None:
     made = make(tmp_path / "log", [0, 1, 2, 0])
     assert rejected(made, own=True) == ([], 0)
@@ -121,7 +130,7 @@ def test_an_offset_that_is_missing_leads_to_the_record_that_says_otherwise(tmp_p
     for number, moved in enumerate([(b"t", 9, 1, {}), (b"u", 0, 1, {}), (b"t", 0, 0, other)]):
         made = make(tmp_path / f"{number}", [0, moved, 2, 3])
         assert rejected(made)[0] in ([], [1])
-        made.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(made.places)})
+        made.log.witness = entered(made)
         assert rejected(made) == ([1], 0)
 
 
@@ -130,22 +139,22 @@ def test_a_new_generation_is_valid_though_the_entry_of_its_first_record_is_elsew
 ) -> None:
     """5.0 to 5.3.2 enter a record with offset 0 wherever the queue ends, and those after it not at all."""
     made = make(tmp_path / "log", [0, 1, 2, 0, 1])
-    made.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(made.places[:4])})
+    made.log.witness = entered(made, 4)
     assert rejected(made) == ([], 1)
     alone = make(tmp_path / "alone", [0, 1, 2, 0])
-    alone.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(alone.places)})
+    alone.log.witness = entered(alone)
     assert rejected(alone) == ([], 1)
     assert rejected(alone, own=True) == ([3], 0)
     flipped = make(tmp_path / "flipped", [0, 1, 2, 3, 0])
-    flipped.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(flipped.places)})
+    flipped.log.witness = entered(flipped)
     assert rejected(flipped) == ([4], 0), "one flipped bit makes 0 of 4"
     going_on = make(tmp_path / "going on", [0, 1, 2, 0, 4, 5])
     assert rejected(going_on) == ([3], 0)
-    going_on.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(going_on.places)})
+    going_on.log.witness = entered(going_on)
     assert rejected(going_on) == ([], 1)
     assert rejected(going_on, own=True) == ([3], 0)
     twice = make(tmp_path / "twice", [0, 1, 2, 0, 0, 1])
-    twice.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(twice.places[:5])})
+    twice.log.witness = entered(twice, 5)
     assert rejected(twice) == ([], 2)
 
 
@@ -284,3 +293,43 @@ def test_a_record_at_the_place_of_an_entry_must_fit_and_state_its_own_place(tmp_
         made = make(tmp_path / f"{wrong[0]}-{wrong[1]}", [0, 1, 3, 4])
         made.log.witness = Fake({(b"t", 0, 2): wrong, (b"t", 0, 4): made.places[3]})
         assert rejected(made) == ([], 1)
+
+
+# --- entries of a queue index as evidence
+
+
+class Unreadable:
+    """A queue index whose files cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def place(self, topic: str, queue: int, queue_offset: int) -> tuple[int, int] | None:
+        raise self.error
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        raise self.error
+
+
+def test_an_entry_tells_where_its_record_is_and_what_is_none_or_unreadable_nothing(
+    written: WrittenLog, tmp_path: Path
+) -> None:
+    options = ConsumeQueueDispatcher.Options()
+    index = ConsumeQueueDispatcher(options, make_context(tmp_path / "queues"))
+    for batch in written.batches():
+        index.dispatch(batch)
+    witness = EntryWitness(index)
+    size = int.from_bytes(written.view.read(0, 4), "big")
+    assert witness.place(b"topic-0", 0, 0) == (0, size)
+    assert witness.end(b"topic-0", 0) == 84
+    for topic, queue, offset in (
+        (b"../x", 0, 0), (b"topic-0", -1, 0), (b"topic-0", 0, -1), (b"topic-0", 0, 84),
+    ):  # fmt: skip
+        assert witness.place(topic, queue, offset) is None
+    for topic, queue in ((b"\xff", 0), (b"topic-0", -1), (b"none", 0)):
+        assert witness.end(topic, queue) == 0
+    index.close()
+    for error in (OSError("no"), StorageError("no")):
+        unreadable: Any = Unreadable(error)
+        assert EntryWitness(unreadable).place(b"topic-0", 0, 3) is None
+        assert EntryWitness(unreadable).end(b"topic-0", 0) == 0

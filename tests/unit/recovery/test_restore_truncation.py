@@ -1,11 +1,14 @@
-"""When the log was cut, each dispatcher is told where it ends now: after it has loaded, and before any batch."""
+"""The first changes of an opening: marks before anything else, and where the log was cut, each dispatcher is told its end."""
 
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.conftest import power_cut
+from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock.contracts import Context, Dispatcher, Trust
@@ -13,8 +16,15 @@ from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.durability.progress import Progress
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files
+from penstock.recovery import restore
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualWorkers, WrittenLog, open_store
+from penstock.testing import (
+    FaultyFiles,
+    ManualWorkers,
+    SimulatedDisk,
+    WrittenLog,
+    open_store,
+)
 from penstock.testing.kit import SMALL, copy_store, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
@@ -88,16 +98,6 @@ def opened(path: Path, **given: Any) -> Store:
     return open_store(path, strategies=[Diary], **chosen)
 
 
-def written(path: Path, count: int = 100) -> int:
-    """Make a store and close it; returns the log's end."""
-    with opened(path) as store:
-        for number in range(count):
-            store.put("t", b"%d" % number * 50, keys=[f"k{number}"])
-    Diary.calls.clear()
-    Diary.trusts.clear()
-    return _end_of(path)
-
-
 def _end_of(path: Path) -> int:
     with penstock.open(path, read_only=True, environ={}) as store:
         return int(store.stats()["log_end_offset"])
@@ -113,10 +113,8 @@ def killed(path: Path, target: Path, tail: bytes) -> int:
         end = int(store.stats()["log_end_offset"])
         copy_store(path, target)
     Diary.calls.clear()
-    segment = target / "commitlog" / f"{end // SMALL.segment_bytes * SMALL.segment_bytes:020d}"
-    with segment.open("r+b") as file:
-        file.seek(end % SMALL.segment_bytes)
-        file.write(tail)
+    assert end < SMALL.segment_bytes
+    poke(target / "commitlog" / f"{0:020d}", end, tail)
     return end
 
 
@@ -178,14 +176,12 @@ def test_marks_that_are_beyond_the_logs_end_are_told(tmp_path: Path) -> None:
 
 def test_a_repair_that_cut_the_log_is_told_at_the_next_opening(tmp_path: Path) -> None:
     """A dispatcher without a checker is not rebuilt by it, and its files were made for a longer log."""
-    path, end = tmp_path / "s", written(tmp_path / "s")
+    path, end = tmp_path / "s", killed(tmp_path / "s", tmp_path / "k", b"")
     with opened(path, read_only=True) as store:
         last = list(store.scan("t"))[-1]
     Diary.calls.clear()
     Diary.trusts.clear()
-    with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(last.log_offset + 5)
-        file.write(b"damage")
+    poke(path / "commitlog" / f"{0:020d}", last.log_offset + 5, b"damage")
     report = penstock.repair(path, apply=True, cut=True)
     cut = _end_of(path)
     assert report.applied
@@ -248,7 +244,7 @@ def files_of(path: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("row", [1, 199, 600, 1198, 1200, 1205, 1206, 1499])
+@pytest.mark.parametrize("row", [1, 199, 600, 1200, 1206, 1499])
 def test_queue_files_are_those_of_a_log_that_was_never_longer(
     row: int, log: WrittenLog, tmp_path: Path
 ) -> None:
@@ -273,31 +269,38 @@ def test_queue_files_are_those_of_a_log_that_was_never_longer(
     short.close()
 
 
-@pytest.mark.parametrize("row", [1, 130, 600, 1198, 1499])
+def index_entries(path: Path) -> list[list[tuple[int, int]]]:
+    """Return hash and log offset of the entries of each index file."""
+    found = []
+    for file in sorted((path / "index").iterdir()):
+        data, count = file.read_bytes(), SMALL.index_slots * 4
+        rows = [data[at : at + 20] for at in range(40 + count, len(data), 20)]
+        said = int.from_bytes(data[36:40], "big")
+        found.append([struct.unpack_from(">iq", row) for row in rows[1:said]])
+    return found
+
+
+@pytest.mark.parametrize("row", [1, 130, 600, 1499])
 def test_index_files_are_those_of_a_log_that_was_never_longer(
     row: int, log: WrittenLog, tmp_path: Path
 ) -> None:
     """As many files, each full but the last, with the same entries; and what comes goes on in the last one."""
     cut = log.offsets()[row]
     long = filled(HashIndexDispatcher, tmp_path / "long", log)
-    assert isinstance(long, HashIndexDispatcher)
     long.truncate(cut)
     assert long.flush() == long.progress == cut
     short = HashIndexDispatcher(HashIndexDispatcher.Options(), make_context(tmp_path / "short"))
-    for dispatcher in (long, short):
-        for batch in log.batches(
-            0 if dispatcher is short else cut, cut if dispatcher is short else None
-        ):
-            dispatcher.dispatch(batch)
-    for batch in log.batches(cut):
+    for batch in log.batches(0, cut):
         short.dispatch(batch)
-    entries = [[peek.entries().tolist() for peek in each._peeks()] for each in (long, short)]
-    assert len(entries[0]) > 2
-    assert [[row[:2] for row in file] for file in entries[0]] == [
-        [row[:2] for row in file] for file in entries[1]
-    ]
-    long.close()
-    short.close()
+    for batch in log.batches(cut):
+        long.dispatch(batch)
+        short.dispatch(batch)
+    for dispatcher in (long, short):
+        dispatcher.flush()
+        dispatcher.close()
+    entries = index_entries(tmp_path / "long")
+    assert len(entries) > 2
+    assert entries == index_entries(tmp_path / "short")
 
 
 def test_what_is_kept_of_an_index_file_is_durable_after_the_next_flush(
@@ -317,3 +320,48 @@ def test_what_is_kept_of_an_index_file_is_durable_after_the_next_flush(
     index.flush()
     assert newest in synced
     index.close()
+
+
+# --- marks and names
+
+
+ROOT = Path("/a/store")
+
+
+def test_a_store_is_marked_as_in_use_before_its_first_message() -> None:
+    disk = SimulatedDisk()
+    open_store(ROOT, files=disk, spawn=ManualWorkers())
+    crashed = power_cut(disk)
+    assert crashed.read_whole(ROOT / "abort") == str(disk.process_id()).encode()
+    assert crashed.exists(ROOT / "penstock" / "geometry.json")
+    assert not crashed.exists(ROOT / "penstock" / "clean")
+    assert crashed.read_whole(ROOT / "penstock" / "holder").startswith(b"process")
+
+
+def test_a_folder_that_may_not_be_opened_stops_nothing() -> None:
+    class Forbidden(SimulatedDisk):
+        def sync_folder(self, path: Path) -> None:
+            if path == Path("/"):
+                raise PermissionError
+            super().sync_folder(path)
+
+    disk = Forbidden()
+    disk.make_folder(ROOT)
+    restore.sync_names_up(disk, ROOT)
+
+
+def test_many_folders_are_synced_together_or_one_by_one_where_that_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for fails in (False, True):
+        disk = SimulatedDisk()
+        for number in range(restore.MANY_FOLDERS):
+            disk.make_folder(ROOT / "x" / str(number))
+        restore.sync_names_up(disk, ROOT)
+        if fails:
+            disk.plan.fail("sync_volume")
+        before = disk.plan.counts.get("sync_folder", 0)
+        restore.sync_names_below(disk, ROOT)
+        assert (disk.plan.counts["sync_folder"] > before) is fails
+        assert power_cut(disk).is_folder(ROOT / "x" / "0")
+    assert "could not be synced as a whole" in caplog.text

@@ -1,180 +1,37 @@
-"""The background work of a store: each step by itself, with no thread and no clock but the test's."""
+"""The work beside the puts: following, checkpoints, group commit, the append lock on a stuck disk, and the end of a store."""
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
+from tests.lanes import eventually
 
-from penstock.durability.checkpoint import Checkpoint, Times
-from penstock.errors import StoreFailedError, SystemLimitError
-from penstock.retention.runner import Retention
+from penstock import BusyError, Durability, PutStatus
+from penstock._kernel import AppendLock
+from penstock.durability.checkpoint import Times
+from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
+from penstock.errors import (
+    StorageError,
+    StoreClosedError,
+    StoreFailedError,
+)
+from penstock.files import File, Files
+from penstock.log.commit_log import CommitLog
+from penstock.runtime.clock import Clock
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
-from penstock.store.engine import Engine
+from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
+from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_index.hash_index import HashIndexDispatcher
 
 ROOT = Path("/s")
-
-
-@pytest.fixture
-def workers() -> ManualWorkers:
-    return ManualWorkers()
-
-
-@pytest.fixture
-def store(workers: ManualWorkers) -> Iterator[Store]:
-    disk = SimulatedDisk()
-    disk.make_folder(ROOT)
-    with open_store(ROOT, files=disk, spawn=workers) as opened:
-        yield opened
-
-
-def engine_of(store: Store) -> Engine:
-    engine = store._engine
-    assert engine is not None
-    return engine
-
-
-# --- following
-
-
-def test_a_round_dispatches_and_publishes_what_was_put(
-    store: Store, workers: ManualWorkers
-) -> None:
-    engine = engine_of(store)
-    store.put("t", b"one")
-    assert engine.progress.state.visible_offset < engine.log.end_offset
-    assert workers.run("penstock-follow") is not None
-    assert engine.follower.progress == engine.log.end_offset
-    assert engine.progress.state.visible_offset == engine.log.end_offset
-
-
-def test_a_round_with_nothing_new_sleeps_until_it_is_woken(
-    store: Store, workers: ManualWorkers
-) -> None:
-    store.put("t", b"one")
-    workers.run("penstock-follow")
-    assert workers.run("penstock-follow") is None
-    follower = workers.by_name["penstock-follow"]
-    follower.is_awake = False
-    store.put("t", b"two")
-    assert follower.is_awake
-
-
-def test_without_a_descriptor_the_follower_pauses_and_loses_nothing(
-    store: Store, workers: ManualWorkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(store)
-    store.put("t", b"one")
-
-    def without_descriptor() -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.follower, "catch_up", without_descriptor)
-        assert workers.run("penstock-follow") == 0.5
-    workers.run("penstock-follow")
-    assert engine.follower.progress == engine.log.end_offset
-
-
-def test_another_error_of_the_system_stops_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, workers = SimulatedDisk(), ManualWorkers()
-    disk.make_folder(ROOT)
-    store = open_store(ROOT, files=disk, spawn=workers)
-    engine = engine_of(store)
-
-    def broken() -> None:
-        raise OSError(errno.EIO, "broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.follower, "catch_up", broken)
-        workers.run("penstock-follow")
-    assert engine.flusher.failure is not None
-    with pytest.raises(StoreFailedError, match="broken"):
-        store.close()
-
-
-# --- checkpoints
-
-
-def counted_writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return a list that grows with each checkpoint written."""
-    written: list[object] = []
-    real = Checkpoint.write
-
-    def write(self: Checkpoint, times: Any) -> None:
-        written.append(times)
-        real(self, times)
-
-    monkeypatch.setattr(Checkpoint, "write", write)
-    return written
-
-
-def test_a_checkpoint_without_a_descriptor_is_retried_and_stops_nothing(
-    store: Store, workers: ManualWorkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = counted_writes(store, monkeypatch)
-    engine = engine_of(store)
-    store.put("t", b"one")
-    store.flush()
-
-    def without_descriptor() -> int:
-        raise OSError(errno.ENFILE, "file table overflow")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.dispatchers[0], "flush", without_descriptor)
-        with pytest.raises(SystemLimitError, match="file table overflow"):
-            engine.checkpoints.write()
-        workers.run("penstock-mark")
-    assert (written, engine.flusher.failure) == ([], None)
-    workers.run("penstock-mark")
-    assert len(written) == 1
-
-
-def test_a_checkpoint_that_fails_stops_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, workers = SimulatedDisk(), ManualWorkers()
-    disk.make_folder(ROOT)
-    store = open_store(ROOT, files=disk, spawn=workers)
-    engine = engine_of(store)
-    store.put("t", b"one")
-    store.flush()
-
-    def broken() -> int:
-        raise OSError(errno.EIO, "broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.dispatchers[0], "flush", broken)
-        # The step leaves the error to the next put, flush or close.
-        workers.run("penstock-mark")
-    assert engine.flusher.failure is not None
-    assert "broken" in engine.flusher.failure.reason
-    with pytest.raises(StoreFailedError):
-        store.put("t", b"two")
-    with pytest.raises(StoreFailedError):
-        store.close()
-
-
-# --- retention
-
-
-def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine, runs = engine_of(store), []
-
-    def ill(self: Retention) -> int:
-        runs.append(1)
-        raise RuntimeError("a plugin is ill")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Retention, "run", ill)
-        task = RetentionTask(engine.retention, engine.flusher, 1500)
-        assert (task.step(), task.step()) == (1.5, 1.5)
-    assert len(runs) == 2
-    assert "a plugin is ill" in caplog.text
 
 
 # --- each step alone, among parts that say what the test wants
@@ -188,7 +45,8 @@ class Round:
         self.flushed_offset, self.committed_offset, self.end_offset = 60, 100, 100
         self.progress, self.state = 0, SimpleNamespace(visible_offset=0)
         self.troubles: dict[str, object] = {}
-        self.awaited, self.cpu_ns, self.calls = awaited, 0, list[str]()
+        self.errors: dict[str, OSError] = {}
+        self.awaited, self.now_ns, self.round_ns, self.calls = awaited, 0, 2_000_000, list[str]()
         self.appender = SimpleNamespace(is_idle=False, is_pausing=False)
         self.log, self.tail = self, SimpleNamespace(sealed=[])
         self.sealed: list[object] = []
@@ -199,13 +57,17 @@ class Round:
 
     def catch_up(self) -> None:
         assert self.appender.is_pausing
+        if "catch_up" in self.errors:
+            raise self.errors.pop("catch_up")
         self.progress = self.reached
-        self.cpu_ns += 2_000_000
+        self.now_ns += self.round_ns
 
     def thread_ns(self) -> int:
-        return self.cpu_ns
+        return self.now_ns
 
     def publish(self, visible_offset: int) -> None:
+        if "publish" in self.errors:
+            raise self.errors.pop("publish")
         self.calls.append("write")
         self.state.visible_offset = visible_offset
 
@@ -219,13 +81,9 @@ class Round:
 
 def test_a_round_that_got_on_pauses_and_a_reader_that_waits_shortens_it() -> None:
     assert Round().task.step() == 0.05
-    quick = Round(awaited=True)
-    quick.cpu_ns = 3_000_000
-    assert quick.task.step() == 0.004
-    slow = Round(awaited=True)
-    slow.cpu_ns = -(10**9)
-    slow.thread_ns = lambda: 10**9 if slow.progress else 0  # type: ignore[method-assign] # a slow round
-    assert slow.task.step() == 0.05
+    quick, slow = Round(awaited=True), Round(awaited=True)
+    slow.round_ns = 10**9
+    assert (quick.task.step(), slow.task.step()) == (0.004, 0.05)
     assert (slow.appender.is_pausing, slow.appender.is_idle) == (True, False)
 
 
@@ -276,38 +134,355 @@ def test_full_segments_are_told_once_in_their_order() -> None:
     assert (each.sealed, each.tail.sealed) == ([1, 2, 3], [])
 
 
-def test_a_progress_file_that_cannot_be_written_stops_the_store_but_for_a_limit() -> None:
-    each, errors = Round(), [errno.EMFILE, errno.EIO]
-
-    def publish(visible_offset: int) -> None:
-        raise OSError(errors.pop(0), "no")
-
-    each.publish = publish  # type: ignore[method-assign] # it fails
-    assert each.task.step() == 0.5
-    each.progress, each.reached, each.state.visible_offset = 100, 200, 100
-    with pytest.raises(StoreFailedError, match="the progress file could not be written"):
+def test_a_limit_of_the_system_makes_a_round_pause_and_another_error_ends_it() -> None:
+    for call, error in (("catch_up", OSError), ("publish", StoreFailedError)):
+        each = Round()
+        each.errors[call] = OSError(errno.EMFILE, "too many open files")
+        assert each.task.step() == 0.5
+        each.progress = 0
+        each.errors[call] = OSError(errno.EIO, "broken")
+        with pytest.raises(error, match="broken"):
+            each.task.step()
         each.task.step()
+        assert each.state.visible_offset == 100
 
 
 @pytest.mark.parametrize(("dispatched_ms", "derived_ms"), [(5, 5), (9, 7)])
 def test_a_checkpoint_claims_no_more_than_is_on_disk(dispatched_ms: int, derived_ms: int) -> None:
     calls: list[object] = []
+    errors: list[OSError] = [OSError(errno.EIO, "broken"), OSError(errno.ENFILE, "no descriptor")]
 
     def flush() -> int:
         calls.append("flush")
+        if errors:
+            raise errors.pop()
         return 20
+
+    def fail(reason: str) -> Exception:
+        calls.append("fail")
+        return StoreFailedError(reason, 0)
 
     parts: Any = SimpleNamespace(
         name="a", progress=30, state=SimpleNamespace(dispatched={}, visible_offset=0), failure=None,
         flushed_offset=40, flushed_time_ms=7, dispatched_time_ms=dispatched_ms,
-        flush=flush, sync=lambda: calls.append("sync"),
+        flush=flush, fail=fail, sync=lambda: calls.append("sync"),
         write=calls.append, settle=lambda: calls.append("settle"),
     )  # fmt: skip
     task = CheckpointTask([parts], parts, parts, parts, parts, 1500)
+    assert (task.step(), task.durable_offset) == (1.5, 0), "a limit is retried, and stops nothing"
+    assert (task.step(), task.durable_offset) == (1.5, 0), "the next put raises the error"
     assert task.step() == 1.5
-    assert calls == ["settle", "flush", "sync", Times(7, derived_ms, derived_ms)]
+    assert task.durable_offset == 20
+    wrote = ["settle", "flush", "sync", Times(7, derived_ms, derived_ms)]
+    assert calls == ["settle", "flush", "settle", "flush", "fail", *wrote]
     assert (parts.state.dispatched, parts.state.visible_offset) == ({"a": 20}, 30)
     parts.flushed_offset += 1
     parts.failure = "it failed"
     assert task.step() == 1.5
-    assert calls[4:] == ["settle"]
+    assert calls[9:] == ["settle"]
+
+
+def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def ill() -> None:
+        raise RuntimeError("a plugin is ill")
+
+    parts: Any = SimpleNamespace(run=ill, failure=None)
+    task = RetentionTask(parts, parts, 1500)
+    assert (task.step(), task.step()) == (1.5, 1.5)
+    assert caplog.text.count("RuntimeError: a plugin is ill") == 2
+
+
+# --- a store
+
+
+def test_a_round_publishes_what_was_put_and_sleeps_until_it_is_woken() -> None:
+    workers, disk = ManualWorkers(), SimulatedDisk()
+    with open_store(ROOT, files=disk, spawn=workers) as store:
+        store.put("t", b"one")
+        with open_store(ROOT, files=disk, read_only=True) as reader:
+            assert not list(reader.scan("t"))
+            assert workers.run("penstock-follow") is not None
+            assert [m.body for m in reader.scan("t")] == [b"one"]
+        assert workers.run("penstock-follow") is None
+        follower = workers.by_name["penstock-follow"]
+        follower.is_awake = False
+        store.put("t", b"two")
+        assert follower.is_awake
+
+
+def test_a_sync_that_takes_too_long_is_said_in_the_receipt(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"flush": "sync", "flush.sync.timeout_ms": 20}
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **chosen) as store:
+        late = store.put("t", b"nobody syncs")
+        assert (late.status, late.durability) == (PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN)
+        quick = store.put("t", b"nobody waits", wait=False)
+        assert (quick.status, quick.durability) == (PutStatus.PUT_OK, Durability.ACCEPTED)
+
+
+def test_none_never_syncs_the_log_by_itself(tmp_path: Path) -> None:
+    workers, clock = ManualWorkers(), ManualClock()
+    with open_store(tmp_path / "s", spawn=workers, clock=clock, flush="none") as store:
+        for _ in range(100):
+            store.put("t", b"x" * 3000)
+            clock.now_ms += 60_000
+            workers.run_all()
+        assert store.stats()["flushes"] == 0
+        assert store.submit("t", b"asked for").result(10).durability is Durability.ON_DISK
+
+
+class HearingAllocator(OnDemandAllocator):
+    """Notes which files are said to be full."""
+
+    name: ClassVar[str] = "hearing"
+    full: ClassVar[list[str]] = []
+
+    def sealed(self, path: Path) -> None:
+        self.full.append(path.name)
+
+
+def test_the_allocator_is_told_of_each_full_segment() -> None:
+    workers = ManualWorkers()
+    with open_store(
+        ROOT, files=SimulatedDisk(), spawn=workers, strategies=[HearingAllocator], alloc="hearing"
+    ) as store:
+        for _ in range(3):
+            store.put("t", b"x" * 40_000)
+        workers.run("penstock-follow")
+        assert HearingAllocator.full == [f"{0:020d}", f"{SIZE:020d}"]
+
+
+# --- waiters for a sync
+
+
+def test_a_waiter_that_one_thread_holds_while_another_tells_is_told() -> None:
+    """Looked at by a thread that knows of less, while another one tells it."""
+    flusher = LogFlusher(cast("CommitLog", None), 100)
+    told: list[int] = []
+
+    class Interleaved(deque[tuple[int, Callable[[], None]]]):
+        is_first = True
+
+        def copy(self) -> "Interleaved":
+            seen = super().copy()
+            if self.is_first:
+                self.is_first = False
+                # What the other thread's sync does; no call of this one can come in between.
+                flusher._flushed = 200
+                flusher._tell()
+            return seen
+
+    flusher._waiting = Interleaved([(200, lambda: told.append(1))])
+    flusher._tell()
+    assert told == [1]
+
+
+@pytest.mark.parametrize("interrupted", ["before", "after"])
+def test_a_waiter_whose_teller_is_interrupted_is_told(interrupted: str) -> None:
+    flusher = LogFlusher(cast("CommitLog", None), 100)
+    told: list[int] = []
+    interrupts = [KeyboardInterrupt()]
+
+    def tell() -> None:
+        if interrupted == "after":
+            told.append(1)
+        if interrupts:
+            raise interrupts.pop()
+        told.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        flusher.add_waiter(100, tell)
+    flusher.add_waiter(100, lambda: told.append(3))
+    assert told[-2:] == [2, 3]
+
+
+# --- the append lock
+
+
+SIZE = 64 * 1024
+
+
+def test_a_lock_held_too_long_turns_the_others_away() -> None:
+    lock = AppendLock(30, Clock().monotonic_ns)
+    lock.acquire()
+    caught: list[BusyError] = []
+
+    def put() -> None:
+        try:
+            lock.acquire()
+        except BusyError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    thread.join(30)
+    assert caught
+    assert caught[0].waited_ms >= 30
+    lock.release()
+    assert lock.stats()["refused"] == lock.stats()["waits"] == 1
+    assert lock.stats()["longest_hold_us"] >= 30_000
+    with lock:
+        pass
+
+
+class Ticking(ManualClock):
+    """A second passes whenever somebody looks."""
+
+    looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return self.looks * 10**9
+
+
+class StuckFiles(Files):
+    """Makes the second segment only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def create(self, path: Path) -> File:
+        if path.name.endswith(f"{SIZE:020d}"):
+            self.asked.set()
+            self.may_go_on.wait()
+        return super().create(path)
+
+
+Stuck = tuple[Store, StuckFiles, Ticking, threading.Thread]
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Stuck]:
+    """A store one of whose threads holds the append lock, because the disk hangs."""
+    files, clock = StuckFiles(), Ticking()
+    given: dict[str, Any] = {"log.busy_ms": 40, "alloc": "on-demand"}
+    store = open_store(tmp_path / "s", files=files, clock=clock, spawn=ManualWorkers(), **given)
+    store.put("t", b"x" * 60_000)
+    put = threading.Thread(target=store.put, args=("t", b"y" * 60_000))
+    put.start()
+    files.asked.wait()
+    yield store, files, clock, put
+    files.may_go_on.set()
+    put.join()
+    store.close()
+
+
+def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(stuck: Stuck) -> None:
+    store, files, _, put = stuck
+    with pytest.raises(BusyError, match="nothing was stored"):
+        store.put("t", b"turned away")
+    files.may_go_on.set()
+    put.join()
+    assert [m.body[:1] for m in store.scan("t")] == [b"x", b"y"]
+    assert store.stats()["append_lock"]["refused"] == 1
+
+
+def is_closed_to_puts(store: Store) -> bool:
+    try:
+        store.put("t", b"turned away")
+    except StoreClosedError:
+        return True
+    except BusyError:
+        return False
+    return False
+
+
+def test_a_close_waits_for_a_stuck_put(stuck: Stuck, tmp_path: Path) -> None:
+    """It is not turned away as a put would be."""
+    store, files, _, _ = stuck
+    close = threading.Thread(target=store.close)
+    close.start()
+    eventually(lambda: is_closed_to_puts(store))
+    assert close.is_alive()
+    files.may_go_on.set()
+    close.join()
+    with open_store(tmp_path / "s") as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"
+        assert len(list(again.scan("t"))) == 2
+
+
+# --- the end
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+def filled(disk: SimulatedDisk, **given: Any) -> Store:
+    made = open_store(ROOT, files=disk, spawn=ManualWorkers(), flush="none", retention=[], **given)
+    made.put_many(messages(20))
+    return made
+
+
+def test_a_sync_that_fails_at_the_close_leaves_the_store_unclean_and_free(
+    disk: SimulatedDisk,
+) -> None:
+    store = filled(disk)
+    disk.plan.fail("sync", errno.EIO, path="commitlog", times=1)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    assert SideFolder(disk, ROOT).read_clean() is None
+    assert disk.exists(ROOT / "abort")
+    assert not disk.is_locked(ROOT / "lock")
+
+
+def test_a_dispatcher_that_is_behind_leaves_the_store_unclean(disk: SimulatedDisk) -> None:
+    store = filled(disk)
+    disk.plan.fail("pwrite", errno.EIO, path="consumequeue")
+    with pytest.raises(StorageError, match=r"lags the log|consume-queue"):
+        store.close()
+    assert SideFolder(disk, ROOT).read_clean() is None
+    disk.plan.heal()
+    with open_store(ROOT, files=disk, spawn=ManualWorkers()) as again:
+        assert sum(again.max_offset(t, q) for t, qs in again.topics().items() for q in qs) == 20
+
+
+class Unclosable(HashIndexDispatcher):
+    name: ClassVar[str] = "hash-index"
+
+    def close(self) -> None:
+        raise ValueError("no")
+
+
+def test_one_part_that_cannot_be_closed_keeps_no_other_open(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(disk, strategies=[Unclosable]).close()
+    assert "failed; the next open for writing recovers from it" in caplog.text
+    assert not disk.is_locked(ROOT / "lock")
+
+
+def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended() -> None:
+    hanging, calls, waiting = ["penstock-follow"], list[str](), list[Callable[[], None]]()
+    crew = SimpleNamespace(
+        stop=lambda: calls.append("stop"), hanging=lambda: hanging, when_ended=waiting.append
+    )
+    part: Any = SimpleNamespace(close=lambda: calls.append("close"))
+    part.log = part.tail = part
+    lock: Any = SimpleNamespace(release=lambda: calls.append("release"))
+    shutdown = Shutdown(
+        ROOT, Files(), part, part, part, [], part, part, part, cast("Any", crew), lock
+    )
+    shutdown.release_all()
+    assert calls == ["stop"]
+    waiting.pop()()
+    assert calls == ["stop", *["close"] * 5, "release"]
+    hanging.clear()
+    shutdown.release_all()
+    assert calls[7:] == ["stop", *["close"] * 5, "release"]
+
+
+def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(
+    disk: SimulatedDisk,
+) -> None:
+    store = filled(disk)
+    before = disk.used
+    store.close()
+    assert disk.used < before
+    clean = SideFolder(disk, ROOT).read_clean()
+    assert clean is not None
+    assert clean.digest == fingerprint(disk, vouched_for(ROOT))

@@ -1,22 +1,15 @@
 """Committed offsets: what is refused, what a bad file costs, and a tail that was lost."""
 
-import enum
 import json
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.conftest import SMALL, OpenStore
-from tests.lanes import examples
+from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message
@@ -31,12 +24,9 @@ from penstock.errors import (
 )
 from penstock.files import Files
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.store import Store
+from penstock.store.offset_table import FILE_BYTES_MAX, Table
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_files
-
-Place = Path
-SIZES: dict[str, Any] = {**SMALL}
 
 
 def table_of(root: Path) -> Path:
@@ -44,7 +34,7 @@ def table_of(root: Path) -> Path:
 
 
 @pytest.fixture
-def filled(open_small: OpenStore, tmp_path: Path) -> Place:
+def filled(open_small: OpenStore, tmp_path: Path) -> Path:
     """A store with ten messages in queue 0 and five in queue 1 of `orders`, group `g` at 3."""
     with open_small() as store:
         store.put_many([Message("orders", b"%d" % n) for n in range(10)])
@@ -58,142 +48,96 @@ def filled(open_small: OpenStore, tmp_path: Path) -> Place:
 REFUSED: dict[str, tuple[type[PenstockError], tuple[Any, Any, Any, Any]]] = {
     "queue of text": (QueueError, ("g", "orders", "0x", 1)),
     "queue of digits": (QueueError, ("g", "orders", "0", 1)),
-    "queue negative": (QueueError, ("g", "orders", -1, 1)),
-    "queue too large": (QueueError, ("g", "orders", 1 << 20, 0)),
     "queue bool": (QueueError, ("g", "orders", False, 1)),
-    "queue float": (QueueError, ("g", "orders", 0.0, 1)),
-    "queue none": (QueueError, ("g", "orders", None, 1)),
     "queue unknown": (CommitError, ("g", "orders", 7, 0)),
     "topic unknown": (CommitError, ("g", "other", 0, 0)),
     "topic out of its folder": (TopicError, ("g", "../config", 0, 1)),
-    "topic control": (TopicError, ("g", "a\x1b[31m", 0, 1)),
-    "topic no text": (TopicError, ("g", 7, 0, 1)),
-    "topic surrogate": (TopicError, ("g", "\ud800", 0, 1)),
     "group empty": (MessageError, ("", "orders", 0, 1)),
     "group with @": (MessageError, ("a@b", "orders", 0, 1)),
     "group control": (MessageError, ("a\nb", "orders", 0, 1)),
-    "group bidi": (MessageError, ("a\u202eb", "orders", 0, 1)),
-    "group surrogate": (MessageError, ("a\ud800", "orders", 0, 1)),
     "group endless": (MessageError, ("a" * 256, "orders", 0, 1)),
     "group no text": (MessageError, (b"g", "orders", 0, 1)),
     "offset negative": (CommitError, ("g", "orders", 0, -1)),
     "offset beyond the end": (CommitError, ("g", "orders", 0, 11)),
     "offset beyond a long": (CommitError, ("g", "orders", 0, 2**80)),
-    "offset beyond, numpy": (CommitError, ("g", "orders", 0, np.uint64(2**64 - 1))),
     "offset nan": (CommitError, ("g", "orders", 0, float("nan"))),
-    "offset infinite": (CommitError, ("g", "orders", 0, float("inf"))),
-    "offset half": (CommitError, ("g", "orders", 0, 1.5)),
     "offset whole float": (CommitError, ("g", "orders", 0, 1.0)),
-    "offset bool": (CommitError, ("g", "orders", 0, True)),
     "offset numpy bool": (CommitError, ("g", "orders", 0, np.bool_(True))),
-    "offset numpy float": (CommitError, ("g", "orders", 0, np.float64(1))),
     "offset text": (CommitError, ("g", "orders", 0, "1")),
-    "offset none": (CommitError, ("g", "orders", 0, None)),
-    "offset fraction": (CommitError, ("g", "orders", 0, Fraction(1))),
-}  # fmt: skip
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", REFUSED)
 def test_an_offset_that_cannot_be_is_refused_and_the_file_stays(
-    case: str, filled: Place, open_small: OpenStore
+    filled: Path, open_small: OpenStore
 ) -> None:
     """`commit_offset("g", "orders", "0x", offset=1)` was accepted, and made the offsets of every group
     unreadable, those of the `.bak` with the next commit."""
-    kind, (group, topic, queue, offset) = REFUSED[case]
     with open_small() as store:
         before = table_of(filled).read_bytes()
-        with pytest.raises(kind) as caught:
-            store.commit_offset(group, topic, queue, offset=offset)
-        assert isinstance(caught.value, MessageError)
-        assert table_of(filled).read_bytes() == before
-        assert store.committed_offset("g", "orders") == 3
+        for case, (kind, (group, topic, queue, offset)) in REFUSED.items():
+            with pytest.raises(kind):
+                store.commit_offset(group, topic, queue, offset=offset)
+            assert table_of(filled).read_bytes() == before, case
     with open_small() as store:
         assert store.groups() == {("g", "orders"): {0: 3}}
 
 
-class Number(enum.IntEnum):
-    FOUR = 4
-
-
-@pytest.mark.parametrize(
-    "offset", [0, 10, np.int64(4), np.uint8(4), np.int16(0), Number.FOUR], ids=repr
-)
-def test_any_integer_type_is_an_offset(offset: Any, filled: Place, open_small: OpenStore) -> None:
+@pytest.mark.parametrize("offset", [0, 10, np.int64(4), np.uint8(4)], ids=repr)
+def test_any_integer_type_is_an_offset(offset: Any, filled: Path, open_small: OpenStore) -> None:
     """`np.int64(3)` was refused with a bare TypeError."""
     with open_small() as store:
-        store.commit_offset("g", "orders", np.int32(0), offset=offset)  # type: ignore[arg-type] # any integer
-        assert store.committed_offset("g", "orders", np.int64(0)) == offset  # type: ignore[arg-type] # any integer
+        store.commit_offset("g" * 255, "orders", np.int32(0), offset=offset)  # type: ignore[arg-type] # any integer
     text = json.loads(table_of(filled).read_text())
-    assert text["offsetTable"]["orders@g"] == {"0": int(offset)}
+    assert text["offsetTable"]["orders@" + "g" * 255] == {"0": int(offset)}
 
 
-ANYTHING = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-2, 12), st.floats(), st.text(), st.binary(),
-    st.sampled_from(["g", "orders", "0", "0x", "../x", "a@b", "\x1b", "\u202e", np.int64(3), np.float64(3)]),
-    st.lists(st.integers(), max_size=2), st.decimals(), st.complex_numbers(),
-)  # fmt: skip
-GROUPS = st.one_of(st.just("g"), st.text(min_size=1), ANYTHING)
-TOPICS = st.one_of(st.just("orders"), st.text(), ANYTHING)
-QUEUES = st.one_of(st.sampled_from([0, 1, np.uint16(1)]), st.integers(-1, 3), ANYTHING)
-OFFSETS = st.one_of(st.integers(0, 11), st.integers(0, 11).map(np.int64), ANYTHING)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[Path, Store]]:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "store"
-        with penstock.open(root, environ={}, retention=[], **SIZES) as store:
-            store.put_many([Message("orders", b"x", queue=n % 2) for n in range(20)])
-            store.commit_offset("first", "orders", 1, offset=7)
-            yield root, store
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
-@given(group=GROUPS, topic=TOPICS, queue=QUEUES, offset=OFFSETS)
-@example(group="g", topic="orders", queue="0x", offset=1)
-@example(group="g", topic="orders", queue=0, offset=np.int64(3))
-@example(group="\u00e4\u4e2d", topic="orders", queue=1, offset=10)
-def test_whatever_is_committed_is_refused_by_name_or_read_back(
-    shared: tuple[Path, Store], group: Any, topic: Any, queue: Any, offset: Any
-) -> None:
-    root, store = shared
-    before, groups = table_of(root).read_bytes(), store.groups()
-    try:
-        store.commit_offset(group, topic, queue, offset=offset)
-    except MessageError:
-        assert table_of(root).read_bytes() == before
-        assert ConsumerOffsets(Files(), root, read_only=True).groups() == groups
-        return
-    groups.setdefault((group, topic), {})[int(queue)] = int(offset)
-    again = ConsumerOffsets(Files(), root, read_only=True)
-    assert again.groups() == groups
-    assert again.get(group, topic, int(queue)) == offset
-    assert again.set_aside() == []
+def test_offsets_move_together_and_only_from_the_expected_one(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for queue in (0, 1):
+            for number in range(5):
+                store.put("t", b"%d" % number, queue=queue)
+        store.commit_offset("g", "t", 1, offset=4)
+        moves = {("g", "t", 0): (None, 3), ("g", "t", 1): (2, 5), ("h", "t", 0): (None, 0)}
+        assert store.move_offsets(moves) == {("g", "t", 1)}
+        assert store.groups() == {("g", "t"): {0: 3, 1: 4}, ("h", "t"): {0: 0}}
+        assert store.move_offsets({("g", "t", 0): (3, 1)}) == set()
+        assert store.committed_offset("g", "t", 0) == 1
+        with pytest.raises(CommitError, match="ends at 5"):
+            store.move_offsets({("h", "t", 0): (0, 2), ("g", "t", 1): (4, 6)})
+        assert store.committed_offset("h", "t", 0) == 0
 
 
 # --- bad entries in a file
 
+
 BAD_ENTRIES: dict[str, str] = {
-    "queue": '"orders@x":{"0x":1}', "negative queue": '"orders@x":{-1:1}', "far queue": '"orders@x":{70000:1}',
-    "queue twice": '"orders@x":{"00":1}', "other digits": '"orders@x":{"\u0663":1}',
-    "half": '"orders@x":{"0":1.5}', "nan": '"orders@x":{"0":NaN}', "infinite": '"orders@x":{"0":1e999}',
-    "negative": '"orders@x":{"0":-1}', "bool": '"orders@x":{"0":true}', "null": '"orders@x":{"0":null}',
-    "text": '"orders@x":{"0":"3"}', "2**80": '"orders@x":{"0":1' + "0" * 24 + "}", "list": '"orders@x":[1,2]',
-    "5000 digits": '"orders@x":{"0":' + "9" * 5000 + "}", "no table": '"orders@x":"c"', "number": '"orders@x":7',
-    "no group": '"orders":{"0":1}', "empty group": '"orders@":{"0":1}', "empty topic": '"@x":{"0":1}',
-    "way out": '"../../etc@x":{"0":1}', "control": '"a\\u001bb@x":{"0":1}', "newline": '"a\\nb@x\\ny":{"0":1}',
-    "surrogate": '"\\ud800@x":{"0":1}', "surrogate value": '"orders@x":"\\udfff"', "bidi": '"orders@x\\u202e":{"0":1}',
+    "queue": '"orders@x":{"0x":1}',
+    "negative queue": '"orders@x":{-1:1}',
+    "far queue": '"orders@x":{70000:1}',
+    "queue twice": '"orders@x":{"00":1}',
+    "other digits": '"orders@x":{"\u0663":1}',
+    "half": '"orders@x":{"0":1.5}',
+    "nan": '"orders@x":{"0":NaN}',
+    "negative": '"orders@x":{"0":-1}',
+    "bool": '"orders@x":{"0":true}',
+    "text": '"orders@x":{"0":"3"}',
+    "2**80": '"orders@x":{"0":1' + "0" * 24 + "}",
+    "5000 digits": '"orders@x":{"0":' + "9" * 5000 + "}",
+    "no table": '"orders@x":"c"',
+    "no group": '"orders":{"0":1}',
+    "empty group": '"orders@":{"0":1}',
+    "empty topic": '"@x":{"0":1}',
+    "way out": '"../../etc@x":{"0":1}',
+    "control": '"a\\u001bb@x":{"0":1}',
+    "surrogate": '"\\ud800@x":{"0":1}',
     "deep": '"orders@x":{"0":' + "[" * 90 + "]" * 90 + "}",
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["file", "spare"])
 @pytest.mark.parametrize("kind", BAD_ENTRIES)
 def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
-    kind: str, where: str, filled: Place, open_small: OpenStore, caplog: pytest.LogCaptureFixture
+    kind: str, filled: Path, open_small: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One entry that was no number took the offsets of all groups away."""
     path = table_of(filled)
@@ -202,21 +146,16 @@ def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
         + BAD_ENTRIES[kind]
         + "}}"
     )
-    (path if where == "file" else path.with_name(path.name + ".bak")).write_text(text)
-    if where == "spare":
-        path.unlink()
+    path.write_text(text)
     with penstock.open(filled, read_only=True) as reader:
-        for _ in range(3):
-            assert reader.groups()["g", "orders"] == {0: 4, 1: 5}
+        assert reader.groups()["g", "orders"] == {0: 4, 1: 5}
         assert not reader.groups().get(("x", "orders"))
         assert reader.committed_offset("g", "orders", 1) == 5
         remarks = reader.stats()["offsets_set_aside"]
     assert len(remarks) == 1
     assert "entry" in remarks[0]
     assert len(remarks[0]) < 1000
-    named = [r for r in caplog.records if "set aside" in r.getMessage()]
-    assert len(named) == 1
-    assert named[0].levelno == logging.WARNING
+    assert [r.levelno for r in caplog.records if "set aside" in r.getMessage()] == [logging.WARNING]
     with open_small() as store:
         store.commit_offset("g", "orders", offset=6)
         store.commit_offset("g", "orders", offset=7)
@@ -233,7 +172,7 @@ def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
 
 
 def test_a_bad_entry_is_replaced_when_its_group_commits(
-    filled: Place, open_small: OpenStore
+    filled: Path, open_small: OpenStore
 ) -> None:
     table_of(filled).write_text('{"offsetTable":{"orders@g":{"0":"x","1":2,"y":1}}}')
     with open_small() as store:
@@ -246,7 +185,7 @@ def test_a_bad_entry_is_replaced_when_its_group_commits(
 
 
 def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
-    filled: Place, open_small: OpenStore
+    filled: Path, open_small: OpenStore
 ) -> None:
     """The commit after it copied the broken file over the `.bak`, which was the only one left."""
     path = table_of(filled)
@@ -264,36 +203,49 @@ def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
     assert path.with_name(path.name + ".unreadable").read_bytes() == b"{broken"
     path.unlink()
     with penstock.open(filled, read_only=True) as reader:
-        assert reader.groups()["g", "orders"] == {0: 3}
+        assert reader.groups()["g", "orders"] == {0: 3}, "the .bak is read then"
+    path.with_name(path.name + ".bak").unlink()
+    with penstock.open(filled, read_only=True) as reader:
+        assert reader.committed_offset("g", "orders") is None
 
 
-def test_a_table_that_would_not_be_read_back_is_not_written(
-    filled: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("raw", [b"", b"[]", b"\xff", b'{"offsetTable":[]}'])
+def test_what_is_no_table_at_all_is_corruption_and_keeps_nothing_but_the_offsets(
+    raw: bytes, filled: Path, open_small: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file over the limit of what is read was written, and refused from then on."""
-    path = table_of(filled)
-    text = path.read_text()
-    offsets = ConsumerOffsets(Files(), filled, read_only=False)
-    monkeypatch.setattr("penstock.store.offset_table.FILE_BYTES_MAX", 500)
-    with pytest.raises(StorageError, match=r"the limit is 500.*commit again"):
-        for number in range(100):
-            offsets.put(f"group-{number}", "orders", 0, 5)
-            text = path.read_text()
-    assert path.read_text() == text
-    assert offsets.groups() == ConsumerOffsets(Files(), filled, read_only=True).groups()
-    assert len(offsets.groups()) > 3
-
-
-def test_opening_goes_on_where_no_offset_can_be_read(
-    filled: Place, open_small: OpenStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    table_of(filled).write_bytes(b"{broken")
+    table_of(filled).write_bytes(raw)
     with open_small() as store:
         assert store.put("orders", b"x").queue_offset == 10
         assert "corrupt" in store.stats()["offsets_set_aside"][0]
         with pytest.raises(CorruptionError):
             store.groups()
     assert "are not compared with the ends of the queues" in caplog.text
+
+
+def test_a_table_of_rocketmqs_form_is_used_and_a_change_leaves_the_rest() -> None:
+    before = Table.parse(b'{"offsetTable":{"t@g":{0:7,1:8},"a@b@g":{"2":9}},"dataVersion":3}')
+    assert (before.used, before.aside) == ({"t@g": {0: 7, 1: 8}, "a@b@g": {2: 9}}, [])
+    raw, after = before.with_offsets({("t@g", 1): 5, ("u@g", 0): 6}).written()
+    assert after.used == {"t@g": {0: 7, 1: 5}, "a@b@g": {2: 9}, "u@g": {0: 6}}
+    assert before.used["t@g"] == {0: 7, 1: 8}
+    assert json.loads(raw)["dataVersion"] == 3
+
+
+@pytest.mark.slow
+def test_a_table_that_would_not_be_read_back_is_not_written(filled: Path) -> None:
+    """A file over the limit of what is read was written, and refused from then on."""
+    path = table_of(filled)
+    # An entry that is set aside stays in the file.
+    aside = "c" * (FILE_BYTES_MAX - 200)
+    path.write_text('{"offsetTable":{"orders@g":{"0":3},"orders@x":"' + aside + '"}}')
+    offsets = ConsumerOffsets(Files(), filled, read_only=False)
+    with pytest.raises(StorageError, match=f"the limit is {FILE_BYTES_MAX}.*commit again"):
+        for number in range(9):
+            offsets.put(f"group-{number}" * 8, "orders", 0, 5)
+    assert path.stat().st_size <= FILE_BYTES_MAX
+    kept = ConsumerOffsets(Files(), filled, read_only=True).groups()
+    assert offsets.groups() == kept
+    assert kept["g", "orders"] == {0: 3}
 
 
 # --- an offset beyond the end of its queue
@@ -324,38 +276,22 @@ def test_a_group_misses_no_message_after_a_lost_tail(
         store.commit_offset("g", "orders", offset=30)
         store.commit_offset("slow", "orders", offset=12)
     lose_tail(tmp_path / "store", tmp_path / "lost", keep=20)
+    with penstock.open(tmp_path / "lost", read_only=True) as reader:
+        assert reader.committed_offset("g", "orders") == 30, "a reader changes no offset"
     with open_small(path=tmp_path / "lost") as store:
-        assert store.max_offset("orders") == 20
         assert store.recovery is not None
         wanted = (
             "offset 30 of group g in queue orders/0 was greater than the queue's end; it was set back to 20, so that the "
             "group misses no new message"
         )
         assert wanted in store.recovery.mended
-        warned = [r for r in caplog.records if wanted in r.getMessage()]
-        assert len(warned) == 1
-        assert warned[0].levelno == logging.WARNING
+        assert [r.levelno for r in caplog.records if wanted in r.getMessage()] == [logging.WARNING]
         assert store.groups()["slow", "orders"] == {0: 12}
-        assert (
-            ConsumerOffsets(Files(), tmp_path / "lost", read_only=True).get("g", "orders", 0) == 20
-        )
-        store.put_many([Message("orders", b"new %d" % n) for n in range(20)])
-        following = store.committed_offset("g", "orders")
-        assert following is not None
-        bodies = [m.body for m in store.read("orders", 0, following, 100).messages]
-        assert bodies == [b"new %d" % n for n in range(20)]
+        kept = ConsumerOffsets(Files(), tmp_path / "lost", read_only=True)
+        assert kept.get("g", "orders", 0) == store.committed_offset("g", "orders") == 20
     with open_small(path=tmp_path / "lost") as store:
         assert store.recovery is not None
         assert not store.recovery.mended
-
-
-def test_a_reader_changes_no_offset(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small() as store:
-        store.put_many([Message("orders", b"%d" % n) for n in range(30)])
-        store.commit_offset("g", "orders", offset=30)
-    lose_tail(tmp_path / "store", tmp_path / "lost", keep=20)
-    with penstock.open(tmp_path / "lost", read_only=True) as reader:
-        assert reader.committed_offset("g", "orders") == 30
 
 
 def test_an_offset_in_a_queue_that_is_not_there_waits_for_its_first_message(
@@ -421,19 +357,3 @@ def test_a_queue_that_is_known_and_empty_has_its_end_at_0(
         store.commit_offset("g", "early", 2, offset=0)
         with pytest.raises(CommitError, match="ends at 0"):
             store.commit_offset("g", "early", 2, offset=1)
-
-
-def test_offsets_move_together_and_only_from_the_expected_one(open_small: OpenStore) -> None:
-    with open_small() as store:
-        for queue in (0, 1):
-            for number in range(5):
-                store.put("t", b"%d" % number, queue=queue)
-        store.commit_offset("g", "t", 1, offset=4)
-        moves = {("g", "t", 0): (None, 3), ("g", "t", 1): (2, 5), ("h", "t", 0): (None, 0)}
-        assert store.move_offsets(moves) == {("g", "t", 1)}
-        assert store.groups() == {("g", "t"): {0: 3, 1: 4}, ("h", "t"): {0: 0}}
-        assert store.move_offsets({("g", "t", 0): (3, 1)}) == set()
-        assert store.committed_offset("g", "t", 0) == 1
-        with pytest.raises(CommitError, match="ends at 5"):
-            store.move_offsets({("h", "t", 0): (0, 2), ("g", "t", 1): (4, 6)})
-        assert store.committed_offset("h", "t", 0) == 0

@@ -1,16 +1,26 @@
-"""What a caller sees: receipts, reads, statuses, tags, keys, times, columns."""
+"""What a caller sees: receipts, reads, tags, keys, columns, batches, and several stores opened with one look."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.conftest import OpenStore, append_record
 
 import penstock
-from penstock import Durability, Message, PutStatus
-from penstock.errors import CorruptionError, OffsetError, ReadOnlyError, StoreClosedError
+from penstock import Durability, Message, PutStatus, Receipt, StoredMessage
+from penstock.errors import (
+    MessageError,
+    MessageTooLargeError,
+    StoreClosedError,
+    TopicError,
+    TransactionEndedError,
+)
+from penstock.format.arrow_schema import COLUMNS
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import ManualClock, ManualWorkers, open_store
 
 
 def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
@@ -75,7 +85,7 @@ def test_every_arrow_column_is_what_the_message_says(open_small: OpenStore) -> N
         for number in range(300):
             store.put("t", b"b" * number, tag="x" if number % 3 else "", keys=["k", str(number)][: number % 3],
                       properties={"p": "v"} if number % 5 else {}, flag=number, born_time_ms=number)  # fmt: skip
-        table = store.to_arrow("t", start=10, columns=list(penstock_columns()))
+        table = store.to_arrow("t", start=10, columns=list(COLUMNS))
         rows = table.to_pylist()
         assert len(rows) == 290
         for row, message in zip(rows, store.scan("t", 0, start=10), strict=True):
@@ -87,12 +97,6 @@ def test_every_arrow_column_is_what_the_message_says(open_small: OpenStore) -> N
             for name in ("topic", "queue", "queue_offset", "log_offset", "flag", "sys_flag",
                          "reconsume_times", "prepared_offset", "message_id", "size"):  # fmt: skip
                 assert row[name] == getattr(message, name), name
-
-
-def penstock_columns() -> tuple[str, ...]:
-    from penstock.format.arrow_schema import COLUMNS  # noqa: PLC0415 - as the kernel does
-
-    return tuple(COLUMNS)
 
 
 def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
@@ -128,30 +132,6 @@ def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
     assert picture() == before
 
 
-def test_consumer_offsets_survive_and_bare_keys_are_read(
-    open_small: OpenStore, tmp_path: Path
-) -> None:
-    with open_small() as store:
-        store.put_many([Message("t", b"x", queue=number % 3) for number in range(130)])
-        assert store.committed_offset("g", "t") is None
-        store.commit_offset("g", "t", 2, offset=41)
-        store.commit_offset("g", "t", 2, offset=42)
-    path = tmp_path / "store" / "config" / "consumerOffset.json"
-    path.write_text(
-        '{\n\t"dataVersion":{"counter":2},"offsetTable":{"a:1@g":{0:250,1:7},"t@g":{2:9}}}'
-    )
-    with open_small() as store:
-        assert store.committed_offset("g", "t", 2) == 9
-        assert store.groups()["g", "a:1"] == {0: 250, 1: 7}
-        store.commit_offset("g", "t", 0, offset=1)
-        path.write_text("{broken")
-    with penstock.open(tmp_path / "store", read_only=True) as store:
-        assert store.committed_offset("g", "t", 2) == 9, "the .bak is read then"
-    path.with_name("consumerOffset.json.bak").unlink()
-    with penstock.open(tmp_path / "store", read_only=True) as store, pytest.raises(CorruptionError):
-        store.committed_offset("g", "t")
-
-
 def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStore) -> None:
     with open_small() as store:
         for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
@@ -165,24 +145,219 @@ def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStor
         assert store.put("t", b"").queue_offset == 3
 
 
-def test_an_address_behind_the_last_possible_record_is_no_damage(open_small: OpenStore) -> None:
+def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
     with open_small() as store:
-        store.put("t", b"x" * 60_000)
-        store.put("t", b"x" * 60_000)
-        for back in range(1, 8):
-            with pytest.raises(OffsetError):
-                store.at(65_536 - back)
+        one, other = store.put_many([Message("t", b"x", queue=2), Message("t", b"y", queue=2)])
+    assert one == tuple(one) != other
+    assert one < other
+    assert hash(one) == hash(tuple(one))
+    assert (one.queue, one.queue_offset, one[2], one[-1]) == (2, 0, 2, one.store_host)
+    assert one._replace(size=1).size == 1
+    assert list(one._asdict()) == list(Receipt._fields)
+    message = Message("t", b"x", keys=["k"], properties={"a": "b"})
+    assert message == Message("t", b"x", keys=("k",), properties={"a": "b"}) != Message("t", b"y")
+    assert repr(message).startswith("Message(topic='t', body=b'x', queue=0, tag='', keys=('k',)")
+    with pytest.raises(TypeError):
+        hash(message)
+    assert message.__replace__(queue=5).queue == 5
 
 
-def test_a_store_is_closed_by_its_block_and_once_more_without_harm() -> None:
-    disk = SimulatedDisk()
-    with open_store(Path("/s"), files=disk, spawn=ManualWorkers(), retention=[]) as store:
-        assert isinstance(store, Store)
-        store.put("t", b"x")
+@pytest.mark.parametrize("number", [np.int8(3), np.uint64(3)])
+def test_every_type_of_whole_number_will_do(number: Any, open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"x", queue=number, flag=number, born_time_ms=number)
+        store.put_many([Message("t", b"x", queue=number, flag=number, born_time_ms=number)])
+        assert [(m.queue, m.flag, m.born_time_ms) for m in store.scan("t")] == [(3, 3, 3)] * 2
+
+
+def test_several_stores_are_opened_for_reading_with_one_look(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with open_store(tmp_path / name, spawn=ManualWorkers(), retention=[]) as store:
+            store.put("t", name.encode())
+    open_one = penstock.open_several(environ={})
+    for name in ("a", "b"):
+        with open_one(str(tmp_path / name)) as reader:
+            assert reader.read_only
+            assert reader.read("t").messages[0].body == name.encode()
+
+
+# --- batches to which messages are added one by one
+
+
+SEGMENT = 16384
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    given: dict[str, Any] = {"geometry.segment_bytes": SEGMENT}
+    return open_store(tmp_path / "s", **given)
+
+
+def bodies(store: Store, topic: str = "t") -> list[bytes]:
+    return [message.body for message in store.scan(topic)]
+
+
+def test_messages_are_stored_when_the_batch_is_appended(store: Store) -> None:
+    with store:
+        batch = store.message_batch()
+        batch.add(Message("t", b"1"))
+        batch.add_many([Message("t", b"2"), Message("u", b"3", delay_level=1)])
+        assert (len(batch), bodies(store)) == (3, [])
+        receipts = batch.append()
+        assert [each.queue_offset for each in receipts] == [0, 1, 0]
+        assert bodies(store) == [b"1", b"2"]
+        assert receipts[-1].log_offset + receipts[-1].size == store.stats()["log_end_offset"]
+        with pytest.raises(TransactionEndedError, match="put is refused"):
+            batch.add(Message("t", b"4"))
+        with pytest.raises(TransactionEndedError, match="put is refused"):
+            batch.put("t", b"4")
+        with pytest.raises(TransactionEndedError, match="put_many is refused"):
+            batch.add_many([Message("t", b"4")])
+
+
+OPTIONS = (
+    "queue", "tag", "keys", "properties", "flag", "delay_level", "wait", "born_time_ms", "born_host",
+)  # fmt: skip
+
+
+def options(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in OPTIONS}
+
+
+def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
+    with store:
+        batch = store.message_batch()
+        batch.add(Message("t", b"1"))
+        size = batch.size
+        wrong: Any = "no"
+        refused = [
+            Message("a/b", b""), Message("t", b"", queue=-1), Message("t", wrong), Message("t", b"", wait=wrong),
+            Message("t", b"x" * SEGMENT), Message("t", b"", delay_level=-1), Message("t", b"", prepared_offset=-5),
+            Message("t", b"", prepared_offset=5), Message("t", b"", flag=1 << 40), Message("t", b"", born_host="nowhere"),
+        ]  # fmt: skip
+        for message in refused:
+            with pytest.raises(MessageError):
+                batch.add(message)
+            with pytest.raises(MessageError):
+                batch.add_many([Message("t", b"kept out"), message])
+            if not message.prepared_offset:
+                with pytest.raises(MessageError):
+                    batch.put(message.topic, message.body, **options(message))
+        with pytest.raises(ValueError, match="a list of"):
+            batch.add_many(b"text")  # type: ignore[arg-type]
+        assert (len(batch), batch.size) == (1, size)
+        batch.append()
+        assert bodies(store) == [b"1"]
+
+
+def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) -> None:
+    with store:
+        batch = store.message_batch()
+        for _ in range(2):
+            batch.add(Message("t", b"x" * 7000))
+        with pytest.raises(MessageTooLargeError, match=f"the limit is {SEGMENT - 8}") as caught:
+            batch.add(Message("t", b"x" * 7000))
+        assert caught.value.size > caught.value.limit == SEGMENT - 8
+        assert "geometry.segment_bytes" in str(caught.value)
+        store.put("t", b"y" * 9000)
+        # The rest of the first segment is too short.
+        assert [each.log_offset >= SEGMENT for each in batch.append()] == [True, True]
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> None:
+    with store:
+        store.create_topic("t", queues=1)
+        batch = store.message_batch()
+        batch.add(Message("t", b"1"))
+        store.alter_topic("t", perm=4)
+        with pytest.raises(TopicError):
+            batch.append()
+        assert bodies(store) == []
+
+
+def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_store(tmp_path / "s", clock=clock) as store:
+        batch = store.message_batch()
+        clock.now_ms += 1000
+        batch.add(Message("t", b"1"))
+        clock.now_ms += 1000
+        batch.append()
+        (message,) = store.scan("t")
+        assert message.store_time_ms - message.born_time_ms == 1000
+
+
+def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
+    with store:
+        batch = store.message_batch()
+        batch.add_many([Message("t", b"1"), Message("t", b"2")])
+        batch.append(decision=3)
+        found = list(store.scan("t"))
+        assert [message.prepared_offset for message in found] == [0, 0]
+        table = store.to_arrow("t", columns=["prepared_offset"])
+        assert table.column(0).to_pylist() == [0, 0]
+        with pytest.raises(MessageError, match="prepared_offset"):
+            store.put_copies([(Message("t", b"", prepared_offset=-1), b"")])
+        with pytest.raises(MessageError, match="prepared_offset"):
+            store.put_many([Message("t", b"", prepared_offset=9)] * 2, atomic=True)
+
+
+def test_a_closed_store_takes_no_batch(store: Store) -> None:
+    batch = store.message_batch()
+    batch.add(Message("t", b"1"))
     store.close()
     with pytest.raises(StoreClosedError):
-        store.put("t", b"x")
-    reader = open_store(Path("/s"), files=disk, read_only=True)
-    with pytest.raises(ReadOnlyError):
-        reader.put("t", b"x")
-    reader.close()
+        batch.add(Message("t", b"2"))
+    with pytest.raises(StoreClosedError):
+        batch.append()
+
+
+def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
+    odd: Any = bytearray(b"3")
+    made = [
+        Message("t", b"1"), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd),
+        Message("t", b"4", properties={"p": "v"}, born_time_ms=5), Message("t", b"5", born_host="10.0.0.1:9"),
+        Message("t", b"6", delay_level=2), Message("t", b"7", delay_ms=60_000), Message("t", b"8", queue=None),
+        Message("t", b"9", deliver_at=1_700_000_060_000), Message("t", b"10", partition_key="k"),
+    ]  # fmt: skip
+    with store:
+        one, other = store.message_batch(), store.message_batch()
+        for message in made:
+            one.add(message)
+            other.put(
+                message.topic, message.body, **options(message), delay_ms=message.delay_ms,
+                deliver_at=message.deliver_at, partition_key=message.partition_key,
+            )  # fmt: skip
+        assert [each.size for each in one.append()] == [each.size for each in other.append()]
+        for topic, queues in store.topics().items():
+            found = [plain(each) for queue in queues for each in store.scan(topic, queue)]
+            assert {found.count(each) for each in found} == {2}
+
+
+def plain(message: StoredMessage) -> tuple[object, ...]:
+    # What differs: which queue is next in turn, and when the time of a delay begins.
+    given = {k: v for k, v in message.all_properties.items() if not k.startswith(("TIMER", "UNIQ"))}
+    return message.body, message.tag, message.keys, given, message.flag, message.born_host
+
+
+def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
+    """A call that is refused removes what it has added: meanwhile, no other thread may add."""
+    with store:
+        batch, others = store.message_batch(), list[threading.Thread]()
+
+        class Putting:
+            """A number whose check lets another thread put."""
+
+            def __index__(self) -> int:
+                others.append(threading.Thread(target=batch.put, args=("t", b"kept")))
+                others[-1].start()
+                others[-1].join(0.05)
+                raise TypeError
+
+        wrong: Any = Putting()
+        with pytest.raises(MessageError):
+            batch.add_many([Message("t", b"removed"), Message("t", b"", flag=wrong)])
+        for each in others:
+            each.join()
+        batch.append()
+        assert bodies(store) == [b"kept"]

@@ -1,4 +1,4 @@
-"""Every refusal: a clear error, and nothing written."""
+"""What is refused, and how: a clear error, and nothing written."""
 
 import errno
 import os
@@ -11,8 +11,11 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.errors import (
     ConfigError,
+    ConflictError,
     CorruptionError,
     DiskFullError,
     GeometryError,
@@ -30,8 +33,11 @@ from penstock.errors import (
     TopicError,
     UnknownStrategyError,
 )
+from penstock.plugins.registry import load_registry
+from penstock.store.choices import Choices
+from penstock.store.open import open_store
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk
 
 REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
     "empty topic": (TopicError, "empty", lambda s: s.put("", b"")),
@@ -116,6 +122,40 @@ def test_bad_configuration_opens_and_writes_nothing(case: str, tmp_path: Path) -
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
+def test_strategies_that_make_no_sense_together_are_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConflictError, match="every put waits") as raised:
+        penstock.open(tmp_path, environ={}, write="transient-pool", flush="sync")
+    assert (raised.value.kind, raised.value.name) == ("write", "transient-pool")
+
+
+def test_options_of_a_policy_that_is_not_used_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {"retention.age.reserved_hours": 5.0}
+    penstock.open(tmp_path / "a", environ={}, retention=["age"], **given).close()
+    assert "is set" not in caplog.text
+    penstock.open(tmp_path / "b", environ={}, retention=[], **given).close()
+    assert "retention.age.reserved_hours is set" in caplog.text
+
+
+def test_what_was_asked_for_beats_the_defaults_of_a_new_store(tmp_path: Path) -> None:
+    registry = load_registry()
+
+    def choices(**settings: Any) -> Choices:
+        config = build_config(sources.gather(None, {}, settings), registry)
+        return Choices(tmp_path, config, registry, SimulatedDisk())
+
+    plain, own = choices(), choices(profile="rocketmq", **{"geometry.queue_entries": 7})
+    assert (plain.config.log.checksum, plain.config.picks()["retention"]) == ("crc32+record", [])
+    assert plain.geometry() == plain.profile.geometry
+    assert (own.geometry().queue_entries, own.config.picks()["retention"]) == (7, ["age"])
+
+
+# --- a closed store, a reader, a second writer
+
+
 def test_another_geometry_is_refused_naming_both(open_small: OpenStore) -> None:
     open_small().close()
     with pytest.raises(GeometryError, match=r"131072.*65536"):
@@ -128,19 +168,23 @@ def test_a_second_writer_is_refused_naming_the_first(open_small: OpenStore) -> N
     open_small().close()
 
 
-def test_a_closed_store_says_so(open_small: OpenStore) -> None:
+def test_a_closed_store_says_so_and_a_reader_takes_nothing(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     store = open_small()
+    put = store.put
     store.close()
     store.close()
-    for job in (lambda: store.put("t", b""), lambda: store.read("t"), store.topics, store.flush):
+    for job in (lambda: put("t", b""), lambda: store.read("t"), store.topics, store.flush):
         with pytest.raises(StoreClosedError):
             job()
+    with penstock.open(tmp_path / "store", read_only=True) as reader:
+        assert reader.recovery is None
+        with pytest.raises(ReadOnlyError):
+            reader.put("t", b"")
 
 
-def test_a_store_opened_for_reading_takes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
-    open_small().close()
-    with penstock.open(tmp_path / "store", read_only=True) as store, pytest.raises(ReadOnlyError):
-        store.put("t", b"")
+# --- a folder that is none
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -149,6 +193,23 @@ def test_a_folder_with_other_things_is_no_store(tmp_path: Path, read_only: bool)
     with pytest.raises(NotAStoreError, match="commitlog"):
         penstock.open(tmp_path, read_only=read_only, environ={})
     assert os.listdir(tmp_path) == ["letters.txt"]
+
+
+def test_reading_makes_no_store() -> None:
+    disk = SimulatedDisk()
+    with pytest.raises(NotAStoreError):
+        open_store(Path("/store"), files=disk, environ={}, read_only=True)
+    assert disk.plan.total == 0
+
+
+@pytest.mark.parametrize("call", ["create", "sync", "rename", "make_folder"])
+def test_an_opening_that_fails_lets_go_of_the_store(call: str) -> None:
+    disk, root = SimulatedDisk(), Path("/store")
+    disk.plan.fail(call, errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        open_store(root, files=disk, spawn=ManualWorkers(), environ={})
+    with open_store(root, files=disk, spawn=ManualWorkers(), environ={}) as store:
+        store.put("t", b"x")
 
 
 @pytest.mark.parametrize("left", ["abort.new", "checkpoint.new"])
@@ -164,12 +225,6 @@ def test_what_a_first_opening_left_that_was_cut_short_is_no_stranger(
     with penstock.open(root, environ={}) as store:
         assert [m.body for m in store.scan("t")] == [b"x"]
         assert not list(store.verify(deep=True))
-
-
-def test_a_file_is_no_store(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(NotAStoreError):
-        penstock.open(tmp_path / "file")
 
 
 STRAYS: dict[str, tuple[Callable[[Path], object], type[PenstockError], str]] = {
@@ -218,6 +273,9 @@ def test_a_link_in_place_of_a_part_is_not_followed(
     part.symlink_to(tmp_path / "elsewhere")
     with pytest.raises((StrayFileError, NotAStoreError), match=name):
         open_small()
+
+
+# --- a disk that is full
 
 
 def test_a_full_disk_refuses_the_message_and_heals_without_a_restart(open_small: OpenStore) -> None:
