@@ -3,7 +3,7 @@
 from tests.plants.planting import Plant
 
 MANIFEST = "tests/unit/durability/test_manifest.py"
-VOLUME = "tests/unit/files/test_volume.py"
+VOLUME = "tests/unit/files/test_files.py"
 PLANTS = {
     "manifest-unsummed": Plant(
         "a manifest is believed though a byte of it has flipped",
@@ -40,7 +40,7 @@ PLANTS = {
         "",
         (
             f"{VOLUME}::test_many_are_synced_together",
-            f"{VOLUME}::test_its_failure_fails_the_store",
+            f"{VOLUME}::test_its_failure_fails_the_store[False]",
         ),
     ),
     "volume-elsewhere": Plant(
@@ -55,6 +55,6 @@ PLANTS = {
         "penstock.files.volume",
         "_LINUX_MIN = (5, 8)",
         "_LINUX_MIN = (5, 4)",
-        (f"{VOLUME}::test_an_older_kernel_has_no_volume",),
+        (f"{VOLUME}::test_an_older_kernel_has_no_volume[5.7.19-False]",),
     ),
 }

@@ -26,6 +26,8 @@ from penstock.testing.kit import copy_files, open_store
 from penstock_alloc.mmap_writer import MmapChannel
 
 SIZE = 64 << 20
+
+
 WRITERS = [("mmap", "async"), ("file", "sync"), ("file", "async"), ("transient-pool", "async")]
 
 
@@ -393,7 +395,7 @@ def zeroing_store(tmp_path: Path, files: Files) -> Store:
         tmp_path / "s", files=files, write="mmap", flush="none", retention=[],
         spawn=ManualWorkers(), **options,
     )  # fmt: skip
-    while store._engine.log.end_offset < 3 * ZEROS_BYTES - 3000:  # type: ignore[union-attr] # it writes
+    while store.stats()["log_end_offset"] < 3 * ZEROS_BYTES - 3000:
         store.put("t", b"x" * 1000)
     return store
 
@@ -426,9 +428,6 @@ def test_zeros_that_cannot_be_written_refuse_the_put_by_name(number: int, tmp_pa
         assert not list(store.verify())
 
 
-# --- small pieces
-
-
 # --- no room
 
 
@@ -447,13 +446,13 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
     sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.index_entries": 40}
     batch = [Message("t", b"%d:" % n + b"b" * 60_000, keys=[f"b{n}", f"c{n}"]) for n in range(20)]
     for left in [*range(12), *range(12, 800, 53)]:
-        disk = SimulatedDisk(seed=left)
+        disk, clock = SimulatedDisk(seed=left), ManualClock()
         root = Path("/s")
         options: dict[str, Any] = {"write": write, "flush": flush, "alloc": alloc, "retention": []}
         options |= {"alloc.preallocate.prefault": False, "write.transient-pool.lock_memory": False}
         if flush == "sync":
             options["flush.sync.timeout_ms"] = 60_000
-        store = open_store(root, files=disk, **options, **sizes)
+        store = open_store(root, files=disk, clock=clock, **options, **sizes)
         store.put("t", b"first", keys=["first"])
         store.flush()
         kept = [b"first"]
@@ -469,7 +468,8 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
             except DiskFullError:
                 pass
         disk.capacity = 1 << 50
-        store._engine.follower.finish()  # type: ignore[union-attr] # it writes; the retry is now, not in a second
+        # Later than the pause before dispatchers that failed are tried again.
+        clock.now_ms += 60_000
         store.put("t", b"again", keys=["again"])
         kept.append(b"again")
         store.flush()

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.conftest import OpenStore
 
+from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import MessageError
 from penstock.format.java_hash import java_hash
-from penstock.message import Message
 from penstock.write.from_arrow import TableRows, encode_table, key_hashes
 
 
@@ -27,6 +28,8 @@ TABLE = pa.table({
     "properties": pa.array([[("n", "1")], None, [("m", "2"), ("o", "3")]], pa.map_(pa.string(), pa.string())),
     "born_time": [datetime(2024, 1, 1, tzinfo=UTC)] * 3,
 })  # fmt: skip
+
+
 BORN_MS = 1_704_067_200_000
 
 
@@ -44,6 +47,7 @@ def test_rows_make_the_records_that_messages_make() -> None:
 
 def test_plain_rows_are_encoded_without_a_message_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bytes(memoryview(encode_table(encoder(), TABLE)))
+    # Nothing else tells: the records are the same, and a hundred times slower.
     monkeypatch.setattr(TableRows, "message", None)
     assert bytes(memoryview(encode_table(encoder(), TABLE))) == expected
 
@@ -86,6 +90,22 @@ def test_the_first_row_that_cannot_be_stored_is_named() -> None:
     with pytest.raises(MessageError) as raised:
         encode_table(encoder(), table)
     assert raised.value.__notes__ == ["it is row 1 of the table; nothing was stored"]
+
+
+@pytest.mark.parametrize("name", ["queue", "flag"])
+@pytest.mark.parametrize("column", [
+    ["1", None], [True, False], [b"1", b"2"],
+])  # fmt: skip
+def test_numbers_given_as_text_or_truth_are_refused_with_nulls_or_without(
+    name: str, column: list[Any], open_small: OpenStore
+) -> None:
+    table = pa.table({"topic": ["t", "t"], "body": [b"a", b"b"], name: column})
+    with open_small() as store:
+        with pytest.raises(MessageError, match=f"column '{name}' is .* must contain integers"):
+            store.put_arrow(table)
+        store.put_arrow(
+            pa.table({"topic": ["t"], "body": [b"a"], name: pa.array([None], pa.int8())})
+        )
 
 
 def test_keys_have_javas_hash() -> None:

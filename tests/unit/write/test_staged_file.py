@@ -14,15 +14,11 @@ from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import CorruptionError, StorageError
 from penstock.message import Message
 from penstock.testing import SimulatedDisk
-from penstock.write.staged_file import (
-    MARK_MAX,
-    MARK_MIN,
-    StagedFile,
-    StagedWriter,
-    count_marked,
-)
+from penstock.write.staged_file import MARK_MAX, MARK_MIN, StagedFile, StagedWriter, count_marked
 
 PATH = Path("/staged")
+
+
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 
 
@@ -59,11 +55,7 @@ def test_what_is_written_is_read_back_after_a_power_cut(disk: SimulatedDisk) -> 
         first = file.batches[0]
         assert set(first.cursors) == {(f"t{n % 2}", n % 3) for n in range(6)}
         assert len(first.data) == int(first.sizes.sum())
-
-
-def test_a_batch_goes_on_after_its_first_records(disk: SimulatedDisk) -> None:
-    with StagedFile.read(disk, PATH) as file:
-        rest = file.batches[0].behind(5)
+        rest = first.behind(5)
         assert (len(rest), len(rest.data)) == (2, int(rest.sizes.sum()))
         again = rest.encoded(encoder())
         assert (len(again), again.size) == (2, len(rest.data))
@@ -118,12 +110,16 @@ def test_a_file_that_ends_about_the_head_of_a_batch_is_told_by_what_is_missing(
         StagedFile.read(disk, PATH)
 
 
-def test_marks_are_told_from_log_offsets(disk: SimulatedDisk) -> None:
+def test_marks_are_told_from_log_offsets_and_end_below_the_greatest_number(
+    disk: SimulatedDisk,
+) -> None:
     with StagedFile.read(disk, PATH) as file:
         batch = file.batches[0]
-        assert [batch.check_mark(mark) for mark in (MARK_MIN, MARK_MAX)] == [MARK_MIN, MARK_MAX]
-        for mark in (0, MARK_MIN - 1, 1 << 63):
-            with pytest.raises(ValueError, match="all marks must be at least"):
+        last = (1 << 63) - len(batch)
+        for mark in (MARK_MIN, MARK_MAX, last):
+            assert batch.check_mark(mark) == mark
+        for mark in (0, MARK_MIN - 1, last + 1, 1 << 63):
+            with pytest.raises(ValueError, match="all marks"):
                 batch.check_mark(mark)
 
 
@@ -181,13 +177,3 @@ def test_records_are_counted_from_an_offset_of_the_log_on() -> None:
     for at in (99, 103):
         with pytest.raises(StorageError, match="the log has offsets 100 to 102"):
             count_marked(log, at, 50, 9)
-
-
-@pytest.mark.slow
-def test_marks_of_a_batch_end_below_the_greatest_number(disk: SimulatedDisk) -> None:
-    with StagedFile.read(disk, PATH) as file:
-        batch = file.batches[0]
-        last = (1 << 63) - len(batch)
-        assert batch.check_mark(last) == last
-        with pytest.raises(ValueError, match="all marks"):
-            batch.check_mark(last + 1)

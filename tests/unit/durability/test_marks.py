@@ -1,0 +1,399 @@
+"""What a store notes beside its log: checkpoint, progress, clean mark, holder, removed topics; and whom those who read it believe."""
+
+import errno
+import json
+import logging
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+from tests.conftest import power_cut
+from tests.torn import TornFiles
+from tests.unit.integrity.test_segment_digests import seal_all
+
+from penstock.durability import side_folder
+from penstock.durability.checkpoint import CHECKPOINT_BYTES, Checkpoint, Times
+from penstock.durability.progress import Progress, State, decode_slot, encode_slot
+from penstock.durability.removed_topics import RemovedTopics, RemovedTopicsFile
+from penstock.durability.side_folder import (
+    CleanClose,
+    SideFolder,
+    fingerprint,
+    is_copy,
+    is_unfinished_copy,
+    penstock_wrote_last,
+    visible_offset,
+)
+from penstock.files import Files
+from penstock.store.store import Store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
+from penstock.testing.kit import messages
+
+ROOT = Path("/store")
+PROGRESS = ROOT / "penstock" / "progress"
+CLEAN = CleanClose(log_end=7, last_time_ms=9, digest="abc")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def disk(clock: ManualClock) -> SimulatedDisk:
+    made = SimulatedDisk(clock=clock)
+    made.make_folder_durably(ROOT)
+    SideFolder(made, ROOT).make()
+    return made
+
+
+# --- the checkpoint, whose form is RocketMQ's
+
+
+CHECKPOINT = ROOT / "checkpoint"
+
+
+def test_a_checkpoint_has_its_times_at_javas_places_and_survives_a_power_cut(
+    disk: SimulatedDisk,
+) -> None:
+    assert Checkpoint(disk, ROOT).read() == Times()
+    Checkpoint(disk, ROOT).write(Times(1, 1, 1))
+    Checkpoint(disk, ROOT).write(Times(3, 2, 1))
+    assert Checkpoint(power_cut(disk), ROOT).read() == Times(3, 2, 1)
+    data = disk.read_whole(CHECKPOINT)
+    assert data == struct.pack(">qqqqq", 3, 2, 1, 0, 0) + bytes(CHECKPOINT_BYTES - 40)
+
+
+@pytest.mark.parametrize(
+    ("data", "times"),
+    [
+        (struct.pack(">qqqq", 1, 2, 3, 4), Times()),
+        (struct.pack(">qqqqq", -5, 7, -1, 0, 0), Times(0, 7, 0)),
+    ],
+)
+def test_half_a_checkpoint_and_a_negative_time_say_nothing(
+    data: bytes, times: Times, disk: SimulatedDisk
+) -> None:
+    disk.write_whole(CHECKPOINT, data)
+    assert Checkpoint(disk, ROOT).read() == times
+    Checkpoint(disk, ROOT).write(Times(1, 2, 3))
+    assert Checkpoint(disk, ROOT).read() == Times(1, 2, 3)
+    assert len(disk.read_whole(CHECKPOINT)) == CHECKPOINT_BYTES
+
+
+def test_a_checkpoint_that_is_there_is_written_in_place(disk: SimulatedDisk) -> None:
+    """What follows the times stays, and no crash leaves a file without any."""
+    disk.write_whole(CHECKPOINT, bytes(CHECKPOINT_BYTES - 1) + b"x")
+    seen: list[str] = []
+    disk.plan.watch = lambda call, path: seen.append(call)
+    Checkpoint(disk, ROOT).write(Times(1, 2, 3))
+    assert seen == ["pwrite", "sync"]
+    assert disk.read_whole(CHECKPOINT)[-1:] == b"x"
+
+
+# --- progress
+
+
+def both_slots(data: bytes) -> bytes:
+    """The reader was held up between two pages while the writer wrote both slots."""
+    return data[:300] + b"\xee" * 40 + data[340:800] + b"\xee" * 40 + data[840:]
+
+
+def one_slot(data: bytes) -> bytes:
+    younger = 0 if data[8:16] > data[520:528] else 512
+    return data[: younger + 64] + b"\xee" * 8 + data[younger + 72 :]
+
+
+def live(path: Path) -> tuple[Store, ManualWorkers]:
+    """A store that is being written, some of its segments sealed."""
+    workers = ManualWorkers()
+    store = open_store(path, spawn=workers, retention=[])
+    for first in range(0, 800, 100):
+        store.put_many(messages(100, first=first))
+    store.flush()
+    workers.run("penstock-follow")
+    workers.run("penstock-mark")
+    seal_all(workers)
+    return store, workers
+
+
+@pytest.mark.parametrize("tear", [both_slots, one_slot])
+def test_progress_that_was_caught_half_written_is_read_again(
+    tear: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """Nothing was known then: a reader took the store for another program's, and an older slot for the newest."""
+    store, _ = live(tmp_path / "s")
+    right = visible_offset(Files(), tmp_path / "s")
+    assert right
+    assert visible_offset(TornFiles("progress", tear), tmp_path / "s") == right
+    assert visible_offset(TornFiles("progress", tear, times=2), tmp_path / "s") == right
+    store.close()
+
+
+def test_progress_that_stays_torn_is_not_waited_for(tmp_path: Path) -> None:
+    store, _ = live(tmp_path / "s")
+    store.close()
+    files = TornFiles("progress", both_slots, times=1000)
+    assert Progress(files, tmp_path / "s").read() == State()
+    assert files.times > 900
+    assert Progress(files, Path("/none")).read() == State()
+
+
+def test_what_is_replaced_whole_is_read_whole(tmp_path: Path) -> None:
+    """Offsets, geometry, holder and clean mark change their names' owner, never their bytes."""
+    store, _ = live(tmp_path / "s")
+    store.commit_offset("g", "topic-0", offset=1)
+    held = [
+        tmp_path / "s" / name
+        for name in ("config/consumerOffset.json", "penstock/geometry.json", "penstock/holder")
+    ]
+    open_files = [path.open("rb") for path in held]
+    numbers = [os.fstat(file.fileno()).st_ino for file in open_files]
+    before = [path.read_bytes() for path in held]
+    store.commit_offset("g", "topic-0", offset=2)
+    store.close()
+    store = open_store(tmp_path / "s", retention=[])
+    assert [file.read() for file in open_files] == before
+    assert held[0].stat().st_ino != numbers[0]
+    assert json.loads(held[0].read_text())["offsetTable"] == {"topic-0@g": {"0": 2}}
+    store.close()
+    for file in open_files:
+        file.close()
+
+
+def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> None:
+    state = State(
+        flushed_offset=7,
+        visible_offset=5,
+        lock_mtime_ns=9,
+        failed=True,
+        dispatched={"a": 3, "b": 4},
+    )
+    slot = encode_slot(state, 12)
+    assert decode_slot(slot, tmp_path) == (12, state)
+    for position in range(0, len(slot), 7):
+        broken = bytearray(slot)
+        broken[position] ^= 1
+        assert decode_slot(bytes(broken), tmp_path) is None
+
+
+def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read(disk: SimulatedDisk) -> None:
+    progress, data = Progress(disk, ROOT), b""
+    assert progress.descriptor is None, "of a simulated disk"
+    assert disk.read_whole(PROGRESS) == bytes(1024), "both slots, before one is written"
+    for sequence in (1, 2, 3):
+        progress.state.flushed_offset = 100 * sequence
+        progress.write()
+        data = disk.read_whole(PROGRESS)
+        place = sequence % 2 * 512
+        assert decode_slot(data[place : place + 512], PROGRESS) == (sequence, progress.state)
+        again = Progress(disk, ROOT)
+        assert (again.read().flushed_offset, again.sequence) == (100 * sequence, sequence)
+    progress.close()
+    disk.write_whole(PROGRESS, data[:512] + b"?" + data[513:])
+    torn = Progress(disk, ROOT)
+    assert (torn.read().flushed_offset, torn.sequence) == (200, 2)
+
+
+def test_what_could_not_be_published_is_not_taken_for_published(disk: SimulatedDisk) -> None:
+    progress = Progress(disk, ROOT)
+    progress.publish(5)
+    disk.plan.fail("pwrite", errno.EIO, times=1)
+    with pytest.raises(OSError, match="Errno 5"):
+        progress.publish(9)
+    assert progress.state.visible_offset == 5
+    progress.publish(9)
+    assert Progress(disk, ROOT).read().visible_offset == 9
+
+
+def test_a_file_that_is_replaced_goes_on_from_its_first_slot(disk: SimulatedDisk) -> None:
+    progress = Progress(disk, ROOT)
+    progress.write()
+    progress.close()
+    progress.close()
+    progress.replace(State(flushed_offset=5))
+    data = disk.read_whole(PROGRESS)
+    assert (data[:512], decode_slot(data[512:], PROGRESS)) == (bytes(512), (1, progress.state))
+    assert progress.sequence == 1
+    progress.write()
+    assert Progress(disk, ROOT).read().flushed_offset == 5
+    assert decode_slot(disk.read_whole(PROGRESS)[:512], PROGRESS) == (2, progress.state)
+
+
+# --- the side folder
+
+
+def test_a_clean_mark_goes_for_good_with_its_manifest(disk: SimulatedDisk) -> None:
+    side = SideFolder(disk, ROOT)
+    assert side.read_clean() is None
+    side.write_clean(CLEAN)
+    disk.write_whole(side.path / "manifest", b"x")
+    assert side.read_clean() == CLEAN
+    side.remove_clean()
+    crashed = power_cut(disk)
+    assert not [name for name in ("clean", "manifest") if crashed.exists(side.path / name)]
+    seen: list[str] = []
+    disk.plan.watch = lambda call, path: seen.append(call)
+    side.remove_clean()
+    assert seen == [], "nothing is there to be removed"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"3", b'{"log_end": 1}', b'{"log_end": "x", "last_time_ms": 1, "digest": ""}', b"[" * 9999, b"\xff"]
+)  # fmt: skip
+def test_a_clean_mark_that_cannot_be_understood_is_none(disk: SimulatedDisk, data: bytes) -> None:
+    disk.write_whole(ROOT / "penstock" / "clean", data)
+    assert SideFolder(disk, ROOT).read_clean() is None
+
+
+def test_what_an_interrupted_run_left_half_made_is_removed(disk: SimulatedDisk) -> None:
+    side = SideFolder(disk, ROOT)
+    for name in ("new-000", "clean.new", "geometry.json", "renewed"):
+        disk.write_whole(side.path / name, b"x")
+    side.make()
+    assert [entry.name for entry in disk.entries(side.path)] == ["geometry.json", "renewed"]
+
+
+def test_a_fingerprint_is_of_names_sizes_and_times_below_the_folders(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    folder = ROOT / "commitlog"
+    found = [fingerprint(disk, [folder])]
+    disk.make_folder_durably(folder / "below")
+    disk.write_whole(folder / "below" / "a", b"x")
+    found.append(fingerprint(disk, [folder]))
+    disk.rename(folder / "below" / "a", folder / "below" / "b")
+    found.append(fingerprint(disk, [folder]))
+    clock.now_ms += 1
+    disk.write_whole(folder / "below" / "b", b"y")
+    found.append(fingerprint(disk, [folder]))
+    assert len(set(found)) == 4
+    assert fingerprint(disk, [folder]) == found[-1]
+    assert fingerprint(disk, [ROOT / "none"]) == found[0]
+    names = [path.name for path in side_folder.vouched_for(ROOT)]
+    assert names == ["commitlog", "consumequeue", "consumequeue_ext", "index"]
+
+
+def test_who_wrote_last_is_known_by_the_time_of_the_lock_file(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    """Without a lock file, and of a time that was never noted, nothing is known; a visible offset counts only then."""
+    progress = Progress(disk, ROOT)
+    state = progress.read()
+    assert not penstock_wrote_last(disk, ROOT, 0)
+    disk.write_whole(ROOT / "lock", b"lock")
+    assert not penstock_wrote_last(disk, ROOT)
+    side_folder.note_lock(state, disk, ROOT)
+    assert penstock_wrote_last(disk, ROOT, state.lock_mtime_ns)
+    assert penstock_wrote_last(disk, ROOT, 0, state.lock_mtime_ns)
+    assert not penstock_wrote_last(disk, ROOT, 0, state.lock_mtime_ns - 1)
+    state.visible_offset = 77
+    progress.write()
+    progress.close()
+    assert visible_offset(disk, ROOT) == 77
+    clock.now_ms += 1
+    disk.write_whole(ROOT / "lock", b"java")
+    assert not penstock_wrote_last(disk, ROOT, state.lock_mtime_ns)
+    assert visible_offset(disk, ROOT) is None
+
+
+def test_a_store_whose_lock_file_is_another_one_is_a_copy(disk: SimulatedDisk) -> None:
+    """An older Penstock noted neither the change time nor the inode."""
+    disk.write_whole(ROOT / "lock", b"lock")
+    state = State()
+    assert not is_copy(disk, ROOT, state), "nothing was noted"
+    side_folder.note_lock(state, disk, ROOT)
+    assert not is_copy(disk, ROOT, state)
+    copied = attrs.evolve(state, lock_ctime_ns=state.lock_ctime_ns + 1)
+    assert is_copy(disk, ROOT, copied)
+    assert not is_copy(disk, ROOT, attrs.evolve(state, lock_ctime_ns=0))
+    older = attrs.evolve(state, lock_mtime_ns=state.lock_mtime_ns - 1)
+    assert not is_copy(disk, ROOT, older), "another program opened the store itself"
+    assert is_copy(disk, ROOT, attrs.evolve(older, lock_inode=state.lock_inode + 1))
+    assert not is_copy(disk, ROOT, attrs.evolve(older, lock_inode=0))
+    assert not is_unfinished_copy(disk, ROOT, state)
+    assert is_unfinished_copy(disk, ROOT, copied)
+    SideFolder(disk, ROOT).write_clean(CLEAN)
+    assert not is_unfinished_copy(disk, ROOT, copied)
+    disk.write_whole(ROOT / "abort", b"")
+    assert is_unfinished_copy(disk, ROOT, copied)
+
+
+def test_pieces_of_one_name_are_all_kept(disk: SimulatedDisk) -> None:
+    side = SideFolder(disk, ROOT)
+    paths = [side.save("cut-7", data) for data in (b"a", b"b")]
+    crashed = power_cut(disk)
+    assert [crashed.read_whole(path) for path in paths] == [b"a", b"b"]
+
+
+def test_a_holder_is_named_or_guessed_and_no_mark_is_read_beyond_its_greatest_size(
+    disk: SimulatedDisk,
+) -> None:
+    side = SideFolder(disk, ROOT)
+    assert "another program" in side.read_holder()
+    side.write_holder(1234)
+    assert side.read_holder().startswith("process 1234, since ")
+    disk.write_whole(side.path / "holder", b"x" * 4096)
+    assert side.read_holder() == "x" * 4096
+    disk.write_whole(side.path / "holder", b"x" * 4097)
+    assert "another program" in side.read_holder()
+    side.write_clean(CLEAN)
+    clean = disk.read_whole(side.path / "clean")
+    for size, found in ((64 << 20, CLEAN), ((64 << 20) + 1, None)):
+        disk.write_whole(side.path / "clean", clean.ljust(size))
+        assert side.read_clean() == found
+
+
+# --- removed topics
+
+
+def file_in(root: Path) -> RemovedTopicsFile:
+    (root / "penstock").mkdir(exist_ok=True)
+    return RemovedTopicsFile(Files(), root)
+
+
+class SameVersions(Files):
+    """Each write has the same time, and a file gets the inode number of the one that it replaces."""
+
+    def version(self, path: Path) -> tuple[int, int, int]:
+        size = super().version(path)[2]
+        return (1, 1, size) if size else (0, 0, 0)
+
+
+def test_removed_topics_are_read_and_another_reader_sees_every_change(tmp_path: Path) -> None:
+    """Two removals within a tick of the clock could look like one: the reader missed the second."""
+    here, there = file_in(tmp_path), RemovedTopicsFile(SameVersions(), tmp_path)
+    assert here.read() == there.read() == RemovedTopics()
+    assert here.settle(0) == []
+    removed = RemovedTopics()
+    for number in range(100):
+        # Also those with as many digits.
+        removed = removed.with_removed("a" if number % 3 else "b", 1000 + number)
+        here.write(removed)
+        assert there.read() == here.read() == removed
+    assert [removed.before_of(topic) for topic in "abc"] == [1098, 1099, 0]
+    assert [removed.count(topic) for topic in "abc"] == [66, 34, 0]
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\xff", b"[]", b"{", json.dumps({"a": 1}).encode(), json.dumps({"a": {"before": 1}}).encode(),
+    json.dumps({"a": {"before": "1", "count": 1}}).encode(), json.dumps({"a": {"before": -1, "count": 1}}).encode(),
+    json.dumps({"a": {"before": 1, "count": 0}}).encode(), json.dumps({"../x": {"before": 1, "count": 1}}).encode(),
+    json.dumps({"a": {"before": True, "count": 1}}).encode(), b"[" * 100_000,
+])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named_and_set_aside(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, path = file_in(tmp_path), tmp_path / "penstock" / "removed-topics"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert file.read() == RemovedTopics()
+    assert str(path) in caplog.text
+    (said,) = file.settle(100)
+    assert "could not be read" in said
+    assert not path.exists()
+    assert path.with_name("removed-topics.unreadable-1").read_bytes() == content
+    assert file.settle(100) == []

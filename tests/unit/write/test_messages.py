@@ -1,0 +1,241 @@
+"""Messages on their way in: what is refused wholly and by name, what a full disk took in part, what an extension makes of them."""
+
+import errno
+import itertools
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+from penstock import Message
+from penstock._kernel import Batch, QueueCursor, RecordEncoder
+from penstock.errors import (
+    DiskFullError,
+    MessageError,
+    MessageTooLargeError,
+    PluginError,
+    QueueError,
+    StoreFailedError,
+    TopicError,
+)
+from penstock.files import File
+from penstock.runtime.clock import Clock
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock.write.rewriting import add_rewritten, is_plain, rewritten
+
+
+class HalfFull(FaultyFiles):
+    """Takes a part of the next batch, and has no room for the rest; `heals` says whether it takes zeros then."""
+
+    def __init__(self, *, heals: bool) -> None:
+        super().__init__()
+        self.heals = heals
+        self.is_armed = self.is_full = False
+
+    def _wrap(self, file: File) -> File:
+        return HalfFullFile(file.path, file.detach(), self)
+
+
+class HalfFullFile(File):
+    def __init__(self, path: Path, fd: int, files: HalfFull) -> None:
+        super().__init__(path, fd)
+        self.disk = files
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        files = self.disk
+        if files.is_armed and self.path.parent.name == "commitlog":
+            if not files.is_full:
+                super().pwrite(memoryview(data)[: len(data) * 2 // 3], position)
+            if not (files.is_full and files.heals):
+                files.is_full = True
+                raise OSError(errno.ENOSPC, "no room")
+        super().pwrite(data, position)
+
+
+@pytest.mark.parametrize(("write", "count"), [("mmap", 300), ("file", 3), ("file", 100)])
+def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
+    write: str, count: int, tmp_path: Path
+) -> None:
+    files = HalfFull(heals=True)
+    batch = [Message("t", b"refused-%d" % number) for number in range(count)]
+    # No background thread makes or renames a file while the store is copied.
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", files=files, write=write, spawn=workers) as store:
+        store.put("t", b"first")
+        files.is_armed = True
+        with pytest.raises(DiskFullError):
+            store.put_many(batch)
+        files.is_armed = False
+        store.put("t", b"later---0")
+        store.topics()
+        shutil.copytree(tmp_path / "s", tmp_path / "crashed")
+    with open_store(tmp_path / "crashed") as store:
+        assert [m.body for m in store.scan("t")] == [b"first", b"later---0"]
+        assert not list(store.verify())
+
+
+def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -> None:
+    files = HalfFull(heals=False)
+    store = open_store(tmp_path / "s", files=files, write="file")
+    store.put("t", b"first")
+    files.is_armed = True
+    with pytest.raises(StoreFailedError, match="could not be erased"):
+        store.put_many([Message("t", b"refused-%d" % number) for number in range(3)])
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"later")
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [{"flag": None}, {"flag": ""}, {"born_time_ms": 0.0}])
+@pytest.mark.parametrize("count", [1, 60])
+def test_numbers_that_are_none_are_refused_whatever_the_batch(
+    given: dict[str, Any], count: int, open_small: OpenStore
+) -> None:
+    with open_small() as store:
+        # The first finds no segment, the second does.
+        for _ in range(2):
+            with pytest.raises(MessageError, match="message 0: a number does not fit"):
+                store.put_many([Message("t", b"x", **given)] * count)
+            store.put("t", b"y")
+
+
+def test_a_message_that_is_refused_is_named_by_its_place_in_the_batch(
+    open_small: OpenStore,
+) -> None:
+    with open_small() as store:
+        for place in (0, 1, 3000):
+            batch = [Message("t", b"x")] * place + [Message("a/b", b"x"), Message("t", b"x")]
+            with pytest.raises(MessageError, match="a/b") as raised:
+                store.put_many(batch)
+            said = [f"it is message {place} of the batch; nothing was stored"]
+            assert raised.value.__notes__ == said
+        assert store.topics() == {}
+
+
+def test_no_tag_may_be_none_in_every_way_in(open_small: OpenStore) -> None:
+    none: Any = None
+    with open_small() as store:
+        for count in (1, 60, 1):
+            store.put_many([Message("t", b"x", tag=none)] * count)
+        store.put("t", b"x", tag=none)
+        assert {m.tag for m in store.scan("t")} == {""}
+        assert not list(store.verify())
+
+
+class Ticking(Clock):
+    """A clock that is a millisecond later each time it is asked."""
+
+    def __init__(self) -> None:
+        self._times = itertools.count(1_700_000_000_000)
+
+    def time_ms(self) -> int:
+        return next(self._times)
+
+
+def test_messages_of_a_batch_that_name_no_time_are_born_when_it_is_put(
+    open_small: OpenStore,
+) -> None:
+    clock = Ticking()
+    with open_small(clock=clock) as store:
+        before = clock.time_ms()
+        receipts = store.put_many([Message("t", b"a"), Message("t", b"b", born_time_ms=7)])
+        first, second = store.scan("t")
+    assert before < first.born_time_ms <= receipts[0].store_time_ms
+    assert second.born_time_ms == 7
+
+
+@pytest.mark.parametrize(("message", "text", "kind"), [
+    (Message("a/b", b""), b"", TopicError), (Message("t", b"", queue=-1), b"", QueueError),
+    (Message("t", "text"), b"", MessageError), (Message("t", b"", flag=1 << 31), b"", MessageError),  # type: ignore[arg-type] # refused
+    (Message("t", b"", born_host="nowhere"), b"", MessageError), (Message("t", bytes(5 << 20)), b"", MessageTooLargeError),
+    (Message("t", b""), bytes(40_000), MessageTooLargeError), (Message("t", bytes(70_000)), b"", MessageTooLargeError),
+])  # fmt: skip
+def test_a_copy_that_cannot_be_stored_is_refused_and_nothing_is_stored(
+    open_small: OpenStore, message: Message, text: bytes, kind: type[Exception]
+) -> None:
+    given: Any = [(Message("t", b"before"), b""), (message, text)]
+    with open_small() as store:
+        with pytest.raises(kind):
+            store.put_copies(given)
+        assert store.topics() == {}
+
+
+# --- messages that request more than to be stored
+
+
+def batch(rewrite: Any = None) -> Batch:
+    encoder = RecordEncoder(
+        bytes(8), crc_property=False, body_bytes_max=100,
+        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0), time_ms=lambda: 77,
+    )  # fmt: skip
+    encoder.rewrite = rewrite
+    return Batch(encoder)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"delay_level": "3"}, "delay_level"),
+        ({"delay_level": None}, "delay_level"),
+        ({"delay_level": False}, "delay_level"),
+        ({"delay_level": 1 << 70}, "delay_level"),
+        ({"delay_ms": "3"}, "delay_ms"),
+        ({"delay_ms": 1 << 70}, "delay_ms"),
+        ({"deliver_at": "tomorrow"}, "deliver_at"),
+        ({"deliver_at": float("nan")}, "deliver_at"),
+        ({"deliver_at": datetime(2026, 1, 1)}, "with a time zone"),
+    ],
+)
+def test_a_delay_that_is_none_is_refused(given: dict[str, Any], reason: str) -> None:
+    made = batch(lambda m: m)
+    with pytest.raises(MessageError, match=reason):
+        made.add(Message("t", b"x", **given))
+    assert len(made) == 0
+
+
+def test_an_extension_gets_a_time_in_milliseconds() -> None:
+    seen: list[Message] = []
+
+    def keep(message: Message) -> Message:
+        seen.append(message)
+        return Message("t", b"")
+
+    for at in (datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600_000, 1_767_225_599_999.5):
+        batch(keep).add(Message("t", b"x", deliver_at=at))
+    assert [message.deliver_at for message in seen] == [1_767_225_600_000] * 3
+
+
+def test_what_takes_its_place_is_stored_as_a_message_or_as_a_copy() -> None:
+    made = batch(lambda m: m.__replace__(queue=3))
+    made.add(Message("t", b"x", queue=None))
+    assert [cursor.queue for cursor in made.cursors] == [3]
+    made = batch(lambda m: (Message("later", m.body, queue=2), b"DELAY\x013\x02"))
+    add_rewritten(made, Message("t", b"x", delay_level=3))
+    assert [(cursor.topic, cursor.queue) for cursor in made.cursors] == [("later", 2)]
+
+
+def test_without_anyone_to_ask_it_is_refused() -> None:
+    with pytest.raises(MessageError, match="no extension is used here"):
+        rewritten(batch(), Message("t", b"x", partition_key="k"))
+
+
+def test_an_answer_that_requests_more_is_refused_and_does_not_go_round_in_circles() -> None:
+    for answer in (lambda m: m, lambda m: (m, b"")):
+        made = batch(answer)
+        with pytest.raises(PluginError, match="still has"):
+            made.add(Message("t", b"x", queue=None))
+        assert len(made) == 0
+
+
+def test_plain_means_a_queue_and_no_request() -> None:
+    assert is_plain(Message("t", b"", delay_level=0))
+    assert not is_plain(Message("t", b"", queue=None))
+    assert not is_plain(Message("t", b"", delay_level=1))
+    assert not is_plain(Message("t", b"", delay_ms=1))
+    assert not is_plain(Message("t", b"", deliver_at=0))
+    assert not is_plain(Message("t", b"", partition_key=""))
