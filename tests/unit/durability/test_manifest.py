@@ -20,13 +20,13 @@ from penstock.durability.manifest import (
     summaries_for,
     write_manifest,
 )
-from penstock.errors import StorageError, SystemLimitError
+from penstock.errors import StorageError
 from penstock.files import Files
 from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
-from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
+from penstock_index.queue_summary import ClosedQueue, decode_summary, encode_summary
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
 
@@ -173,35 +173,6 @@ def test_a_clean_opening_opens_no_queue_file(root: Path, tmp_path: Path) -> None
         assert set(store.topics()) == {"topic-0", "topic-1", "topic-2"}
         files.plan.heal()
         assert ends_of(store) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "kind"), [
-    (errno.EIO, StorageError), (errno.EMFILE, SystemLimitError),
-])  # fmt: skip
-def test_a_queue_that_cannot_be_looked_at_refuses_its_first_message(
-    number: int, kind: type[StorageError], root: Path
-) -> None:
-    """Queues are looked at when they are first used: that put is refused by name, and goes on without a restart."""
-    files = FaultyFiles()
-    with opened(root, files) as store:
-        files.plan.fail("open", number, path="topic-0/0")
-        with pytest.raises(kind):
-            store.put("topic-0", b"refused", queue=0)
-        store.put("topic-1", b"taken", queue=1)
-        files.plan.heal()
-        store.put("topic-0", b"taken", queue=0)
-        assert [m.body for m in store.scan("topic-0", 0)][-1] == b"taken"
-        assert not list(store.verify())
-
-
-def test_untouched_queues_stay_noted(root: Path) -> None:
-    before = queues_of(root)
-    with opened(root) as store:
-        store.put("topic-0", b"one more", queue=0)
-    after = queues_of(root)
-    assert {key for key in after if after[key] != before[key]} == {("topic-0", 0)}
-    assert UNKNOWN not in {known.max_offset for known in after.values()}
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Files, folders, locks and volumes of the system: what one call does, whom a lock keeps out, and one sync in place of many."""
 
-import contextlib
 import errno
 import os
 import shutil
@@ -350,24 +349,6 @@ def test_its_failure_fails_the_store(is_closing: bool, tmp_path: Path) -> None:
         assert again.recovery.state == "abnormal"
         assert not list(again.verify())
         assert sum(len(list(again.scan("topic", queue))) for queue in range(8)) == 40
-
-
-@pytest.mark.slow
-def test_a_few_descriptors_are_enough_for_many_queues(tmp_path: Path) -> None:
-    root, few = tmp_path / "store", {"index.consume-queue.open_files_max": 4}
-    with penstock.open(root, environ={}, **{**TOGETHER, **few}) as store:
-        for number in range(300):
-            store.put("topic", b"%d" % number, queue=number)
-        store.max_offset("topic", 0)
-        queue_files = [fd for fd in os.listdir("/proc/self/fd") if _is_below(root, fd)]
-        assert 0 < len(queue_files) <= 5
-
-
-def _is_below(root: Path, descriptor: str) -> bool:
-    """Say whether an open descriptor is of a queue file; others come and go."""
-    with contextlib.suppress(FileNotFoundError):
-        return str(root / "consumequeue") in str(Path("/proc/self/fd", descriptor).readlink())
-    return False
 
 
 WRITER = """

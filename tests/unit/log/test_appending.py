@@ -230,18 +230,6 @@ def test_a_batch_has_all_its_segments_before_it_is_written_or_none(
     assert allocator.discarded[3:] == [0, SIZE]
 
 
-def test_what_is_written_of_a_batch_is_not_written_again(tail: LogTail, log: SegmentedLog) -> None:
-    batch = batch_of(SIZE - 1000, 2000)
-    pieces = tail.plan(batch, atomic=False)
-    assert not tail.has_begun(pieces)
-    tail.write_pieces(pieces[:1], memoryview(batch))
-    assert tail.has_begun(pieces)
-    tail.write_pieces(pieces, memoryview(bytes(SIZE - 1000) + bytes(memoryview(batch))[-2000:]))
-    assert bytes(log.read(0, SIZE - 1000)) == bytes(memoryview(batch))[:-2000]
-    assert log.committed_offset == SIZE + 2000
-    assert [segment.base_offset for segment in tail.sealed] == [0]
-
-
 class ReservingChannel(FileChannel):
     """Notes what is reserved; there is room for three times."""
 
@@ -275,19 +263,6 @@ def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
     assert ReservingChannel.reserved == list(zip([*channels, first.channel], stops, strict=True))
     assert not tail.has_begun(pieces)
     assert (first.wrote_position, tail.segment) == (100, first)
-
-
-def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
-    tail: LogTail, log: SegmentedLog
-) -> None:
-    """An interrupt may come before the segment is noted, and before its committed position is."""
-    first = tail.roll()
-    fresh = tail.obtain(SIZE)
-    log.add(fresh)
-    first.wrote_position, fresh.wrote_position = 5, 7
-    tail.settle()
-    assert tail.segment is fresh
-    assert (first.committed_position, fresh.committed_position) == (5, 7)
 
 
 def test_at_the_end_what_was_allocated_ahead_is_given_back_and_all_is_closed_once(

@@ -1,6 +1,5 @@
 """What the dispatchers are given is the log, every record once and in order, with either feed and over every border."""
 
-import errno
 import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 
 from penstock import Message
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.errors import DiskFullError, MessageTooLargeError
 from penstock.format.record import CRC_PROPERTY_SIZE
 from penstock.log.direct_feed import DirectFeed
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock.testing import ManualWorkers, open_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 SEGMENT = 64 * 1024
@@ -257,29 +255,3 @@ def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
         store.topics()
         assert HearingQueues.heard == walked(tmp_path / "s")
         assert HearingQueues.mapped == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("feed", FEEDS)
-@pytest.mark.parametrize("count", [1, 3, 600])
-def test_dispatchers_get_nothing_of_what_was_refused(count: int, feed: str, tmp_path: Path) -> None:
-    """And all that comes after it, also where the refused one was to begin a segment."""
-    files = FaultyFiles()
-    given: dict[str, Any] = {"write": "file", "alloc": "on-demand", "index.feed": feed}
-    with hearing(tmp_path / "s", files=files, **given) as store:
-        for turn in range(40):
-            store.put("t", b"before" * 300)
-            files.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
-            with pytest.raises(DiskFullError):
-                store.put_many([Message("t", b"refused")] * count)
-            files.plan.heal()
-            large = Message("t", bytes(SEGMENT))
-            with pytest.raises(MessageTooLargeError):
-                store.put_many([*[Message("t", b"refused")] * (count - 1), large])
-            store.put_many([Message("t", b"after")] * count)
-            if turn % 3 == 0:
-                assert store.max_offset("t") == (count + 1) * (turn + 1)
-        assert store.max_offset("t") == (count + 1) * 40
-        assert HearingQueues.heard == walked(tmp_path / "s")
-        assert b"refused" not in {m.body for m in store.scan("t")}
-        assert not list(store.verify())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import CorruptionError, OffsetError, StrayFileError
+from penstock.errors import OffsetError
 from penstock.format.names import segment_name
 from penstock.log.segment import Lease, Readable, Segment, lends, take
 from penstock.log.segmented_log import SegmentedLog, plausible
@@ -50,18 +50,6 @@ def test_bytes_are_read_within_one_segment(mapped: bool) -> None:
     memory = bytearray(3)
     log.read_into([(0, memoryview(memory)[:1]), (10, memoryview(memory)[1:])])
     assert memory == b"\1\1\1"
-
-
-def test_a_file_that_does_not_belong_there_is_refused_by_name() -> None:
-    disk, log = log_of(0)
-    for name, data, error in (
-        ("notes", b"x" * SIZE, StrayFileError), (segment_name(7), b"x" * SIZE, StrayFileError),
-        (segment_name(SIZE), b"short", CorruptionError),
-    ):  # fmt: skip
-        disk.write_whole(FOLDER / name, data)
-        with pytest.raises(error, match=name):
-            log.load(repair=False)
-        disk.remove(FOLDER / name)
 
 
 def test_an_empty_last_segment_that_a_crash_left_is_removed_only_by_a_repair() -> None:

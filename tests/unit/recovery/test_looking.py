@@ -1,16 +1,13 @@
 """Looking before opening: what kind of folder it is, its sizes, whom to believe; and that nothing is changed by it."""
 
 import json
-import os
 import re
-import struct
 from pathlib import Path
 from random import Random
 
 import attrs
 import pytest
 from tests.conftest import OpenStore
-from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock import Message
@@ -22,8 +19,6 @@ from penstock.errors import (
     CorruptionError,
     GeometryError,
     NotAStoreError,
-    OffsetError,
-    PenstockError,
     StrayFileError,
 )
 from penstock.log.segmented_log import SegmentedLog
@@ -128,18 +123,6 @@ def count_in(store: Store) -> int:
     return sum(1 for _ in store.scan("t"))
 
 
-@pytest.mark.parametrize("size", [0, 90, -1, (1 << 31) - 1])
-def test_hostile_record_sizes_end_in_an_answer(made: Path, size: int) -> None:
-    with penstock.open(made, read_only=True) as store:
-        offset = store.read("t", 0, 5).messages[0].log_offset
-    poke(made / "commitlog" / f"{0:020d}", offset, struct.pack(">i", size))
-    with penstock.open(made, read_only=True) as store:
-        assert len(store.read("t", 0, 0, 200).messages) == 8
-        with pytest.raises((CorruptionError, OffsetError)):
-            store.at(offset)
-        assert any(f.part == "log" and f.position == offset for f in store.verify())
-
-
 @pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 2000, b"[" * 100_000])
 def test_hostile_marks_are_not_believed(
@@ -202,21 +185,6 @@ def test_a_file_in_place_of_a_folder_of_ours_is_named(
         open_small(path=made)
     with open_small(path=made, read_only=True) as store:
         assert count_in(store) == 9
-
-
-@pytest.mark.parametrize("place", ["commitlog", "consumequeue/t/0", "index"])
-def test_a_fifo_or_folder_in_place_of_a_file_never_hangs(
-    made: Path, place: str, open_small: OpenStore
-) -> None:
-    name = f"{1 << 20:020d}" if place != "index" else "20991231235959999"
-    os.mkfifo(made / place / name)
-    if place == "commitlog":
-        with pytest.raises(PenstockError, match=name):
-            open_small(path=made)
-        return
-    with open_small(path=made) as store:
-        assert count_in(store) == 9
-        assert any(name in sentence for sentence in store.recovery.mended)  # type: ignore[union-attr] # it was recovered
 
 
 # --- which sizes it was made with

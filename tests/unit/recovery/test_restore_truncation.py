@@ -84,12 +84,6 @@ class Diary(Dispatcher):
         pass
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("calls", []), ("trusts", []), ("fails", None), ("lowers", True)):
-        monkeypatch.setattr(Diary, name, value)
-
-
 def opened(path: Path, **given: Any) -> Store:
     chosen: dict[str, Any] = {
         "index": ["consume-queue", "hash-index", "diary"], "spawn": ManualWorkers(),

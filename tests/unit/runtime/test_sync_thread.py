@@ -27,7 +27,6 @@ from penstock.runtime.sync_thread import SyncThread
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
 from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
-from penstock_flush.asynchronous import AsyncFlush
 from penstock_flush.sync import SyncFlush
 
 WRITERS = ["mmap", "file"]
@@ -182,23 +181,6 @@ def test_a_policy_without_group_commit_decides_when(write: str, tmp_path: Path) 
         assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
 
 
-class GroupPolicy(AsyncFlush):
-    """What the built-in `sync` has, any policy may have."""
-
-    name = "group"
-    capabilities = frozenset({"waits"})
-    appender_waits = True
-    group_commit = True
-
-    def request(self) -> None:
-        raise AssertionError("nobody asks for those who wait")
-
-
-def test_any_policy_may_have_its_puts_synced_by_the_kernel(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s", strategies=[GroupPolicy], flush="group") as store:
-        assert all(store.put("t", b"%d" % number).is_durable for number in range(20))
-
-
 # --- what it looks at
 
 
@@ -243,18 +225,6 @@ def test_bytes_that_are_not_in_the_log_are_never_said_to_be_on_disk(
     assert Progress(Files(), tmp_path / "s").read().flushed_offset <= first.log_offset + first.size
     with pytest.raises(StoreFailedError):
         store.close()
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_the_mark_says_what_a_receipt_says(
-    write: str, open_small: OpenStore, tmp_path: Path
-) -> None:
-    with open_small(flush="sync", write=write) as store:
-        for number in range(60):
-            receipt = store.put("t", b"%d" % number + bytes(3000))
-            state = Progress(Files(), tmp_path / "store").read()
-            assert state.flushed_offset >= receipt.log_offset + receipt.size
-            assert state.last_time_ms >= receipt.store_time_ms
 
 
 def test_many_segments_may_wait_for_one_sync(open_small: OpenStore, tmp_path: Path) -> None:

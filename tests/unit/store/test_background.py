@@ -11,19 +11,16 @@ from typing import Any, ClassVar, cast
 import pytest
 from tests.lanes import eventually
 
-from penstock import BusyError, Durability, PutStatus
-from penstock._kernel import AppendLock
+from penstock import BusyError
 from penstock.durability.checkpoint import Times
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import (
-    StorageError,
     StoreClosedError,
     StoreFailedError,
 )
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
-from penstock.runtime.clock import Clock
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
@@ -197,41 +194,6 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
 # --- a store
 
 
-def test_a_round_publishes_what_was_put_and_sleeps_until_it_is_woken() -> None:
-    workers, disk = ManualWorkers(), SimulatedDisk()
-    with open_store(ROOT, files=disk, spawn=workers) as store:
-        store.put("t", b"one")
-        with open_store(ROOT, files=disk, read_only=True) as reader:
-            assert not list(reader.scan("t"))
-            assert workers.run("penstock-follow") is not None
-            assert [m.body for m in reader.scan("t")] == [b"one"]
-        assert workers.run("penstock-follow") is None
-        follower = workers.by_name["penstock-follow"]
-        follower.is_awake = False
-        store.put("t", b"two")
-        assert follower.is_awake
-
-
-def test_a_sync_that_takes_too_long_is_said_in_the_receipt(tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"flush": "sync", "flush.sync.timeout_ms": 20}
-    with open_store(tmp_path / "s", spawn=ManualWorkers(), **chosen) as store:
-        late = store.put("t", b"nobody syncs")
-        assert (late.status, late.durability) == (PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN)
-        quick = store.put("t", b"nobody waits", wait=False)
-        assert (quick.status, quick.durability) == (PutStatus.PUT_OK, Durability.ACCEPTED)
-
-
-def test_none_never_syncs_the_log_by_itself(tmp_path: Path) -> None:
-    workers, clock = ManualWorkers(), ManualClock()
-    with open_store(tmp_path / "s", spawn=workers, clock=clock, flush="none") as store:
-        for _ in range(100):
-            store.put("t", b"x" * 3000)
-            clock.now_ms += 60_000
-            workers.run_all()
-        assert store.stats()["flushes"] == 0
-        assert store.submit("t", b"asked for").result(10).durability is Durability.ON_DISK
-
-
 class HearingAllocator(OnDemandAllocator):
     """Notes which files are said to be full."""
 
@@ -301,29 +263,6 @@ def test_a_waiter_whose_teller_is_interrupted_is_told(interrupted: str) -> None:
 
 
 SIZE = 64 * 1024
-
-
-def test_a_lock_held_too_long_turns_the_others_away() -> None:
-    lock = AppendLock(30, Clock().monotonic_ns)
-    lock.acquire()
-    caught: list[BusyError] = []
-
-    def put() -> None:
-        try:
-            lock.acquire()
-        except BusyError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=put)
-    thread.start()
-    thread.join(30)
-    assert caught
-    assert caught[0].waited_ms >= 30
-    lock.release()
-    assert lock.stats()["refused"] == lock.stats()["waits"] == 1
-    assert lock.stats()["longest_hold_us"] >= 30_000
-    with lock:
-        pass
 
 
 class Ticking(ManualClock):
@@ -416,29 +355,6 @@ def filled(disk: SimulatedDisk, **given: Any) -> Store:
     made = open_store(ROOT, files=disk, spawn=ManualWorkers(), flush="none", retention=[], **given)
     made.put_many(messages(20))
     return made
-
-
-def test_a_sync_that_fails_at_the_close_leaves_the_store_unclean_and_free(
-    disk: SimulatedDisk,
-) -> None:
-    store = filled(disk)
-    disk.plan.fail("sync", errno.EIO, path="commitlog", times=1)
-    with pytest.raises(StoreFailedError):
-        store.close()
-    assert SideFolder(disk, ROOT).read_clean() is None
-    assert disk.exists(ROOT / "abort")
-    assert not disk.is_locked(ROOT / "lock")
-
-
-def test_a_dispatcher_that_is_behind_leaves_the_store_unclean(disk: SimulatedDisk) -> None:
-    store = filled(disk)
-    disk.plan.fail("pwrite", errno.EIO, path="consumequeue")
-    with pytest.raises(StorageError, match=r"lags the log|consume-queue"):
-        store.close()
-    assert SideFolder(disk, ROOT).read_clean() is None
-    disk.plan.heal()
-    with open_store(ROOT, files=disk, spawn=ManualWorkers()) as again:
-        assert sum(again.max_offset(t, q) for t, qs in again.topics().items() for q in qs) == 20
 
 
 class Unclosable(HashIndexDispatcher):

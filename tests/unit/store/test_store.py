@@ -18,7 +18,6 @@ from penstock.errors import (
     TopicError,
     TransactionEndedError,
 )
-from penstock.format.arrow_schema import COLUMNS
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
@@ -60,15 +59,6 @@ def test_a_receipt_says_what_is_known(
         assert store.stats()["flushed_offset"] >= future.result().log_offset
 
 
-def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None:
-    with open_small() as store:
-        store.put("t", b"1", keys=["docs/two words.txt", "x"])
-        store.put("t", b"2", properties={"UNIQ_KEY": "u1"})
-        for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
-                            "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
-            assert [m.body for m in store.find("t", key)] == bodies, key
-
-
 def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
     with open_small(**{"log.store_host": "[2001:db8::1]:10911"}) as store:
         receipt = store.put("t" * 200, b"x", tag="a")
@@ -80,25 +70,6 @@ def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
         ]
 
 
-def test_every_arrow_column_is_what_the_message_says(open_small: OpenStore) -> None:
-    with open_small() as store:
-        for number in range(300):
-            store.put("t", b"b" * number, tag="x" if number % 3 else "", keys=["k", str(number)][: number % 3],
-                      properties={"p": "v"} if number % 5 else {}, flag=number, born_time_ms=number)  # fmt: skip
-        table = store.to_arrow("t", start=10, columns=list(COLUMNS))
-        rows = table.to_pylist()
-        assert len(rows) == 290
-        for row, message in zip(rows, store.scan("t", 0, start=10), strict=True):
-            assert row["body"] == message.body
-            assert (row["tag"] or "") == message.tag
-            assert tuple((row["keys"] or "").split()) == message.keys
-            assert dict(row["properties"]) == message.all_properties
-            assert row["store_time"].timestamp() * 1000 == pytest.approx(message.store_time_ms)
-            for name in ("topic", "queue", "queue_offset", "log_offset", "flag", "sys_flag",
-                         "reconsume_times", "prepared_offset", "message_id", "size"):  # fmt: skip
-                assert row[name] == getattr(message, name), name
-
-
 def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
     with open_small() as store:
         store.put("t", b"x")
@@ -107,29 +78,6 @@ def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
         assert store.put_many([]) == []
         empty = pa.table({"topic": pa.array([], pa.string()), "body": pa.array([], pa.binary())})
         assert store.put_arrow(empty).num_rows == 0
-
-
-@pytest.mark.slow
-def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small() as store:
-        store.put_many([Message("t", b"x" * 100, keys=[str(n)]) for n in range(2000)])
-        store.commit_offset("g", "t", offset=7)
-    root = tmp_path / "store"
-
-    def picture() -> dict[str, tuple[bytes, int]]:
-        return {
-            str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file()
-        }
-
-    before = picture()
-    with penstock.open(root, read_only=True) as store:
-        assert sum(1 for _ in store.scan("t")) == 2000
-        assert store.find("t", "77")
-        assert store.committed_offset("g", "t") == 7
-        store.to_arrow("t")
-        store.stats()
-        assert not list(store.verify())
-    assert picture() == before
 
 
 def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStore) -> None:
