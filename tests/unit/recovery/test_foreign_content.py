@@ -160,20 +160,12 @@ def test_a_store_whose_queues_are_in_a_database_does_not_show_zero(
     facts = json.loads(capsys.readouterr().out)
     assert facts["messages"] is facts["queues"] is facts["log_end_offset"] is None
     assert run(["stat", str(made)]) == 0
-    shown = capsys.readouterr().out
-    assert "not known" in shown
-    assert "RocksDB" in shown
+    assert "not known" in capsys.readouterr().out
     assert run(["topics", str(made)]) == 4
     assert run(["verify", str(made)]) == 0
     assert "neither shown nor checked" in capsys.readouterr().err
     with penstock.open(made, read_only=True) as store:
         assert len(store.find("t", "k")) == 9
-        for ask in (
-            store.topics, lambda: store.read("t"), lambda: [*store.scan("t")], store.bounds,
-            lambda: store.to_arrow("t"), lambda: store.offset_at("t", time_ms=0),
-        ):  # fmt: skip
-            with pytest.raises(ForeignContentError, match="RocksDB"):
-                ask()
 
 
 # --- topics that older brokers do not know

@@ -1,5 +1,6 @@
 """Syncs by the kernel's thread within one process: who may use it, what it looks at, and that it leaves nothing behind."""
 
+import contextlib
 import gc
 import itertools
 import mmap
@@ -101,10 +102,14 @@ def test_batches_larger_than_what_gathers_are_written_in_order(write: str, tmp_p
 # --- who may use it
 
 
-def sync_threads() -> int:
-    """Return how many threads of the kernel sync in this process."""
-    names = [Path(f"/proc/self/task/{task}/comm") for task in os.listdir("/proc/self/task")]
-    return sum(name.read_text().strip() == "penstock-sync" for name in names if name.exists())
+def sync_threads() -> set[str]:
+    """Return the threads of the kernel that sync in this process."""
+    found = set[str]()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/task/{task}/comm").read_text()
+            found |= {task} if name.strip() == "penstock-sync" else set()
+    return found
 
 
 class _Hooked(MmapChannel):
@@ -131,7 +136,8 @@ def test_a_channel_with_a_flush_of_its_own_is_asked(tmp_path: Path) -> None:
     ) as store:
         flushes = _Hooked.flushes
         assert store.put("t", b"x").is_durable
-        assert (_Hooked.flushes, sync_threads()) == (flushes + 1, before)
+        assert _Hooked.flushes == flushes + 1
+        assert sync_threads() <= before
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -142,15 +148,16 @@ def test_files_that_are_not_the_systems_alone_are_synced_by_their_own_way(
     with open_small(files=FaultyFiles(), flush="sync", write=write) as store:
         for number in range(30):
             assert store.put("t", b"%d" % number + bytes(3000)).is_durable
-        assert sync_threads() == before
+        assert sync_threads() <= before
 
 
 def test_the_thread_is_started_with_the_first_segment(open_small: OpenStore) -> None:
     before = sync_threads()
     with open_small(flush="none") as store:
-        assert sync_threads() == before
+        assert sync_threads() <= before
         store.put("t", b"x")
-        assert sync_threads() == before + 1
+        # It names itself when it runs.
+        eventually(lambda: len(sync_threads() - before) == 1)
 
 
 class PatientPolicy(SyncFlush):
@@ -345,11 +352,11 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
         ]
         for number in range(20):
             assert all(store.put("t", b"%d" % number).is_durable for store in stores)
-        assert sync_threads() == threads + len(stores)
+        eventually(lambda: len(sync_threads() - threads) == 8)
         for store in stores:
             store.close()
         # A thread says that it has ended a moment before the system has done with it.
-        eventually(lambda: sync_threads() == threads)
+        eventually(lambda: sync_threads() <= threads)
         del stores, store
         gc.collect()
         assert len(os.listdir("/proc/self/fd")) == files

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StorageError
 from penstock.files import Files
 from penstock.runtime.clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyTime
 from penstock.runtime.waking import Wakes, WorkWaiter
@@ -150,35 +149,6 @@ def test_a_step_that_raises_is_told_and_is_the_last(
     worker.join()
     worker.wake()
     assert errors == [("w", error)]
-
-
-def test_one_that_hangs_is_named_with_its_place_and_not_waited_for(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    crew = WorkerGroup(lambda *_: None, slow_ms=0, limit_ms=1)
-    # Locks, so that the place is in this file.
-    began, may_end, left = threading.Lock(), threading.Lock(), threading.Semaphore(0)
-    began.acquire()
-    may_end.acquire()
-
-    def hangs_here() -> None:
-        began.release()
-        may_end.acquire()
-
-    crew("stuck", hangs_here)
-    assert began.acquire(timeout=LONG_S)
-    crew.watch()
-    crew.watch()
-    assert caplog.text.count("background thread stuck has been in one step") == 1
-    assert "hangs_here" in caplog.text
-    crew.stop()
-    assert [each.name for each in crew.hanging()] == ["stuck"]
-    with pytest.raises(StorageError, match=r"stuck at .*hangs_here"):
-        crew.check_ended()
-    crew.when_ended(left.release)
-    may_end.release()
-    assert left.acquire(timeout=LONG_S)
-    crew.check_ended()
 
 
 def test_a_step_run_elsewhere_ends_for_good_at_its_first_error() -> None:

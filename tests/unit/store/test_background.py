@@ -2,8 +2,7 @@
 
 import errno
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -22,7 +21,6 @@ from penstock.errors import (
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
-from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock_alloc.on_demand import OnDemandAllocator
@@ -205,6 +203,7 @@ class HearingAllocator(OnDemandAllocator):
 
 
 def test_the_allocator_is_told_of_each_full_segment() -> None:
+    HearingAllocator.full.clear()
     workers = ManualWorkers()
     with open_store(
         ROOT, files=SimulatedDisk(), spawn=workers, strategies=[HearingAllocator], alloc="hearing"
@@ -218,25 +217,30 @@ def test_the_allocator_is_told_of_each_full_segment() -> None:
 # --- waiters for a sync
 
 
-def test_a_waiter_that_one_thread_holds_while_another_tells_is_told() -> None:
-    """Looked at by a thread that knows of less, while another one tells it."""
-    flusher = LogFlusher(cast("CommitLog", None), 100)
+class Synced(LogFlusher):
+    """A flusher that another thread's sync takes on."""
+
+    reached = 100
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.reached
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_waiter_that_one_thread_holds_while_another_tells_is_told(tells: bool) -> None:
+    """Looked at by a thread that knows of less, while another one syncs, and tells it or has told before."""
+    flusher = Synced(cast("CommitLog", None), 100)
     told: list[int] = []
 
-    class Interleaved(deque[tuple[int, Callable[[], None]]]):
-        is_first = True
+    def sync() -> None:
+        flusher.reached = 200
+        if tells:
+            flusher.add_waiter(0, lambda: None)
 
-        def copy(self) -> "Interleaved":
-            seen = super().copy()
-            if self.is_first:
-                self.is_first = False
-                # What the other thread's sync does; no call of this one can come in between.
-                flusher._flushed = 200
-                flusher._tell()
-            return seen
-
-    flusher._waiting = Interleaved([(200, lambda: told.append(1))])
-    flusher._tell()
+    flusher.add_waiter(200, lambda: told.append(1))
+    assert told == []
+    flusher.add_waiter(100, sync)
     assert told == [1]
 
 
@@ -370,26 +374,6 @@ def test_one_part_that_cannot_be_closed_keeps_no_other_open(
     filled(disk, strategies=[Unclosable]).close()
     assert "failed; the next open for writing recovers from it" in caplog.text
     assert not disk.is_locked(ROOT / "lock")
-
-
-def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended() -> None:
-    hanging, calls, waiting = ["penstock-follow"], list[str](), list[Callable[[], None]]()
-    crew = SimpleNamespace(
-        stop=lambda: calls.append("stop"), hanging=lambda: hanging, when_ended=waiting.append
-    )
-    part: Any = SimpleNamespace(close=lambda: calls.append("close"))
-    part.log = part.tail = part
-    lock: Any = SimpleNamespace(release=lambda: calls.append("release"))
-    shutdown = Shutdown(
-        ROOT, Files(), part, part, part, [], part, part, part, cast("Any", crew), lock
-    )
-    shutdown.release_all()
-    assert calls == ["stop"]
-    waiting.pop()()
-    assert calls == ["stop", *["close"] * 5, "release"]
-    hanging.clear()
-    shutdown.release_all()
-    assert calls[7:] == ["stop", *["close"] * 5, "release"]
 
 
 def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(

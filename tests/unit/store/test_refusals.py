@@ -180,14 +180,6 @@ def test_a_closed_store_says_so_and_a_reader_takes_nothing(
 # --- a folder that is none
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-def test_a_folder_with_other_things_is_no_store(tmp_path: Path, read_only: bool) -> None:
-    (tmp_path / "letters.txt").write_text("dear")
-    with pytest.raises(NotAStoreError, match="commitlog"):
-        penstock.open(tmp_path, read_only=read_only, environ={})
-    assert os.listdir(tmp_path) == ["letters.txt"]
-
-
 def test_reading_makes_no_store() -> None:
     disk = SimulatedDisk()
     with pytest.raises(NotAStoreError):
@@ -243,19 +235,6 @@ def test_stray_files_are_refused_and_left_alone(
     assert sorted(os.listdir(commitlog)) == before
     with penstock.open(tmp_path / "store", read_only=True) as store:
         assert [m.body for m in store.scan("t")] == [b"x"]
-
-
-@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "checkpoint"])
-def test_a_link_in_place_of_a_part_is_not_followed(
-    name: str, open_small: OpenStore, tmp_path: Path
-) -> None:
-    with open_small() as store:
-        store.put("t", b"x", keys=["k"])
-    part = tmp_path / "store" / name
-    part.rename(tmp_path / "elsewhere")
-    part.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises((StrayFileError, NotAStoreError), match=name):
-        open_small()
 
 
 # --- a disk that is full
