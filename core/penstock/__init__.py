@@ -9,7 +9,7 @@ import sys
 from importlib import import_module, util
 from typing import TYPE_CHECKING
 
-# First, because most of the following imports the compiled kernel, which may be in a zip file.
+# First, because most of the following imports the compiled kernel.
 from penstock import kernel
 
 if not kernel.is_rescue():

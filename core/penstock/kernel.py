@@ -4,8 +4,7 @@
 
 * In a checkout the shared object is beside its sources. It is refused unless it was built from exactly these sources.
 * In a wheel it is beside the modules; `_kernel.abi` holds the digest of the sources that it was built from.
-* In a zip (Spark's `--py-files`) there may be one object for each Python and machine. The matching one is copied once, under
-  the digest of its bytes, into a folder of the user's own. If that folder is mounted `noexec`, it is loaded from memory.
+* In a zip it is refused: Python loads no compiled module from there.
 
 Imports no other Penstock module: all of them may need the kernel, and `hatch_build.py` takes the digest and the paths from here.
 """
@@ -15,10 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
-import stat
 import sys
-import zipimport
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -36,10 +32,13 @@ def load() -> None:
         return
     _check_interpreter()
     package = Path(__file__).parent
-    loader: object = __spec__.loader
-    if isinstance(loader, zipimport.zipimporter):
-        path, expected, cure = _from_zip(loader)
-    elif (package / _SOURCE).is_file():
+    if not package.is_dir():
+        raise ImportError(
+            f"{package} is in a zip file, from which Python loads no compiled module: install the wheel, "
+            "or unpack it (Spark does so with --archives)",
+            name=NAME,
+        )
+    if (package / _SOURCE).is_file():
         path, expected, cure = _from_checkout(package)
     else:
         path, expected, cure = _from_wheel(package)
@@ -146,94 +145,6 @@ def _from_wheel(package: Path) -> tuple[Path, str, str]:
         )
     noted = package / ABI
     return path, noted.read_text().strip() if noted.is_file() else "nothing", cure
-
-
-def _from_zip(loader: zipimport.zipimporter) -> tuple[Path, str, str]:
-    """Return the object copied out of a zip, the digest it must have, and what to do if the digest differs.
-
-    Files are read by their names within the zip, since the form of the zip's own path varies (Spark uses `./penstock.zip`).
-    """
-    name = Path(loader.archive).name
-    cure = f"make {name} from wheels of one version, one of them for this Python and machine"
-    data = _read(loader, OBJECT)
-    if data is None:
-        found = ", ".join(_objects_in(loader)) or "none"
-        raise ImportError(
-            f"{loader.archive} has no compiled kernel for this Python ({OBJECT}; found: {found}); {cure}",
-            name=NAME,
-        )
-    return copy_out(data), (_read(loader, ABI) or b"nothing").decode().strip(), cure
-
-
-def _read(loader: zipimport.zipimporter, name: str) -> bytes | None:
-    """Return the bytes of a file beside this module in its zip; None if there is no such file."""
-    try:
-        return loader.get_data(loader.prefix + name)
-    except OSError:
-        return None
-
-
-def _objects_in(loader: zipimport.zipimporter) -> Iterator[str]:
-    import zipfile  # noqa: PLC0415 - only where there is a zip, and no object in it
-
-    with zipfile.ZipFile(loader.archive) as opened:
-        for name in sorted(opened.namelist()):
-            if name.startswith(f"{loader.prefix}_kernel.") and name.endswith(".so"):
-                yield name.removeprefix(loader.prefix)
-
-
-def copy_out(data: bytes) -> Path:
-    """Return a path from which `data` can be loaded: a file in this user's own folder, or a file in memory if that fails."""
-    try:
-        folder = _own_folder()
-        if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
-            return _store_object(folder, data)
-    except OSError:
-        # The folder is another user's, the disk is full, or there is no temporary folder: load from memory.
-        pass
-    return _store_in_memory(data)
-
-
-def _own_folder() -> Path:
-    """Return the folder for objects from zips; raises `OSError` unless only this user may access it."""
-    import tempfile  # noqa: PLC0415 - only where there is a zip
-
-    folder = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder that only this user may access")
-    return folder
-
-
-def _store_object(folder: Path, data: bytes) -> Path:
-    """Return the file in `folder` that holds `data`; written if it is missing or has other content (a power cut)."""
-    path = folder / f"{hashlib.sha256(data).hexdigest()[:32]}-{OBJECT}"
-    if path.is_file() and path.read_bytes() == data:
-        return path
-    import tempfile  # noqa: PLC0415 - only where there is a zip
-
-    descriptor, part = tempfile.mkstemp(dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
-    return path
-
-
-def _store_in_memory(data: bytes) -> Path:
-    """Return a path to `data` in memory, which stays valid as long as this process runs.
-
-    The descriptor stays open. The dynamic loader treats two objects with the same path as one, and a closed
-    descriptor's number, and so its path, could be used again for another object.
-    """
-    descriptor = os.memfd_create("penstock-kernel")
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    return Path(f"/proc/self/fd/{descriptor}")
 
 
 def _load_object(path: Path) -> ModuleType:

@@ -125,7 +125,7 @@ class StoreStats(TypedDict):
         upkeep: figures of sealing and scrubbing.
     """
 
-    # `| Any` stands for `| None`: code that was typed against version 0.1 need not check for these rare cases.
+    # `| Any` stands for `| None`: typed code need not check for these rare cases.
     path: str
     read_only: bool
     log_min_offset: int

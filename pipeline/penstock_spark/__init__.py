@@ -5,7 +5,7 @@ call `register` instead.
 
 In reading order: `errors`, `option_parser` (options as Spark passes them), `durable_names` (new files and folders
 that survive a power failure), `java` (a Java and a local session), `arrow` (pyarrow), `columns` (of messages, in Spark's types); then the folders `stores`, `source`,
-`sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads). `reading` is an old path of an error.
+`sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads).
 """
 
 from typing import TYPE_CHECKING

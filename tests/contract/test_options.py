@@ -37,8 +37,6 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
         "open_files_max": (256, 1, COUNT),
         "sync_volume_from": (256, 0, COUNT),
         "summary_from": (256, 0, COUNT),
-        "extended": (False,),
-        "extension_bytes": (48 << 20, 24, (1 << 31) - 1),
     },
     "retention age": {"reserved_hours": (72.0,), "delete_when": ("04",)},
     "retention disk-ratio": {

@@ -31,7 +31,7 @@ LEFT_OUT: dict[str, dict[str, int]] = {
         "needs the plugin installed; tests/contract runs the suites": 1,
     },
     "spark-cluster.md": {
-        "needs a cluster; tests/night/spark/test_elsewhere.py runs these ways": 8,
+        "needs a cluster; tests/night/spark/test_elsewhere.py runs these ways": 5,
     },
     "spark-jobs.md": {
         "tests/spark/test_jobs.py runs every job and both forms of its command": 7,

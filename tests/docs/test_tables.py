@@ -68,7 +68,7 @@ def test_limits_are_what_is_accepted(name: str, expected: str) -> None:
     assert limits(f"made.{name}", Made, attrs.fields_dict(Made)[name]) == expected
 
 
-@pytest.mark.parametrize("key", ["scrub.mib_per_s", "index.consume-queue.extension_bytes"])
+@pytest.mark.parametrize("key", ["scrub.mib_per_s", "index.consume-queue.open_files_max"])
 def test_a_value_beyond_the_limits_is_refused(
     key: str, refused: Callable[[str, int], bool]
 ) -> None:

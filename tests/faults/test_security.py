@@ -69,8 +69,7 @@ def every_mode(path: Path, mode: str, umask: int) -> None:
         mode = {"files.mode": int(sys.argv[3], 8)} if sys.argv[3] else {}
         sizes = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}
         for alloc in ("on-demand", "recycle"):
-            with penstock.open(sys.argv[1], environ={}, alloc=alloc, **sizes, **mode,
-                               **{"index.consume-queue.extended": True}) as store:
+            with penstock.open(sys.argv[1], environ={}, alloc=alloc, **sizes, **mode) as store:
                 for n in range(300):
                     store.put("t", b"x" * 1000, keys=["k"], queue=n % 3)
                 store.commit_offset("g", "t", offset=1)

@@ -77,7 +77,6 @@ INDEXES: dict[str, dict[str, Any]] = {
     "queues": {"index": ["consume-queue"]},
     "queues first": {"index": ["consume-queue", "hash-index"]},
     "keys first": {"index": ["hash-index", "consume-queue"]},
-    "extended": {"index.consume-queue.extended": True},
 }
 RETENTION: dict[str, dict[str, Any]] = {
     "nothing": {"retention": []},
@@ -102,7 +101,6 @@ def test_index_and_retention_meet_feed_and_allocator(
         for feed in FEEDS
     ]
     assert all(each == left[0] for each in left)
-    assert any(name.startswith("consumequeue_ext") for name in left[0]) == (index == "extended")
     assert any(name.startswith("index/") for name in left[0]) == (index != "queues")
 
 

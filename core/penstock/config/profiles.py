@@ -31,14 +31,7 @@ EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32+record"
 JAVA = Profile(name="rocketmq", geometry=ROCKETMQ, checksum="crc32", retention=("age",))
 # A directory that another program created. Nobody has told Penstock to delete anything from it.
 BROKER = Profile(name="broker", geometry=ROCKETMQ, checksum="crc32", retention=())
-# A store of version 0.1, which recorded no profile: it keeps the defaults of 0.1.
-FIRST = Profile(
-    name="penstock-0.1",
-    geometry=Geometry(queue_entries=300_000),
-    checksum="crc32",
-    retention=("age",),
-)
 
 # The profiles that may be requested, and all that a store may have recorded.
 PROFILES = {profile.name: profile for profile in (EMBEDDED, JAVA)}
-KNOWN = {profile.name: profile for profile in (EMBEDDED, JAVA, BROKER, FIRST)}
+KNOWN = {profile.name: profile for profile in (EMBEDDED, JAVA, BROKER)}

@@ -15,17 +15,14 @@ the process, and may be too small after a crash of the machine. It is synced wit
             last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
             lock_inode u64  lock_ctime_ns i64  crc32 u32   # the last 20 bytes
 
-No record below `flushed_offset` has a later store time than `last_time_ms`. Slots of version 0.1 are read as
-well: PSTKPRG2 has the same fields, PSTKPRG1 lacks `last_time_ms`. Version 0.1 refuses a store whose slots have
-the current magic: it does not know `penstock/ranges`, and would write records that a covered range forbids.
+No record below `flushed_offset` has a later store time than `last_time_ms`.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
 `lock_mtime_ns` shows whether another program, such as the Java store, has locked the store since: every program writes
 to the lock file when it starts. Then no value of the file is used. `lock_ctime_ns`, which no program can set, shows
 whether the store is a copy: the log may have been copied before the progress file, whose offsets are too large then.
-`lock_inode` distinguishes a copy that was made without file times from a store that another program opened; it is 0
-if an older version wrote the slot.
+`lock_inode` distinguishes a copy that was made without file times from a store that another program opened.
 
 Another process may read the file while it is written: a half-written slot is read again.
 """
@@ -43,11 +40,8 @@ from penstock.format.names import SIDE_FOLDER
 from penstock.format.record import crc32
 
 _MAGIC = b"PSTKPRG3"
-_MAGIC_2 = b"PSTKPRG2"
-_MAGIC_1 = b"PSTKPRG1"
 _SLOT_BYTES = 512
 _HEAD = struct.Struct(">8sQqqqqii")
-_HEAD_1 = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
 _TAIL = struct.Struct(">QqI")
@@ -93,17 +87,12 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     """Return sequence and state of a valid slot, or None; raises `FormatVersionError` for an unknown magic."""
     if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
-    head, time_ms = _HEAD, 0
-    if data.startswith((_MAGIC, _MAGIC_2)):
-        _, sequence, flushed, visible, mtime, time_ms, failed, count = head.unpack_from(data)
-    elif data.startswith(_MAGIC_1):
-        head = _HEAD_1
-        _, sequence, flushed, visible, mtime, failed, count = head.unpack_from(data)
-    else:
+    if not data.startswith(_MAGIC):
         raise FormatVersionError(path, data[:8].decode("ascii", "replace"), _MAGIC.decode())
+    _, sequence, flushed, visible, mtime, time_ms, failed, count = _HEAD.unpack_from(data)
     dispatched = {}
     for index in range(min(max(count, 0), _ITEMS_MAX)):
-        name, offset = _ITEM.unpack_from(data, head.size + index * _ITEM.size)
+        name, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
         dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
     lock_inode, lock_ctime_ns, _ = _TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)
     state = State(

@@ -182,8 +182,8 @@ def is_copy(files: Files, root: Path, state: State) -> bool:
     if state.lock_mtime_ns == 0:
         return False
     if penstock_wrote_last(files, root, state.lock_mtime_ns):
-        return state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
-    return state.lock_inode not in (0, lock_inode(files, root))
+        return state.lock_ctime_ns != lock_ctime_ns(files, root)
+    return state.lock_inode != lock_inode(files, root)
 
 
 def is_unfinished_copy(files: Files, root: Path, state: State) -> bool:

@@ -4,7 +4,7 @@ A store created by Penstock has its geometry in `penstock/geometry.json`. For a 
 the sizes are derived from its files. The length of an index file is the sum of two sizes, so RocketMQ's usual
 ratio (four entries per slot) is assumed unless the configuration gives one of them.
 
-The same file contains the store's profile (see `profiles`). Version 0.1 wrote no profile, and reads only the sizes.
+The same file contains the store's profile (see `profiles`).
 """
 
 import json
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.config.profiles import BROKER, EMBEDDED, FIRST, KNOWN, PROFILES, Profile
-from penstock.contracts.foreign import has_broker_files
+from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES, Profile
 from penstock.contracts.geometry import (
     INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
@@ -140,20 +139,15 @@ def own_profile(files: Files, root: Path) -> Profile | None:
     if not files.is_folder(path.parent) or not files.exists(path):
         return BROKER if files.is_folder(root / "commitlog") else None
     try:
-        name = json.loads(files.read_whole(path, 1 << 16)).get("profile", FIRST.name)
-        return KNOWN[name]
+        return KNOWN[json.loads(files.read_whole(path, 1 << 16))["profile"]]
     except (AttributeError, *_NOT_UNDERSTOOD) as error:
         wanted = f"a profile, one of {', '.join(KNOWN)}"
         raise CorruptionError(path, 0, wanted, str(error), _ADVICE) from error
 
 
 def was_made_here(files: Files, root: Path) -> bool:
-    """Return whether Penstock created the store, or will create it; False for a broker's directory.
-
-    Version 0.1 did not record this: its stores count as created by Penstock if they contain no files of a broker.
-    """
-    profile = own_profile(files, root)
-    return profile is not BROKER and (profile is not FIRST or not has_broker_files(files, root))
+    """Return whether Penstock created the store, or will create it; False for a broker's directory."""
+    return own_profile(files, root) is not BROKER
 
 
 def find_geometry(

@@ -2,8 +2,8 @@
 
 The files are RocketMQ's own (see `queue_files`). Each entry is written at the position that the record's queue
 offset gives, so dispatching a record twice changes nothing, and a hole is repaired by dispatching the log again from
-the hole on. With `extended`, or if a broker wrote them, entries hold the addresses of units in extension files (see
-`queue_extension`); readers get the tag codes of the units.
+the hole on. Entries of a broker may hold the addresses of units in extension files (see `queue_extension`); readers get
+the tag codes of the units.
 
 Invariants:
     * Entry n of a queue is the record whose QUEUEOFFSET is n in the queue's present generation, or a pre-blank
@@ -34,13 +34,10 @@ from penstock.contracts import (
 )
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
-from penstock.format.arrays import np
 from penstock.format.names import SIDE_FOLDER
-from penstock_index.queue_addresses import compare_run, end_of_units, first_needed, give_addresses
 from penstock_index.queue_claims import Key
-from penstock_index.queue_delays import SCHEDULE_TOPIC, with_present_times
-from penstock_index.queue_extension import QueueExtension
-from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
+from penstock_index.queue_delays import SCHEDULE_TOPIC, with_present_codes
+from penstock_index.queue_files import PRE_BLANK, is_whole_name
 from penstock_index.queue_generations import First, Generations, select_rows
 from penstock_index.queue_holes import entries_within, first_hole, valid_end
 from penstock_index.queue_lookup import QueueLookUp
@@ -49,7 +46,6 @@ from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 from penstock_index.queue_syncs import Syncs
-from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
 logger = get_logger(__name__)
 
@@ -69,20 +65,11 @@ class ConsumeQueueOptions:
             0: never.
         summary_from: from this number of queues on, a clean close records where each queue begins and ends
             (`penstock/manifest`), so that the next opening need not read their files. 0: never.
-        extended: write each entry's tag code and store time into extension files, as a broker does with
-            enableConsumeQueueExt; costs 20 bytes more for each record. Existing entries stay as they are, and
-            extension files are read either way.
-        extension_bytes: size of an extension file; a broker that shares the directory must have the same value as
-            its mappedFileSizeConsumeQueueExt.
     """
 
     open_files_max: int = attrs.field(default=256, validator=limits(1, COUNT_MAX))
     sync_volume_from: int = attrs.field(default=256, validator=limits(0, COUNT_MAX))
     summary_from: int = attrs.field(default=256, validator=limits(0, COUNT_MAX))
-    extended: bool = False
-    extension_bytes: int = attrs.field(
-        default=48 << 20, validator=limits(FILE_BYTES_MIN, FILE_BYTES_MAX)
-    )
 
 
 class ConsumeQueueDispatcher(QueueLookUp):
@@ -97,7 +84,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._dirty: set[Path] = set()
         self._dirty_folders: set[Path] = set()
         self._refused: set[object] = set()
-        self._compare = False
+        self._compare = self._has_extensions = False
         self._generations: Generations | None = None
         self._excluded_topics: set[str] = set()
         # Removed topics, each with the log offset before which its records have no entries.
@@ -117,7 +104,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
                     continue
                 for piece in self._select_rows(run, (run.topic, run.queue)):
                     queue = self._queue_for(run.topic, run.queue)
-                    self._write_with_units(queue, piece, batch.start_offset)
+                    self._write_piece(queue, piece)
             self._progress = max(self._progress, batch.end_offset)
 
     def _select_rows(self, run: Run, key: Key) -> Iterable[Run]:
@@ -168,42 +155,13 @@ class ConsumeQueueDispatcher(QueueLookUp):
             if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
                 raise StrayFileError(path.parent, "it is a link, or not a folder")
             self._dirty_folders.update(self._files.make_folder(path))
-            queue = self._new_queue(topic, number)
-            for stray in queue.extension.scan():
-                logger.warning("%s", self._remove_stray(stray.path, stray.is_file))
-            self._queues[topic, number] = queue
+            self._queues[topic, number] = queue = self._new_queue(topic, number)
         return queue
 
-    def _write_with_units(self, queue: Queue, run: Run, batch_start: int) -> None:
-        """Write a run with the addresses that its entries already have, and with new ones if `extended`."""
-        if run.topic == SCHEDULE_TOPIC:
-            run = with_present_times(queue, run)
-        if not self.options.extended and not queue.extension.bases:
-            self._write_run(queue, run.ordinal, run.data)
-            return
-        entries, is_right = compare_run(queue, run)
-        extension, kept = queue.extension, len(is_right)
-        if not self._compare:
-            extension.write_again(entries["tag_code"][:kept][is_right].astype(np.int64))
-        end = extension.end
-        if self.options.extended:
-            if not is_right.all():
-                # Addresses must ascend: the entries after this one are cut off, and dispatched again.
-                kept = int(np.argmin(is_right))
-                entries[kept:] = np.frombuffer(run.data, ENTRY.dtype)[kept:]
-                self._cut_at(queue, run.ordinal + kept)
-                self._progress = min(self._progress, batch_start)
-            side = self.context.root / SIDE_FOLDER
-            end = give_addresses(queue, entries[kept:], run.store_times[kept:], side)
-        self._write_run(queue, run.ordinal, entries.tobytes())
-        extension.end = end
-        self._collect(extension)
-
-    def _collect(self, extension: QueueExtension) -> None:
-        self._dirty |= extension.dirty
-        self._dirty_folders |= extension.dirty_folders
-        extension.dirty.clear()
-        extension.dirty_folders.clear()
+    def _write_piece(self, queue: Queue, run: Run) -> None:
+        if run.topic == SCHEDULE_TOPIC or self._has_extensions:
+            run = with_present_codes(queue, run)
+        self._write_run(queue, run.ordinal, run.data)
 
     def _write_run(self, queue: Queue, ordinal: int, data: bytes) -> None:
         folder = queue.folder
@@ -273,14 +231,6 @@ class ConsumeQueueDispatcher(QueueLookUp):
         queue.max_offset = ordinal
         queue.min_offset = min(queue.min_offset, ordinal)
         queue.reached = None
-        self._cut_extension(queue, found_only=False)
-
-    def _cut_extension(self, queue: Queue, *, found_only: bool) -> None:
-        """Remove the units after the unit of the queue's last address, as Java does."""
-        queue.extension.end = None
-        if queue.extension.bases:
-            queue.extension.cut(end_of_units(queue, found_only=found_only))
-            self._collect(queue.extension)
 
     def trim(self, log_offset: int) -> None:
         """Remove leading files whose records are all deleted, never the last file; move the minimum."""
@@ -289,9 +239,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
             for queue in self._queues.opened_or_with_files(2):
                 if queue.trim(log_offset):
                     self._dirty_folders.add(queue.folder.folder)
-                if len(queue.extension.bases) > 1:
-                    queue.extension.trim(first_needed(queue))
-                    self._collect(queue.extension)
+                if self._has_extensions:
+                    queue.trim_extension()
 
     def move_min(self, log_offset: int) -> None:
         """See `QueueIndex`."""
@@ -366,19 +315,19 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._log_min = self._opened_min = trust.log.min_offset
         self._opened_end = trust.log.end_offset
         self._removed = dict(trust.history.removed)
+        self._has_extensions = self._files.is_folder(self._extension_root)
         repairs: list[str] = []
         keys = list(self._names.folders())
         recorded = self._read_summary(trust, keys)
         if recorded is not None:
             self._queues.add_unopened(self._open_queue, recorded)
         else:
-            trust = self._open_all(keys, trust, repairs)
+            self._open_all(keys, trust, repairs)
         if not trust.is_clean:
             for queue in self._queues.values():
                 valid = valid_end(queue, trust.log, trust.durable_offset)
                 if valid < queue.max_offset:
                     self._cut_at(queue, valid)
-                self._cut_extension(queue, found_only=True)
         again_from = self._remove_again(repairs)
         self._generations = Generations(trust, self._queues)
         self._progress = self._resume_offset(trust, repairs)
@@ -407,7 +356,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def _read_summary(self, trust: Trust, keys: Collection[Key]) -> dict[Key, ClosedQueue] | None:
         """Return the queues from the summary of the clean close; None if there is no valid summary."""
-        if trust.summary is None or self._files.is_folder(self._extension_root):
+        if trust.summary is None:
             return None
         per_file = self.context.geometry.queue_entries
         recorded = decode_summary(trust.summary, per_file, trust.log.end_offset)
@@ -420,10 +369,10 @@ class ConsumeQueueDispatcher(QueueLookUp):
         return recorded
 
     def closing_summary(self) -> bytes | None:
-        """See `Dispatcher`: where each queue begins and ends, if there are many. None if any queue has an extension."""
+        """See `Dispatcher`: where each queue begins and ends, if there are many."""
         with self._lock:
             is_wanted = 0 < self.options.summary_from <= len(self._queues)
-            if not is_wanted or self._files.is_folder(self._extension_root):
+            if not is_wanted:
                 return None
             has_moved = self._log_min > self._opened_min
             known = self._queues.known(has_moved=has_moved)
@@ -456,23 +405,16 @@ class ConsumeQueueDispatcher(QueueLookUp):
             )  # fmt: skip
         return queue
 
-    def _open_all(self, keys: Collection[Key], trust: Trust, repairs: list[str]) -> Trust:
-        """Open all queues; after a clean close only list the files of unchanged ones. Returns what can be trusted."""
-        has_extensions = self._files.is_folder(self._extension_root)
-        if trust.is_clean and not has_extensions:
+    def _open_all(self, keys: Collection[Key], trust: Trust, repairs: list[str]) -> None:
+        """Open all queues; after a clean close only list the files of unchanged ones."""
+        if trust.is_clean:
             self._queues.add_unopened(self._open_queue, self._unchanged(keys))
         opened = []
         for topic, number in keys:
             if (topic, number) in self._queues:
                 continue
             queue = self._new_queue(topic, number)
-            strays = list(queue.extension.scan()) if has_extensions else []
-            repairs += [
-                self._remove_stray(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]
-            ]
-            if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
-                # Shortened, or not of the size in the options: all units are checked again.
-                trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
+            repairs += [self._remove_stray(s.path, s.is_file) for s in queue.folder.scan()]
             self._queues[topic, number] = queue
             queue.find_bounds(trust.log.min_offset)
             if not trust.is_clean and queue.drop_leftovers(trust.log.min_offset):
@@ -481,7 +423,6 @@ class ConsumeQueueDispatcher(QueueLookUp):
         for key, queue in opened:
             if self._cut_queue(queue, trust.log.end_offset):
                 repairs.append(_cut_message(key))
-        return trust
 
     def _remove_stray(self, path: Path, is_file: bool) -> str:
         """Remove a queue file of a wrong size, which is rebuilt from the log; return a message that says so."""
@@ -501,7 +442,6 @@ class ConsumeQueueDispatcher(QueueLookUp):
             self._compare = True
             for queue in self._queues.values():
                 self._dirty.update(queue.folder.path(base) for base in queue.folder.bases)
-                self._dirty.update(queue.extension.path(base) for base in queue.extension.bases)
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
         assert self._generations is not None

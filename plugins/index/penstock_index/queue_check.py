@@ -24,11 +24,11 @@ from penstock.contracts import (
 from penstock.escape import get_logger
 from penstock_index.queue_claims import Key
 from penstock_index.queue_delays import SCHEDULE_TOPIC, are_delivery_times
+from penstock_index.queue_extension import are_addresses
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_strays import Strays
-from penstock_index.queue_units import are_addresses
 
 logger = get_logger(__name__)
 

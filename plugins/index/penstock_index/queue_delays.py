@@ -1,6 +1,8 @@
-"""Delivery times in the queue entries of delayed messages, also those of brokers that are configured with other delay levels.
+"""The third fields of queue entries that stay when a record is dispatched again, though Penstock would write others.
 
-The log does not say what a level of such a broker means. So a time that is there, and can be one of a level, is right.
+* Of a delayed message it is the delivery time. The log does not say what a level of a broker means that is configured with
+  other delay levels. So a time that is there, and can be one of a level, is right.
+* Where a broker wrote extension files it is the address of a unit (see `queue_extension`), which may hold the bitmap of a filter.
 """
 
 from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
@@ -23,8 +25,8 @@ def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
     return found
 
 
-def with_present_times(queue: Queue, run: Run) -> Run:
-    """Return a run of the schedule topic with the delivery times that its entries have in the queue already, if they can be right."""
+def with_present_codes(queue: Queue, run: Run) -> Run:
+    """Return a run with the third fields that its entries have in the queue already, if they can be right."""
     count = min(max(queue.max_offset - run.ordinal, 0), len(run.store_times))
     if count == 0:
         return run
@@ -33,7 +35,9 @@ def with_present_times(queue: Queue, run: Run) -> Run:
     ours = entries[: len(there)]
     codes = there["tag_code"].astype(np.int64)
     queue.extension.resolve(codes)
-    kept = (there["log_offset"] == ours["log_offset"]) & (there["size"] == ours["size"])
-    kept &= are_delivery_times(codes, run.store_times[: len(there)])
-    ours["tag_code"][kept] = codes[kept]
+    is_right = codes == ours["tag_code"]
+    if run.topic == SCHEDULE_TOPIC:
+        is_right |= are_delivery_times(codes, run.store_times[: len(there)])
+    kept = is_right & (there["log_offset"] == ours["log_offset"]) & (there["size"] == ours["size"])
+    ours["tag_code"][kept] = there["tag_code"][kept]
     return run._replace(data=entries.tobytes())

@@ -9,7 +9,6 @@ from penstock.format.arrays import Bools, np
 from penstock.format.record import MAGIC_V1, MAGIC_V2
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
-from penstock_index.queue_units import are_addresses
 
 # Entries read at once: little is read twice where a segment ends, and memory is reused.
 _CHECK_ENTRIES = 1 << 14
@@ -117,11 +116,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> "tuple[np.ndarray, n
 
 def without_unit(queue: Queue, entries: Entries) -> Bools:
     """Return which entries have an address that leads to no unit of the extension."""
-    codes = entries["tag_code"].astype(np.int64)
-    is_lost = are_addresses(codes)
-    if is_lost.any():
-        is_lost &= ~queue.extension.units(codes)[0]
-    return is_lost
+    return queue.extension.resolve(entries["tag_code"].astype(np.int64))
 
 
 def _first_wanted(log: LogView, start: int, stop: int, wanted: Wanted) -> int | None:

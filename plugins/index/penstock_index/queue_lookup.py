@@ -20,13 +20,12 @@ from penstock.format.arrays import np
 from penstock.format.names import check_topic
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_claims import Key
-from penstock_index.queue_extension import QueueExtension
+from penstock_index.queue_extension import ADDRESS_MAX, QueueExtension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder, record_ends
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import NOWHERE, Queue
 from penstock_index.queue_summary import ClosedQueue, decode_summary, differences
 from penstock_index.queue_table import QueueTable
-from penstock_index.queue_units import ADDRESS_MAX
 
 # Log offset and size, at the beginning of an entry.
 _PLACE = struct.Struct(">qi")
@@ -56,10 +55,8 @@ class QueueLookUp(QueueIndex):
     def _new_queue(self, topic: str, number: int) -> Queue:
         path = self._root.joinpath(topic, str(number))
         folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
-        extension = QueueExtension(
-            self._files, self._pool, self._extension_root.joinpath(topic, str(number)),
-            self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
-        )  # fmt: skip
+        units = self._extension_root.joinpath(topic, str(number))
+        extension = QueueExtension(self._files, self._pool, units)
         return Queue(folder, extension, 0, 0)
 
     def queues(self) -> list[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from penstock.format.arrays import np
-from penstock_index.queue_extension import QueueExtension
+from penstock_index.queue_extension import ADDRESS_MAX, QueueExtension
 from penstock_index.queue_files import QueueFolder, effective, first_absent
 from penstock_index.queue_runs import Run
 from penstock_index.queue_summary import ClosedQueue
@@ -84,6 +84,18 @@ class Queue:
         for base in gone:
             folder.remove(base)
         return bool(gone)
+
+    def trim_extension(self) -> None:
+        """Remove the leading extension files with no unit that an entry has the address of, never the last."""
+        if not self.extension.has_several_files():
+            return
+        first = ADDRESS_MAX
+        for low in range(self.min_offset, self.max_offset, _READ_ENTRIES):
+            codes = self.folder.read(low, min(low + _READ_ENTRIES, self.max_offset))["tag_code"]
+            if (addresses := codes[codes <= ADDRESS_MAX]).size:
+                first = int(addresses[0])
+                break
+        self.extension.trim(first)
 
     def drop_leftovers(self, log_min: int) -> bool:
         """Remove files before a gap whose records are all deleted: retention removed them, and a power cut brought them back.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import venv
+import zipfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,7 +44,7 @@ def make_bare_python(home: Path) -> Path:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel, named as a zip: Spark ships no file whose name ends otherwise."""
+    """Build the wheel, named as a zip: Spark unpacks no archive whose name ends otherwise."""
     run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
          "--disable-pip-version-check", "--wheel-dir", folder, ROOT], dict(os.environ),
@@ -52,8 +53,14 @@ def build_wheel(folder: Path) -> Path:
     return wheel.rename(folder / "penstock.zip")
 
 
-def clean_environment(home: Path, python: Path) -> dict[str, str]:
-    """Return an environment in which only `python` is known, and no working copy is on its path."""
+def install(wheel: Path, python: Path) -> None:
+    """Put what the wheel holds where an installer puts it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(next((python.parents[1] / "lib").glob("python*/site-packages")))
+
+
+def clean_environment(home: Path, driver: Path, python: Path) -> dict[str, str]:
+    """Return an environment in which only these Pythons are known, and no working copy is on their path."""
     ensure_java()
     kept = {
         key: value
@@ -67,7 +74,7 @@ def clean_environment(home: Path, python: Path) -> dict[str, str]:
         "SPARK_DAEMON_JAVA_OPTS": JVM,
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": str(python),
-        "PYSPARK_DRIVER_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(driver),
     }
 
 

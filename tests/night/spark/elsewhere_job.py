@@ -1,6 +1,6 @@
 """What is run on each other Spark: the source, the sink, a stream and a job; prints one line of JSON.
 
-A script, not a test: its Penstock is the one that was shipped, on the driver as in the tasks.
+A script, not a test: its Penstock is the one of the wheel, on the driver as in the tasks.
 """
 
 import json
@@ -9,17 +9,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from penstock_spark.jobs import verify
 
-def session(shipped: str) -> Any:
+
+def session() -> Any:
     """Return the session of the cluster that this was submitted to, or a local one of Spark Connect."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
     if "--connect" not in sys.argv:
         return SparkSession.builder.getOrCreate()
-    sys.path.insert(0, shipped)
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    spark.addArtifacts(shipped, pyfile=True)
-    return spark
+    return SparkSession.builder.remote("local[2]").getOrCreate()
 
 
 def seen_by_tasks(spark: Any) -> dict[str, list[str]]:
@@ -60,12 +59,8 @@ def stream(spark: Any, source: str, target: str, checkpoint: str) -> None:
 
 
 def main() -> None:
-    shipped, source, target = sys.argv[1:4]
-    spark = session(shipped)
-    import penstock_spark  # noqa: PLC0415 - on the path only now
-    from penstock_spark.jobs import verify  # noqa: PLC0415 - on the path only now
-
-    penstock_spark.register(spark)
+    source, target = sys.argv[1:3]
+    spark = session()
     frame = spark.read.format("penstock").load(source)
     counts = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
     write_twice(frame, f"{target}/written")
@@ -75,7 +70,6 @@ def main() -> None:
         stream(spark, source, stores[-1], f"{target}/checkpoint")
     checked = verify.run(spark, stores)
     report = {
-        "driver": penstock_spark.__file__,
         "counts": counts,
         "stores": checked.stores,
         "records": checked.records,

@@ -1,6 +1,7 @@
 """Spark that does not run in this process: a standalone cluster with two workers, and Spark Connect.
 
-In both the workers' Python has what Penstock needs, but not Penstock: the wheel is shipped.
+On the cluster the workers' Python has what Penstock needs, but not Penstock: Spark unpacks the wheel for them. The server of
+Connect has it installed.
 """
 
 import shlex
@@ -13,6 +14,7 @@ from tests.night.spark.elsewhere import (
     Cluster,
     build_wheel,
     clean_environment,
+    install,
     last_json,
     make_bare_python,
     processes_of,
@@ -30,7 +32,7 @@ JOB = Path(__file__).parent / "elsewhere_job.py"
 
 
 class Elsewhere:
-    """What both kinds of Spark need: a bare Python, a wheel, a clean environment, a store."""
+    """What both kinds of Spark need: a bare Python, one with the wheel, a clean environment, a store."""
 
     def __init__(self, root: Path) -> None:
         from tests.spark.home import make_home  # noqa: PLC0415 - needs pyspark
@@ -41,8 +43,10 @@ class Elsewhere:
         self.local = root / "local"
         self.python = make_bare_python(root / "bare")
         self.wheel = build_wheel(root / "dist")
+        self.driver = make_bare_python(root / "driver")
+        install(self.wheel, self.driver)
         self.home = make_home(root / "spark-home")
-        self.environ = clean_environment(self.home, self.python)
+        self.environ = clean_environment(self.home, self.driver, self.python)
         self.store = root / "store"
         with penstock.open(self.store, environ={}, **SIZES) as store:
             store.put_many(
@@ -61,9 +65,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
 
 def check(report: dict[str, Any], where: Elsewhere, target: Path) -> None:
     assert report["counts"] == {"topic0": COUNT // 2, "topic1": COUNT // 2}
-    assert report["python"] == [str(where.python)]
-    assert all("/penstock.zip/penstock/" in path for path in report["code"])
-    assert "penstock.zip" in report["driver"]
     made = sorted(path for path in target.iterdir() if path.name != "checkpoint")
     stores = 1 + len(made)
     assert (report["stores"], report["records"], report["findings"]) == (stores, stores * COUNT, [])
@@ -94,19 +95,18 @@ def test_the_bare_python_has_no_penstock(elsewhere: Elsewhere) -> None:
 def test_a_standalone_cluster_runs_it_all(elsewhere: Elsewhere) -> None:
     folder, target = elsewhere.root / "cluster", elsewhere.root / "from-cluster"
     folder.mkdir()
-    # Where Spark 4.3.0 asks a stream's source for offsets, a process on the driver, it looks for what was
-    # shipped in a folder that is not there.
-    driver = elsewhere.environ | {"PYTHONPATH": str(elsewhere.wheel)}
     with Cluster(folder, elsewhere.environ) as cluster:
         output = run(
             [elsewhere.home / "bin" / "spark-submit", "--master", cluster.url,
-             "--py-files", elsewhere.wheel, *settings(elsewhere.local),
-             JOB, elsewhere.wheel, elsewhere.store, target, "--stream"],
-            driver, elsewhere.root,
+             "--archives", f"{elsewhere.wheel}#shipped", "--conf", "spark.executorEnv.PYTHONPATH=shipped",
+             *settings(elsewhere.local), JOB, elsewhere.store, target, "--stream"],
+            elsewhere.environ, elsewhere.root,
         )  # fmt: skip
     report = last_json(output)
     check(report, elsewhere, target)
     assert len(report["parent"]) == 2, "both workers took part"
+    assert report["python"] == [str(elsewhere.python)]
+    assert all(path.startswith(f"{folder}/worker") for path in report["code"])
     assert processes_of(elsewhere.python) == []
 
 
@@ -120,8 +120,8 @@ def test_spark_connect_runs_it_all(elsewhere: Elsewhere) -> None:
         "SPARK_TESTING": "1",
     }
     output = run(
-        [elsewhere.python, JOB, elsewhere.wheel, elsewhere.store, target, "--connect"],
-        elsewhere.environ | start, elsewhere.root,
+        [elsewhere.driver, JOB, elsewhere.store, target, "--connect"],
+        elsewhere.environ | start | {"PYSPARK_PYTHON": str(elsewhere.driver)}, elsewhere.root,
     )  # fmt: skip
     check(last_json(output), elsewhere, target)
-    assert processes_of(elsewhere.python) == []
+    assert processes_of(elsewhere.driver) == []

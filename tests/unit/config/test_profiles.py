@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from tests.conftest import SMALL, OpenStore, unpack
 import penstock
 from penstock.cli.root import run
 from penstock.config.build import build_config
-from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES
 from penstock.config.sources import gather
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
@@ -66,17 +64,6 @@ def test_the_rocketmq_profile_is_kept_without_asking_again(tmp_path: Path) -> No
         opened(root, **{"geometry.segment_bytes": 131072})
 
 
-def test_a_store_of_version_0_1_keeps_its_geometry_checksum_and_retention(tmp_path: Path) -> None:
-    root = unpacked("penstock-0.1", tmp_path)
-    before = json.loads((root / "penstock" / "geometry.json").read_text())
-    assert "profile" not in before
-    assert defaults(root) == ("penstock-0.1", "crc32", ["age"])
-    with penstock.open(root, environ={}) as store:
-        store.put("topic1", b"written on")
-    assert json.loads((root / "penstock" / "geometry.json").read_text()) == before
-    assert defaults(root) == ("penstock-0.1", "crc32", ["age"])
-
-
 @pytest.mark.parametrize("name", ["java-4.9.8-clean", "java-5.3.3-clean"])
 def test_nothing_is_deleted_unasked_from_a_brokers_directory(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path)
@@ -87,7 +74,7 @@ def test_nothing_is_deleted_unasked_from_a_brokers_directory(name: str, tmp_path
 
 
 def test_explicit_settings_beat_every_profile(tmp_path: Path) -> None:
-    root = unpacked("penstock-0.1", tmp_path)
+    root = unpacked("java-5.3.3-clean", tmp_path)
     given = {"retention": [], "log.checksum": "crc32+record"}
     for where in (root, tmp_path / "new"):
         assert defaults(where, **given)[1:] == ("crc32+record", [])
@@ -126,7 +113,7 @@ def test_a_store_whose_making_was_cut_short_is_still_new(tmp_path: Path) -> None
 
 
 def test_records_staged_for_several_stores_are_valid_in_each(tmp_path: Path) -> None:
-    old, new = unpacked("penstock-0.1", tmp_path), tmp_path / "new"
+    old, new = unpacked("java-5.3.3-clean", tmp_path), tmp_path / "new"
     settings: dict[str, Any] = {"log.checksum": "crc32+record"}
     assert encoding_for(old, new, environ={}, **settings).crc_property
     assert not encoding_for(old, environ={}).crc_property
@@ -134,7 +121,6 @@ def test_records_staged_for_several_stores_are_valid_in_each(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_weeks_later_a_new_store_has_every_message(tmp_path: Path) -> None:
-    """Version 0.1 deleted after 72 hours what nobody had asked it to."""
     clock, workers = ManualClock(), ManualWorkers()
     given = build_config(gather(None, {}, SMALL), load_registry())
     with Opener(tmp_path / "s", given, load_registry(), Files(), clock, workers).open_for_writing() as store:  # fmt: skip
@@ -170,8 +156,8 @@ def test_a_deletion_is_logged_as_a_warning_with_segment_policy_and_reason(
 def test_the_verb_config_shows_what_holds_for_a_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = unpacked("penstock-0.1", tmp_path)
-    shutil.copytree(root, tmp_path / "copy")
+    root = tmp_path / "s"
+    opened(root, profile="rocketmq", **{"geometry.segment_bytes": 65536}).close()
 
     def shown(*arguments: str) -> dict[str, Any]:
         assert run(["config", *arguments, "--show-origin", "--json"]) == 0
@@ -179,8 +165,8 @@ def test_the_verb_config_shows_what_holds_for_a_store(
         return {line["key"]: (line["value"], line["origin"]) for line in lines}
 
     old = shown(str(root))
-    assert old["retention.use"] == (["age"], "profile penstock-0.1")
-    assert old["geometry.queue_entries"][0] == opener(root).geometry().queue_entries
+    assert old["retention.use"] == (["age"], "profile rocketmq")
+    assert old["geometry.queue_entries"][0] == 300_000
     new = shown("--set", "log.checksum=crc32")
     assert new["retention.use"] == ([], "profile embedded")
     assert new["log.checksum"] == ("crc32", "--set")
@@ -191,18 +177,9 @@ def test_the_verb_config_shows_what_holds_for_a_store(
 def test_options_of_a_policy_that_is_not_used_are_warned_of(
     open_small: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where version 0.1 used `age` by default, its options alone were enough."""
     options: dict[str, Any] = {"retention.age.reserved_hours": 1}
     open_small(**options).close()
     assert "retention.age.reserved_hours is set, but retention.use is []" in caplog.text
     caplog.clear()
     open_small(retention=["age"], **options).close()
     assert "is set, but" not in caplog.text
-
-
-def test_only_what_a_caller_may_ask_for_can_be_asked_for() -> None:
-    """A directory is a broker's, or of version 0.1, by what it is."""
-    assert set(PROFILES) == {"embedded", "rocketmq"}
-    assert set(KNOWN) == {*PROFILES, "broker", "penstock-0.1"}
-    assert (EMBEDDED.retention, BROKER.retention) == ((), ())
-    assert all(name == profile.name for name, profile in KNOWN.items())

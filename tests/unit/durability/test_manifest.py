@@ -292,11 +292,8 @@ def test_a_topic_that_somebody_removed_is_not_there(root: Path) -> None:
         assert len(ends_of(store)) == 12
 
 
-def test_few_queues_need_none_and_extended_ones_have_none(tmp_path: Path) -> None:
-    """Their extension files would have to be in it as well."""
+def test_few_queues_need_none(tmp_path: Path) -> None:
     few: dict[str, Any] = {"index.consume-queue.summary_from": 1000}
-    extended: dict[str, Any] = {"index.consume-queue.extended": True}
-    for name, settings in (("few", few), ("extended", extended)):
-        with opened(tmp_path / name, **settings) as store:
-            fill(store, 30)
-        assert not manifest_path(tmp_path / name).exists()
+    with opened(tmp_path / "few", **few) as store:
+        fill(store, 30)
+    assert not manifest_path(tmp_path / "few").exists()

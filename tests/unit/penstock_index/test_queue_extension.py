@@ -1,33 +1,22 @@
-"""QueueExtension files of consume queues: their bytes, reading through them, and when they are durable."""
+"""Extension files of consume queues, which a broker with enableConsumeQueueExt writes: read, kept, and not written."""
 
+import os
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from tests.conftest import OpenStore
 
 from penstock import Message
-from penstock.errors import ConfigError
-from penstock.files import File, Files
-from penstock.format.arrays import Int64s
 from penstock.format.java_hash import java_hash
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers
-from penstock.testing.kit import copy_store
-from penstock_index.consume_queue import ConsumeQueueDispatcher
-from penstock_index.queue_extension import QueueExtension
-from penstock_index.queue_files import OpenFiles
-from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, make_units, offsets_of
 
 COUNT = 600
 FILE_BYTES = 1000
-UNITS_A_FILE = (FILE_BYTES - 4) // 20
-EXTENDED = {"index.consume-queue.extended": True, "index.consume-queue.extension_bytes": FILE_BYTES}
-PLAIN = {"index.consume-queue.extended": False, "index.consume-queue.extension_bytes": FILE_BYTES}
 LONG_MIN = -(1 << 63)
+TO_FIRST_UNIT = LONG_MIN
 
 
 def fill(store: Store, start: int = 0, count: int = COUNT) -> None:
@@ -37,48 +26,46 @@ def fill(store: Store, start: int = 0, count: int = COUNT) -> None:
             for n in range(start, start + count)
         ]
     )
-    store.topics()
 
 
-def index_of(store: Store) -> ConsumeQueueDispatcher:
-    assert store._engine is not None
-    found = store._engine.dispatchers[0]
-    assert isinstance(found, ConsumeQueueDispatcher)
-    return found
+def extend(root: Path, bitmap: bytes = b"") -> None:
+    """Give each entry a unit, and put the unit's address into it: as RocketMQ's ConsumeQueueExt does."""
+    for folder in sorted((root / "consumequeue/t").iterdir()):
+        units, at = {}, 0
+        for path in sorted(folder.iterdir()):
+            entries = bytearray(path.read_bytes())
+            for row in range(0, len(entries), 20):
+                _, size, tag_code = struct.unpack_from(">qiq", entries, row)
+                if size == 0:
+                    break
+                unit = struct.pack(">hqqh", 20 + len(bitmap), tag_code, 7, len(bitmap)) + bitmap
+                if at % FILE_BYTES + len(unit) + 4 > FILE_BYTES:
+                    struct.pack_into(">h", units[at - at % FILE_BYTES], at % FILE_BYTES, -1)
+                    at += FILE_BYTES - at % FILE_BYTES
+                file = units.setdefault(at - at % FILE_BYTES, bytearray(FILE_BYTES))
+                file[at % FILE_BYTES : at % FILE_BYTES + len(unit)] = unit
+                struct.pack_into(">q", entries, row + 12, LONG_MIN + at)
+                at += len(unit)
+            path.write_bytes(entries)
+        target = root / "consumequeue_ext/t" / folder.name
+        target.mkdir(parents=True)
+        for base, data in units.items():
+            (target / f"{base:020d}").write_bytes(data)
 
 
-def raw_entries(root: Path, queue: int = 0) -> list[tuple[int, int, int]]:
-    """Return the present entries of a queue as they stand in its files."""
-    data = b"".join(
-        p.read_bytes() for p in sorted((root / "consumequeue/t" / str(queue)).iterdir())
-    )
-    return [e for e in struct.iter_unpack(">qiq", data) if e[1] > 0]
+@pytest.fixture
+def extended(open_small: OpenStore, tmp_path: Path) -> Path:
+    """Return a cleanly closed store that has extension files."""
+    with open_small() as store:
+        fill(store)
+    extend(tmp_path / "store")
+    return tmp_path / "store"
 
 
-def expected_files(units: list[tuple[int, int]]) -> dict[str, bytes]:
-    """Lay units out one by one, as the specification says."""
-    files: dict[int, bytearray] = {}
-    at = 0
-    for tag_code, time_ms in units:
-        base = at - at % FILE_BYTES
-        if FILE_BYTES - at % FILE_BYTES - 4 < 20:
-            struct.pack_into(">h", files[base], at % FILE_BYTES, -1)
-            at = base = base + FILE_BYTES
-        file = files.setdefault(base, bytearray(FILE_BYTES))
-        struct.pack_into(">hqqh", file, at - base, 20, tag_code, time_ms, 0)
-        at += 20
-    return {f"{base:020d}": bytes(data) for base, data in files.items()}
-
-
-def expected_addresses(count: int) -> list[int]:
-    return [LONG_MIN + n // UNITS_A_FILE * FILE_BYTES + n % UNITS_A_FILE * 20 for n in range(count)]
-
-
-def extension_files(root: Path) -> dict[str, dict[str, bytes]]:
-    return {
-        folder.name: {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        for folder in sorted((root / "consumequeue_ext/t").iterdir())
-    }
+def forget_progress(root: Path) -> None:
+    """Leave the store as if another program had written it, and had been killed."""
+    shutil.rmtree(root / "penstock")
+    (root / "abort").touch()
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -92,124 +79,59 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def check(store: Store) -> None:
-    """Tag codes are the real hashes, filters find what they should, and the checker agrees."""
+    """Filters find what they should, and the checker agrees."""
     assert not list(store.verify())
-    check_tags(store)
+    check_filters(store)
 
 
-def check_tags(store: Store) -> None:
+def check_filters(store: Store) -> None:
     for queue in (0, 1):
         messages = list(store.scan("t", queue))
-        low, high = store.min_offset("t", queue), store.max_offset("t", queue)
-        found = store._queue_index.entries("t", queue, low, high)
-        assert found.tag_codes.tolist() == [java_hash(m.tag) if m.tag else 0 for m in messages]
-        by_tag = store.read("t", queue, low, COUNT * 2, "tag3").messages
-        assert [m.body for m in by_tag] == [m.body for m in messages if m.tag == "tag3"]
+        for tag in ("tag3", "none"):
+            found = store.read("t", queue, store.min_offset("t", queue), COUNT * 2, tag).messages
+            assert [m.body for m in found] == [m.body for m in messages if m.tag == tag]
 
 
-def crash(store: Store, target: Path) -> Path:
-    store.topics()
-    return copy_store(store.path, target)
-
-
-def make_extended(open_small: OpenStore) -> None:
-    """Write the store with extension files, and close it cleanly."""
-    with open_small(**EXTENDED) as store:
-        fill(store)
-
-
-def make_crashed(open_small: OpenStore, target: Path) -> Path:
-    """The same, synced and marked half way, and never closed."""
-    with open_small(**EXTENDED) as store:
-        fill(store, 0, COUNT // 2)
-        store.flush()
-        assert store._engine is not None
-        store._engine.checkpoints.write()
-        fill(store, COUNT // 2, COUNT - COUNT // 2)
-        return crash(store, target)
-
-
-@pytest.fixture
-def extended(open_small: OpenStore, tmp_path: Path) -> Path:
-    make_extended(open_small)
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def crashed(open_small: OpenStore, tmp_path: Path) -> Path:
-    return make_crashed(open_small, tmp_path / "crashed")
-
-
-def forget_progress(path: Path) -> None:
-    """Leave the store as if another program had written it."""
-    shutil.rmtree(path / "penstock")
-
-
-# --- the bytes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 7, 48, 49, 50, 300])
-def test_units_roll_and_addresses_follow_them(
-    open_small: OpenStore, tmp_path: Path, batch: int
+@pytest.mark.parametrize("bitmap", [b"", b"bits" * 2])
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_units_are_read_and_no_byte_of_them_is_changed(
+    open_small: OpenStore, tmp_path: Path, bitmap: bytes, *, is_foreign: bool
 ) -> None:
-    with open_small(**EXTENDED) as store:
-        for start in range(0, 300, batch):
-            fill(store, start, min(batch, 300 - start))
-        messages = {queue: list(store.scan("t", queue)) for queue in (0, 1)}
-        check(store)
+    """Also where every record is dispatched again, because another program wrote the store."""
+    with open_small() as store:
+        fill(store)
     root = tmp_path / "store"
-    for queue, its in messages.items():
-        assert raw_entries(root, queue) == [
-            (m.log_offset, m.size, address)
-            for m, address in zip(its, expected_addresses(len(its)), strict=True)
-        ]
-        units = [(java_hash(m.tag) if m.tag else 0, m.store_time_ms) for m in its]
-        assert extension_files(root)[str(queue)] == expected_files(units)
+    extend(root, bitmap)
+    before = tree(root)
+    if is_foreign:
+        forget_progress(root)
+    for read_only in (True, False):
+        with open_small(read_only=read_only) as store:
+            check(store)
+        assert tree(root) == before
 
 
-def test_without_the_option_there_is_no_extension(open_small: OpenStore, tmp_path: Path) -> None:
+def test_what_is_put_behind_units_has_its_tag_code_in_the_entry(
+    extended: Path, open_small: OpenStore
+) -> None:
+    units = {path for path in tree(extended) if "_ext" in path}
+    with open_small(read_only=True) as reader, open_small() as store:
+        fill(store, COUNT, 200)
+        check(store)
+        check_filters(reader)
+        last = list(store.scan("t", 0))[-1]
+    data = sorted((extended / "consumequeue/t/0").iterdir())[-1].read_bytes()
+    entry = struct.pack(">qiq", last.log_offset, last.size, java_hash(last.tag or ""))
+    assert entry in data
+    assert {path for path in tree(extended) if "_ext" in path} == units
+    with open_small() as store:
+        check(store)
+
+
+def test_a_store_without_extension_files_gets_none(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small() as store:
         fill(store)
     assert not (tmp_path / "store/consumequeue_ext").exists()
-
-
-def test_a_file_that_holds_no_unit_is_refused(open_small: OpenStore) -> None:
-    with pytest.raises(ConfigError, match="extension_bytes"):
-        open_small(**{**EXTENDED, "index.consume-queue.extension_bytes": 23})
-
-
-def test_a_file_of_the_least_size_holds_one_unit(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small(**{**EXTENDED, "index.consume-queue.extension_bytes": 24}) as store:
-        fill(store, 0, 20)
-        check(store)
-    files = extension_files(tmp_path / "store")["0"]
-    assert [int(name) for name in files] == [24 * n for n in range(10)]
-    assert {data[20:22] for data in list(files.values())[:-1]} == {b"\xff\xff"}
-
-
-# --- reading
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [EXTENDED, PLAIN, {}])
-@pytest.mark.parametrize("read_only", [True, False])
-def test_addresses_are_resolved_whatever_the_options(
-    extended: Path, open_small: OpenStore, settings: dict[str, Any], read_only: bool
-) -> None:
-    """Without the option, files of a size that nobody named are read too."""
-    before = tree(extended)
-    with open_small(path=extended, read_only=read_only, **settings) as store:
-        check(store)
-    assert tree(extended) == before
-
-
-@pytest.mark.slow
-def test_a_reader_follows_a_writer(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small(**EXTENDED) as store, open_small(read_only=True) as reader:
-        for start in range(0, 400, 40):
-            fill(store, start, 40)
-            check_tags(reader)
 
 
 def test_the_checker_looks_into_the_units(extended: Path, open_small: OpenStore) -> None:
@@ -217,207 +139,116 @@ def test_the_checker_looks_into_the_units(extended: Path, open_small: OpenStore)
     data = bytearray(file.read_bytes())
     struct.pack_into(">q", data, 3 * 20 + 2, 4711)
     file.write_bytes(data)
-    with open_small(path=extended, read_only=True) as store:
-        findings = list(store.verify())
-    assert len(findings) == 1
-    assert (
-        f"queue t/1 offset {UNITS_A_FILE + 3}: the entry has another tag code" in findings[0].text
-    )
+    with open_small(read_only=True) as store:
+        (finding,) = store.verify()
+    assert "queue t/1 offset 52: the entry has another tag code" in finding.text
 
 
-# --- handing over again
-
-
-@pytest.mark.slow
-def test_the_option_may_be_switched_on_and_off(open_small: OpenStore, tmp_path: Path) -> None:
+def test_files_go_when_no_entry_has_the_address_of_a_unit_in_them(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small() as store:
+        fill(store, count=1000)
     root = tmp_path / "store"
-    for turn, settings in enumerate((PLAIN, EXTENDED, PLAIN, EXTENDED)):
-        with open_small(**settings) as store:
-            fill(store, turn * 100, 100)
-            check(store)
-    kinds = [code <= ADDRESS_MAX for _, _, code in raw_entries(root)]
-    assert kinds == [False] * 50 + [True] * 50 + [False] * 50 + [True] * 50
-    before = tree(root)
-    for settings in (PLAIN, EXTENDED):
-        forget_progress(root)
-        with open_small(**settings) as store:
-            check(store)
-        assert tree(root) == before
-    addresses = [code for _, _, code in raw_entries(root) if code <= ADDRESS_MAX]
-    assert addresses == expected_addresses(100)
+    extend(root)
+    with open_small() as store:
+        store.discard_before(log_offset=store.stats()["log_end_offset"])
+        first = store.min_offset("t", 0)
+        assert first > 49, "the goal of this test"
+        names = sorted(path.name for path in (root / "consumequeue_ext/t/0").iterdir())
+        assert names[0] == f"{first // 49 * FILE_BYTES:020d}"
+        check(store)
+        store.delete_topic("t")
+        assert not (root / "consumequeue_ext/t/0").exists()
 
 
-@pytest.mark.slow
-def test_another_size_makes_all_units_again(extended: Path, open_small: OpenStore) -> None:
+# --- damage: units are derived data, so no message is missed
+
+
+def lose_all(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue_ext")
+
+
+def lose_one(root: Path) -> None:
+    sorted((root / "consumequeue_ext/t/0").iterdir())[2].unlink()
+
+
+def shorten(root: Path) -> None:
+    os.truncate(sorted((root / "consumequeue_ext/t/1").iterdir())[1], 333)
+
+
+def shorten_all(root: Path) -> None:
+    for path in (root / "consumequeue_ext").glob("t/*/*"):
+        os.truncate(path, 333)
+
+
+def overwrite(root: Path, data: bytes) -> None:
+    file = sorted((root / "consumequeue_ext/t/0").iterdir())[1]
+    file.write_bytes((data * (FILE_BYTES // len(data) + 1))[:FILE_BYTES])
+
+
+def zeros(root: Path) -> None:
+    overwrite(root, b"\0")
+
+
+def ones(root: Path) -> None:
+    overwrite(root, b"\xff")
+
+
+def units_too_large(root: Path) -> None:
+    overwrite(root, struct.pack(">hqqh", 0x7FFF, 5, 5, 0x7FFF - 20))
+
+
+def addresses_in_units(root: Path) -> None:
+    overwrite(root, struct.pack(">hqqh", 20, TO_FIRST_UNIT, 5, 0))
+
+
+def stray_names(root: Path) -> None:
+    folder = root / "consumequeue_ext/t/0"
+    for name in ("x", "7", f"{FILE_BYTES // 2:020d}", "9" * 20):
+        (folder / name).write_bytes(bytes(FILE_BYTES))
+
+
+def wild_addresses(root: Path) -> None:
+    file = sorted((root / "consumequeue/t/0").iterdir())[0]
+    data = bytearray(file.read_bytes())
+    wild = (-(1 << 31) - 1, LONG_MIN + (1 << 62), LONG_MIN + 7, LONG_MIN + FILE_BYTES - 3)
+    for row, address in enumerate(wild):
+        struct.pack_into(">q", data, (20 + row) * 20 + 12, address)
+    file.write_bytes(data)
+
+
+DAMAGES = [lose_all, lose_one, shorten, shorten_all, zeros, ones, units_too_large, addresses_in_units, stray_names, wild_addresses]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_with_damaged_units_no_message_is_missed(
+    extended: Path, open_small: OpenStore, damage: Callable[[Path], None]
+) -> None:
+    damage(extended)
     before = tree(extended)
-    for file_bytes, is_as_before in ((2000, False), (FILE_BYTES, True)):
-        settings = {**EXTENDED, "index.consume-queue.extension_bytes": file_bytes}
-        with open_small(path=extended, **settings) as store:
-            check(store)
-        assert (tree(extended) == before) == is_as_before
-        sizes = {len(data) for data in extension_files(extended)["0"].values()}
-        assert sizes == {file_bytes}
+    with open_small(read_only=True) as store:
+        check_filters(store)
+    assert tree(extended) == before
+    with open_small() as store:
+        check_filters(store)
+        fill(store, COUNT, 100)
+        check_filters(store)
 
 
-# --- cutting and trimming
-
-
-def test_truncating_cuts_behind_the_last_unit(open_small: OpenStore, tmp_path: Path) -> None:
-    # Or the tail follower makes what was cut again, before it is looked at.
-    with open_small(spawn=ManualWorkers(), **EXTENDED) as store:
-        fill(store)
-        index = index_of(store)
-        kept = list(store.scan("t", 0))[:60]
-        index.truncate(kept[-1].log_offset + kept[-1].size)
-        assert index.max_offset("t", 0) == 60
-        units = [(java_hash(m.tag) if m.tag else 0, m.store_time_ms) for m in kept]
-        files = extension_files(tmp_path / "store")["0"]
-        assert files == expected_files(units)
-        index.truncate(0)
-        assert extension_files(tmp_path / "store") == {"0": {}, "1": {}}
-        store._engine.follower.catch_up()  # type: ignore[union-attr]  # it is open for writing
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_opening_after_a_kill_writes_entries_without_a_unit_again(
+    extended: Path, open_small: OpenStore, damage: Callable[[Path], None], *, is_foreign: bool
+) -> None:
+    damage(extended)
+    if is_foreign:
+        forget_progress(extended)
+    else:
+        (extended / "abort").touch()
+    with open_small() as store:
+        assert store.recovery is not None
+        assert store.recovery.state == ("foreign" if is_foreign else "abnormal")
         check(store)
-
-
-def test_trimming_removes_files_no_entry_needs(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small(**EXTENDED) as store:
-        fill(store)
-        index, messages = index_of(store), list(store.scan("t", 0))
-        last = len(messages) // UNITS_A_FILE * FILE_BYTES
-        for ordinal, first in ((0, 0), (48, 0), (49, 1), (97, 1), (98, 2), (299, 6)):
-            index.trim(messages[ordinal].log_offset)
-            bases = [int(name) for name in extension_files(tmp_path / "store")["0"]]
-            assert bases == list(range(first * FILE_BYTES, last + 1, FILE_BYTES)), ordinal
-        index.trim(1 << 50)
-        bases = [int(name) for name in extension_files(tmp_path / "store")["0"]]
-        assert bases == [last], "never the last"
-
-
-# --- durability
-
-
-class CountingFiles(Files):
-    """Remembers what is written and not synced."""
-
-    def __init__(self) -> None:
-        self.unsynced: set[Path] = set()
-        self.written: set[Path] = set()
-        self.synced: set[Path] = set()
-
-    def open(self, path: Path, *, writable: bool = False) -> File:
-        plain = super().open(path, writable=writable)
-        return CountedFile(path, plain.detach(), self)
-
-
-class CountedFile(File):
-    def __init__(self, path: Path, descriptor: int, files: CountingFiles) -> None:
-        super().__init__(path, descriptor)
-        self._files = files
-
-    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        super().pwrite(data, position)
-        self._files.unsynced.add(self.path)
-        self._files.written.add(self.path)
-
-    def sync(self) -> None:
-        super().sync()
-        self._files.unsynced.discard(self.path)
-        self._files.synced.add(self.path)
-
-
-def in_extension(paths: set[Path]) -> list[Path]:
-    return [path for path in paths if "consumequeue_ext" in path.parts]
-
-
-def test_flush_syncs_the_units_before_it_claims_them(open_small: OpenStore) -> None:
-    files = CountingFiles()
-    with open_small(files=files, **EXTENDED) as store:
-        fill(store)
-        index = index_of(store)
-        index.flush()
-        assert not in_extension(files.unsynced)
-        fill(store, COUNT, 10)
-        assert len(in_extension(files.unsynced)) == 2
-        assert index.flush() == index.progress
-        assert not in_extension(files.unsynced)
-
-
-@pytest.mark.parametrize("settings", [EXTENDED, PLAIN])
-def test_units_behind_what_was_durable_are_written_again(
-    crashed: Path, open_small: OpenStore, settings: dict[str, Any]
-) -> None:
-    """After a failed sync the page cache may show what the disk never got."""
-    before = tree(crashed)
-    files = CountingFiles()
-    with open_small(path=crashed, files=files, **settings) as store:
+        fill(store, COUNT, 100)
         check(store)
-    assert tree(crashed) == before
-    doubtful = range(COUNT // 4 // UNITS_A_FILE, -(-COUNT // 2 // UNITS_A_FILE))
-    folder = crashed / "consumequeue_ext/t/0"
-    assert {folder / f"{n * FILE_BYTES:020d}" for n in doubtful} <= files.written
-
-
-@pytest.mark.parametrize("settings", [EXTENDED, PLAIN])
-def test_what_another_program_wrote_is_synced(
-    crashed: Path, open_small: OpenStore, settings: dict[str, Any]
-) -> None:
-    forget_progress(crashed)
-    files = CountingFiles()
-    with open_small(path=crashed, files=files, **settings):
-        pass
-    assert set((crashed / "consumequeue_ext").glob("t/*/*")) <= files.synced
-
-
-# --- the files by themselves
-
-
-@pytest.fixture
-def extension(tmp_path: Path) -> QueueExtension:
-    pool = OpenFiles(Files(), 4)
-    return QueueExtension(Files(), pool, tmp_path / "ext/t/0", FILE_BYTES, adopts=False)
-
-
-def codes_of(*values: int) -> Int64s:
-    return np.array(values, np.int64)
-
-
-def test_an_offset_beyond_all_addresses_gets_none(
-    extension: QueueExtension, tmp_path: Path
-) -> None:
-    start = OFFSET_MAX - 45
-    codes, end = extension.put(start, codes_of(1, 2, 3), codes_of(7, 8, 9), tmp_path)
-    assert codes.tolist() == [LONG_MIN + start, LONG_MIN + start + 20, 3]
-    assert end == start + 40
-    assert extension.units(codes)[0].tolist() == [True, True, False]
-
-
-def test_units_come_back_in_the_order_asked_for(extension: QueueExtension, tmp_path: Path) -> None:
-    count = 500
-    tags, times = np.arange(count) - 250, np.arange(count) * 1000
-    codes, _ = extension.put(0, tags, times, tmp_path)
-    order = np.random.default_rng(5).permutation(count)
-    found, units = extension.units(codes[order])
-    assert found.all()
-    assert units.tolist() == make_units(tags, times)[order].tolist()
-    mixed = np.concatenate([codes[:5], codes_of(0, 5, -5, ADDRESS_MAX + 1), codes[5:9] + 1])
-    extension.resolve(mixed)
-    assert mixed[:9].tolist() == [*tags[:5].tolist(), 0, 5, -5, ADDRESS_MAX + 1]
-    assert mixed[9:].tolist() == (codes[5:9] + 1).tolist()
-
-
-def test_random_bytes_and_addresses_do_no_harm(tmp_path: Path) -> None:
-    chance = np.random.default_rng(11)
-    folder = tmp_path / "ext"
-    folder.mkdir()
-    for base in range(0, 3 * FILE_BYTES, FILE_BYTES):
-        (folder / f"{base:020d}").write_bytes(chance.bytes(FILE_BYTES))
-    extension = QueueExtension(Files(), OpenFiles(Files(), 2), folder, FILE_BYTES, adopts=False)
-    assert not extension.scan()
-    near = chance.integers(LONG_MIN, LONG_MIN + 4 * FILE_BYTES, 20_000)
-    far = chance.integers(LONG_MIN, 1 << 62, 2_000)
-    for codes in (near, far, codes_of(LONG_MIN, ADDRESS_MAX, LONG_MIN + OFFSET_MAX)):
-        found, units = extension.units(codes)
-        assert units.dtype == UNIT
-        offsets = offsets_of(codes[found])
-        assert (offsets % FILE_BYTES + units["size"][found] + 4 <= FILE_BYTES).all()
-        extension.write_again(codes)

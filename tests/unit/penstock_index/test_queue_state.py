@@ -26,7 +26,7 @@ def queue() -> Queue:
         rows["log_offset"], rows["size"] = np.where(numbers < 15, numbers * 100, 0), np.where(numbers < 15, 100, 0)  # fmt: skip
         disk.write_whole(PATH / f"{20 * base:020d}", rows.tobytes())
     pool = OpenFiles(disk, 4)
-    made = Queue(QueueFolder(disk, pool, PATH, PER_FILE), QueueExtension(disk, pool, Path("/e"), 1000, adopts=True), 0, 0)  # fmt: skip
+    made = Queue(QueueFolder(disk, pool, PATH, PER_FILE), QueueExtension(disk, pool, Path("/e")), 0, 0)  # fmt: skip
     list(made.folder.scan(cut_too=False))
     return made
 

@@ -18,7 +18,6 @@ from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.foreign_content import find_foreign, foreign_in
-from penstock.recovery.store_layout import was_made_here
 from penstock.store.store import Store
 from penstock.testing.kit import SMALL
 
@@ -117,7 +116,7 @@ def test_a_backup_tells_where_the_file_is_damaged(made: Path) -> None:
 def test_light_queues_are_a_broker_s_where_one_has_been(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
-    """A store of Penstock's own may have such a topic: version 0.1 took the name, and it is opened as before."""
+    """A store of Penstock's own may have such a topic."""
     root = tmp_path / "store"
     with open_small() as store:
         store.put("%LMQ%mine", b"x")
@@ -226,13 +225,3 @@ def test_a_long_topic_is_taken_where_its_brokers_know_it_and_in_own_stores(
                 put(store)
                 assert store.stats()["log_end_offset"] > end
                 assert LONG in store.topics()
-
-
-def test_of_a_store_of_version_0_1_a_broker_s_files_tell_who_made_it(made: Path) -> None:
-    noted = made / "penstock" / "geometry.json"
-    facts = json.loads(noted.read_text())
-    assert facts.pop("profile") == "embedded"
-    noted.write_text(json.dumps(facts))
-    assert was_made_here(Files(), made)
-    declare(made, "t")
-    assert not was_made_here(Files(), made)
