@@ -1,5 +1,6 @@
 """What the store writes later of a message fits when the message is accepted: other stores accept it, and lose the copy."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import penstock
 from penstock import Message, MessageError, MessageTooLargeError
+from penstock.cli.root import run
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_messaging.extension import MessagingExtension
 from penstock_messaging.properties_text import COPY_BYTES
@@ -199,7 +201,7 @@ def test_a_body_over_a_limit_that_was_lowered_later_is_delivered(tmp_path: Path)
 
 
 def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = Opened(tmp_path / "s", check_back=lambda _: "commit")
     opened.store.create_topic("closed")
@@ -208,8 +210,12 @@ def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
     opened.store.alter_topic("closed", perm=4)
     opened.later()
     assert opened.store.max_offset("open") == 1
-    assert [each.topic for each in opened.store.prepared()] == ["closed"]
-    assert "perm 4 lacks 2, write" in caplog.text
+    (left,) = opened.store.prepared()
+    assert left.topic == "closed"
+    assert "perm 4 lacks 2, write" in left.reason
+    assert left.reason in caplog.text
+    assert run(["transactions", str(tmp_path / "s"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reason"] == left.reason
     opened.store.alter_topic("closed", perm=6)
     opened.later()
     assert opened.store.max_offset("closed") == 1

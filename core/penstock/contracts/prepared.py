@@ -32,6 +32,10 @@ class Prepared(Protocol):
         """How often a check-back was asked about it."""
 
     @property
+    def reason(self) -> str:
+        """Why a commit would be refused now, for example since its topic takes no messages any more; empty if it would not."""
+
+    @property
     def age_s(self) -> float:
         """Seconds since it was born."""
 

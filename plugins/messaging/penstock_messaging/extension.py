@@ -550,7 +550,8 @@ class MessagingExtension(Extension):
         from penstock_messaging.prepared.held import HeldPrepared  # noqa: PLC0415 - see the module
 
         is_asked = self.checking.callback_of(half.facts.group) is not None
-        return HeldPrepared(half, self.halves, self.context, is_asked_about=is_asked)
+        topics = self.configuration.topics
+        return HeldPrepared(half, self.halves, topics, self.context, is_asked_about=is_asked)
 
     def prepared(self) -> list[Prepared]:
         """Implement `Store.prepared`."""
@@ -559,7 +560,11 @@ class MessagingExtension(Extension):
         from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
         from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
 
-        return [ShownPrepared(half, self.store, self.context) for half in _oldest_first(read_open(self.store))]  # fmt: skip
+        topics = self.configuration.topics
+        return [
+            ShownPrepared(half, self.store, topics, self.context)
+            for half in _oldest_first(read_open(self.store))
+        ]
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

@@ -25,7 +25,7 @@ def test_a_store_says_how_many_are_open_and_how_old(tmp_path: Path) -> None:
         assert line.text == "2, the oldest 1 min old: see penstock transactions"
         assert line.value == {
             "open": 2, "oldest_s": 90.0, "listed": [
-                {"transaction_id": first.transaction_id, "group": "shop", "topic": "orders", "queue": 0, "age_s": 90.0, "checks": 0},
-                {"transaction_id": second.transaction_id, "group": "shop", "topic": "orders", "queue": 3, "age_s": 0.0, "checks": 0},
+                {"transaction_id": first.transaction_id, "group": "shop", "topic": "orders", "queue": 0, "age_s": 90.0, "checks": 0, "reason": None},
+                {"transaction_id": second.transaction_id, "group": "shop", "topic": "orders", "queue": 3, "age_s": 0.0, "checks": 0, "reason": None},
             ],
         }  # fmt: skip

@@ -16,7 +16,7 @@ from penstock.cli.output import (
 from penstock.cli.root import NO, examples
 from penstock_messaging.commands.groups import ListByDefault
 
-NAMES = ("transaction_id", "group", "topic", "queue", "age_s", "checks")
+NAMES = ("transaction_id", "group", "topic", "queue", "age_s", "checks", "reason")
 
 
 @click.group(
@@ -38,7 +38,10 @@ def command() -> None:
 @store_argument
 @json_option
 def list_prepared(path: str, as_json: bool) -> int:
-    """List messages that are prepared and not committed, oldest first (the default)."""
+    """List messages that are prepared and not committed, oldest first (the default).
+
+    The reason is why a commit would be refused now.
+    """
     from penstock_messaging.prepared.shown import age_text, row_of  # noqa: PLC0415 - not for a help text
 
     with penstock.open(path, read_only=True) as store:
@@ -49,8 +52,10 @@ def list_prepared(path: str, as_json: bool) -> int:
             out_json(**row)
         return 0
     if rows:
-        texts = [{**row, "age_s": age_text(row["age_s"])} for row in rows]
-        table("", [*NAMES[:4], "age", NAMES[5]], [[row[name] for name in NAMES] for row in texts])
+        texts = [
+            {**row, "age_s": age_text(row["age_s"]), "reason": row["reason"] or ""} for row in rows
+        ]
+        table("", [*NAMES[:4], "age", *NAMES[5:]], [[row[name] for name in NAMES] for row in texts])
     else:
         note("no message is prepared and not finished")
     return 0

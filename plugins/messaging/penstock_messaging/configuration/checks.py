@@ -12,6 +12,7 @@ Called once for each queue, and again after a topic was changed: never for each 
 
 from penstock.errors import (
     BusyError,
+    MessageError,
     TopicError,
     TopicPermissionError,
     TopicQueueError,
@@ -36,20 +37,26 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
+    if (error := refusal(topics, topic, queue)) is not None:
+        raise error
     config = topics.get(topic)
-    if config is None and not (topics.auto_create or topic.startswith(_RETRY)):
-        if topics.has_none(topic):
-            return
-        raise UnknownTopicError(
+    if (config is None and (topics.auto_create or topic.startswith(_RETRY))) or (
+        config is not None and config.is_auto and topics.auto_create
+    ):
+        topics.ensure(topic, queue)
+
+
+def refusal(topics: TopicConfigs, topic: str, queue: int) -> MessageError | None:
+    """Return why messages may not be put to a queue, by what its topic is now; None if they may."""
+    config = topics.get(topic)
+    if config is None:
+        if topics.auto_create or topic.startswith(_RETRY) or topics.has_none(topic):
+            return None
+        return UnknownTopicError(
             topic,
             "there is no such topic, and messages do not create topics (extensions.messaging.auto_create_topics is false); "
             "nothing was stored. Create it with Store.create_topic or `penstock topic create`",
         )
-    if config is None or (config.is_auto and topics.auto_create):
-        config = topics.ensure(topic, queue)
-    if config is None:
-        return
-    if queue >= config.queues:
-        raise TopicQueueError(topic, queue, config.queues)
-    if not config.is_writable:
-        raise TopicPermissionError(topic, config.perm)
+    if queue >= config.queues and not (config.is_auto and topics.auto_create):
+        return TopicQueueError(topic, queue, config.queues)
+    return None if config.is_writable else TopicPermissionError(topic, config.perm)

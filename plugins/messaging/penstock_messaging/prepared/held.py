@@ -7,6 +7,8 @@ from penstock import Receipt, StoredMessage
 from penstock.contracts import Context, OpenStore
 from penstock.errors import PenstockError, ReadOnlyError
 from penstock.format import arguments
+from penstock_messaging.configuration.checks import refusal
+from penstock_messaging.configuration.topics import TopicConfigs
 from penstock_messaging.prepared.half_queue import OpenHalf
 from penstock_messaging.prepared.open_halves import COMMITTED, ROLLED_BACK, OpenHalves
 
@@ -14,11 +16,14 @@ from penstock_messaging.prepared.open_halves import COMMITTED, ROLLED_BACK, Open
 class ShownPrepared:
     """A prepared message of a store that is opened read-only: it can only be looked at. Safe from any thread."""
 
-    def __init__(self, half: OpenHalf, store: OpenStore, context: Context) -> None:
+    def __init__(
+        self, half: OpenHalf, store: OpenStore, topics: TopicConfigs, context: Context
+    ) -> None:
         facts = half.facts
         self.transaction_id, self.group = facts.transaction_id, facts.group
         self.topic, self.queue = facts.topic, facts.queue
-        self._half, self._store, self._clock = half, store, context.clock
+        self._half, self._store, self._topics = half, store, topics
+        self._clock = context.clock
 
     def __repr__(self) -> str:
         return (
@@ -34,6 +39,11 @@ class ShownPrepared:
     def age_s(self) -> float:
         """Seconds since it was born."""
         return max(self._clock.time_ms() - self._half.born_time_ms, 0) / 1000
+
+    @property
+    def reason(self) -> str:
+        """Why a commit would be refused now; empty if it would not."""
+        return str(refusal(self._topics, self.topic, self.queue) or "")
 
     @property
     def message(self) -> StoredMessage:
@@ -65,10 +75,16 @@ class HeldPrepared(ShownPrepared):
     """A prepared message of the process that writes. Safe from any thread."""
 
     def __init__(
-        self, half: OpenHalf, halves: OpenHalves, context: Context, *, is_asked_about: bool
+        self,
+        half: OpenHalf,
+        halves: OpenHalves,
+        topics: TopicConfigs,
+        context: Context,
+        *,
+        is_asked_about: bool,
     ) -> None:
         """`is_asked_about` says whether the store has a check-back for its group."""
-        super().__init__(half, halves.store, context)
+        super().__init__(half, halves.store, topics, context)
         self._halves = halves
         self._is_asked_about = is_asked_about
 

@@ -15,6 +15,7 @@ def row_of(prepared: Prepared) -> dict[str, Any]:
     return {
         "transaction_id": prepared.transaction_id, "group": prepared.group, "topic": prepared.topic,
         "queue": prepared.queue, "age_s": round(prepared.age_s, 3), "checks": prepared.checks,
+        "reason": prepared.reason or None,
     }  # fmt: skip
 
 
