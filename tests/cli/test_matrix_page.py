@@ -15,20 +15,20 @@ from penstock.matrix.measure import counts_writes
 from penstock.matrix.page import render
 from penstock.matrix.summary import METRICS, Report, file_system
 
-ONE = ("--only", "write=mmap", "--only", "alloc=on-demand", "--only", "flush=async", "--only",
-       "feed=follow", "--quick", "--seconds", "0.01", "--body", "200")  # fmt: skip
+ONE = ("--only", "write=mmap", "--only", "alloc=on-demand", "--only", "flush=async", "--quick",
+       "--seconds", "0.01", "--body", "200")  # fmt: skip
 
 
 def row(label: str, put: float, p99: float) -> dict[str, Any]:
     """Return a row of a report; all metrics but two are the same in each."""
-    write, alloc, flush, feed = label.split()
+    write, alloc, flush = label.split()
     figures = {
         name: {"median": value, "low": value * 0.9, "high": value * 1.1, "rounds": [value]}
         for name in METRICS
         for value in ({"put_per_s": put, "put_p99_us": p99}.get(name, 10.0),)
     }
     return {
-        "label": label, "write": write, "alloc": alloc, "flush": flush, "feed": feed,
+        "label": label, "write": write, "alloc": alloc, "flush": flush,
         "acknowledged": "in the page cache", "process_crash": "nothing acknowledged",
         "machine_crash": "what was not synced yet", "config": f'[write]\nuse = "{write}"\n',
         "failure": None, "figures": figures,
@@ -38,7 +38,7 @@ def row(label: str, put: float, p99: float) -> dict[str, Any]:
 @pytest.fixture
 def fixed() -> Report:
     """Return a report as it is documented, through JSON."""
-    fastest, slowest = "mmap on-demand none follow", "file recycle async direct"
+    fastest, slowest = "mmap on-demand none", "file recycle async"
     report = {
         "made": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "machine": {"processor": "<slow> & old"},
         "plan": {"body": 1024, "threads": 1, "sync_threads": 4, "batch": 100, "seconds": 0.1,
@@ -46,10 +46,10 @@ def fixed() -> Report:
         "settings": {"log.checksum": "crc32+record"},
         "metrics": {name: dict(zip(("title", "unit", "better"), about, strict=True))
                     for name, about in METRICS.items()},
-        "rows": [row("mmap preallocate async follow", 700, 90), row(slowest, 300, 12),
+        "rows": [row("mmap preallocate async", 700, 90), row(slowest, 300, 12),
                  row(fastest, 1500, 40)],
-        "refused": [{"label": "pool recycle sync follow", "write": "pool", "alloc": "recycle",
-                     "flush": "sync", "feed": "follow", "reason": "it would wait for nothing"}],
+        "refused": [{"label": "pool recycle sync", "write": "pool", "alloc": "recycle",
+                     "flush": "sync", "reason": "it would wait for nothing"}],
         "best": {"throughput": fastest, "p99": slowest},
         "effects": [],
     }  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_page_comes_from_the_documented_report_alone(fixed: Report) -> None:
     text = render(fixed)
     for each in fixed["rows"]:
         assert text.count(each["label"]) >= 2
-    assert "pool recycle sync follow" in text
+    assert "pool recycle sync" in text
     assert "it would wait for nothing" in text
     assert "&lt;slow&gt; &amp; old" in text
     assert "--set log.checksum <b>crc32+record</b>" in text
@@ -99,7 +99,7 @@ def test_a_metric_can_be_picked(page: Path, browser: str, tmp_path: Path) -> Non
             r'style="[^"]*var\(--good\) (\d+)%[^"]*" title="([^":]+):', picked
         )
     }
-    assert shades.pop("mmap preallocate async follow") == 8
+    assert shades.pop("mmap preallocate async") == 8
     assert shades.pop("file recycle async direct") == 70
     assert 8 < shades.pop("mmap on-demand none follow") < 70
     heat = picked[picked.index('id="heat"') :]
@@ -148,7 +148,7 @@ def matrix(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
 def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "penstock", "matrix", str(tmp_path), "--only", "write=mmap",
-               "--only", "alloc=recycle", "--only", "flush=sync", "--only", "feed=direct", "--quick",
+               "--only", "alloc=recycle", "--only", "flush=sync", "--quick",
                "--seconds", "0.02", "--body", "200", "--html", str(page), "--json"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
@@ -162,7 +162,7 @@ def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
         assert figure["low"] <= figure["median"] <= figure["high"], name
         assert figure["median"] > 0 or name in ("memory_mib", "recovery_own_ms"), name
     assert report["plan"]["body"] == 200
-    assert "mmap recycle sync direct" in page.read_text()
+    assert "mmap recycle sync" in page.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"], "all is removed"
 
 
@@ -170,7 +170,7 @@ def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
 def test_the_bytes_of_a_durable_put_are_a_column(counted_disk: Path, tmp_path: Path) -> None:
     """At least a page, since queues follow later; at most what `test_write_amplification` bounds."""
     page = tmp_path / "page.html"
-    only = ["--only", "write=file", "--only", "alloc=on-demand", "--only", "flush=sync", "--only", "feed=follow"]  # fmt: skip
+    only = ["--only", "write=file", "--only", "alloc=on-demand", "--only", "flush=sync"]  # fmt: skip
     done = matrix(
         str(counted_disk), *only, "--quick", "--seconds", "0.1", "--html", str(page), "--json", cwd=tmp_path
     )  # fmt: skip
@@ -188,7 +188,7 @@ def test_without_a_disk_the_bytes_of_a_durable_put_are_not_applicable(tmp_path: 
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         done = matrix(folder, *ONE, "--html", str(page), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"mmap on-demand async follow .*│ +n/a │", done.stdout)
+    assert re.search(r"mmap on-demand async .*│ +n/a │", done.stdout)
     assert "<td>n/a</td>" in page.read_text()
     assert '"sync_bytes": {"median"' not in page.read_text()
 
@@ -214,8 +214,8 @@ def test_the_table_marks_the_best_and_a_file_of_settings_counts(tmp_path: Path) 
     config.write_text('[flush]\nuse = "sync"\n[flush.async]\ninterval_ms = 7\n')
     done = matrix(str(tmp_path), *ONE, "--config", str(config), "--html", "", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"mmap on-demand async follow +│ cache +│ +[\d,.]+ \*", done.stdout)
-    assert "best by throughput: mmap on-demand async follow" in done.stderr
+    assert re.search(r"mmap on-demand async +│ cache +│ +[\d,.]+ \*", done.stdout)
+    assert "best by throughput: mmap on-demand async" in done.stderr
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -224,8 +224,6 @@ def test_a_setting_of_the_matrix_own_is_refused(tmp_path: Path) -> None:
         done = matrix(str(tmp_path), *ONE, "--set", setting)
         assert done.returncode == 2
         assert "use --only flush=sync" in done.stderr
-    done = matrix(str(tmp_path), *ONE, "--set", "index.feed=direct")
-    assert "use --only feed=direct" in done.stderr
 
 
 def test_what_would_fail_at_the_end_is_said_at_once(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ _FORMS = {
 }
 _WORDS = {
     "log.checksum": model.CHECKSUMS,
-    "index.feed": model.FEEDS,
     "extensions.messaging.timers": ("on", "refuse"),
 }
 _OF_THE_STORE = ("geometry.", "log.checksum", "profile", "retention.use", "files.mode")

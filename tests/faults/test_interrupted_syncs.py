@@ -337,7 +337,7 @@ print("closed")
         assert store.put("t", b"3").queue_offset == 51
 
 
-@pytest.mark.parametrize("nested", ["put_many", "append_raw", "put"])
+@pytest.mark.parametrize("nested", ["put_many", "put"])
 def test_an_append_within_an_append_leaves_the_lock_to_the_first(
     nested: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +347,6 @@ def test_an_append_within_an_append_leaves_the_lock_to_the_first(
         assert engine is not None
         works: dict[str, Callable[[], object]] = {
             "put_many": lambda: store.put_many([Message("t", b"nested")]),
-            "append_raw": lambda: engine.log.append_raw(engine.log.end_offset, b"raw"),
             "put": lambda: store.put("t", b"nested"),
         }
         whole = engine.log.tail.write_pieces

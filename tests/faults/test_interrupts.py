@@ -31,7 +31,6 @@ def _collected() -> Iterator[None]:
 
 WAYS: dict[str, dict[str, Any]] = {
     "mmap": {"write": "mmap"},
-    "mmap direct": {"write": "mmap", "index.feed": "direct"},
     "file": {"write": "file"},
     "file gathering": {"write": "file", "flush": "sync", "flush.sync.timeout_ms": 1},
     "pool": {"write": "transient-pool", "write.transient-pool.lock_memory": False},

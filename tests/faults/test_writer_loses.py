@@ -69,16 +69,14 @@ def put(store: Store, at: int, batch: int) -> Sequence[Any]:
     return store.put_many([Message("t", b"%d-%d:" % (at, n) + b"x" * 50) for n in range(batch)])
 
 
-@pytest.mark.parametrize(
-    ("base", "feed"), [(MmapWriter, "follow"), (FileWriter, "direct")], ids=["mmap", "file"]
-)
+@pytest.mark.parametrize("base", [MmapWriter, FileWriter], ids=["mmap", "file"])
 @pytest.mark.parametrize("batch", [1, 20, 600], ids=lambda n: f"batch of {n}")
 @pytest.mark.parametrize("how", HOWS)
 def test_nothing_that_was_lost_is_answered_as_on_disk(
-    how: str, batch: int, feed: str, base: type[SegmentWriter], tmp_path: Path
+    how: str, batch: int, base: type[SegmentWriter], tmp_path: Path
 ) -> None:
     """The puts were answered "on disk", the close was clean, and queue offset 0 was given twice."""
-    settings: dict[str, Any] = {"flush": "sync", "index.feed": feed, "write": "under-test", "retention": [], "geometry.segment_bytes": 1 << 20}  # fmt: skip
+    settings: dict[str, Any] = {"flush": "sync", "write": "under-test", "retention": [], "geometry.segment_bytes": 1 << 20}  # fmt: skip
     store = open_store(tmp_path / "s", strategies=[losing(base, how)], **settings)
     sure = 0
     with pytest.raises(StoreFailedError, match="cannot be read back"):
@@ -96,14 +94,13 @@ def test_nothing_that_was_lost_is_answered_as_on_disk(
     reopen(tmp_path / "s", sure, settings)
 
 
-@pytest.mark.parametrize("feed", ["follow", "direct"])
 @pytest.mark.parametrize("batch", [1, 20, 600], ids=lambda n: f"batch of {n}")
 @pytest.mark.parametrize("how", [how for how in HOWS if how != "zeros the body"])
 def test_what_cannot_be_read_back_at_close_is_never_marked_clean(
-    how: str, batch: int, feed: str, tmp_path: Path
+    how: str, batch: int, tmp_path: Path
 ) -> None:
     """Under a policy that waits for nothing the follower, or the close, finds out: queues never get past it."""
-    settings: dict[str, Any] = {"flush": "async", "index.feed": feed, "write": "under-test", "retention": [], "geometry.segment_bytes": 1 << 20}  # fmt: skip
+    settings: dict[str, Any] = {"flush": "async", "write": "under-test", "retention": [], "geometry.segment_bytes": 1 << 20}  # fmt: skip
     store = open_store(
         tmp_path / "s", strategies=[losing(MmapWriter, how)], spawn=ManualWorkers(), **settings
     )
@@ -136,9 +133,8 @@ def reopen(path: Path, sure: int, settings: dict[str, Any]) -> None:
         assert not list(store.verify(deep=True))
 
 
-@pytest.mark.parametrize("feed", ["follow", "direct"])
-def test_readers_are_told_what_the_log_lacks(feed: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"write": "under-test", "index.feed": feed, "retention": []}
+def test_readers_are_told_what_the_log_lacks(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"write": "under-test", "retention": []}
     store = open_store(
         tmp_path / "s", strategies=[losing(MmapWriter, "drops")], spawn=ManualWorkers(), **settings
     )
@@ -152,13 +148,14 @@ def test_readers_are_told_what_the_log_lacks(feed: str, tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_writer_that_works_is_closed_cleanly_under_every_feed_and_policy(tmp_path: Path) -> None:
-    for number, feed in enumerate(("follow", "direct")):
-        for flush in ("sync", "async", "none"):
-            path = tmp_path / f"{flush}{number}"
-            for _ in range(2):
-                settings: dict[str, Any] = {"index.feed": feed, "flush": flush, "retention": []}
-                with open_store(path, **settings) as store:
-                    for at, batch in enumerate((1, 700, 1, 20, 900, 1)):
-                        put(store, at, batch)
-            assert (path / "penstock" / "clean").exists()
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+def test_a_writer_that_works_is_closed_cleanly_under_every_policy(
+    flush: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    settings: dict[str, Any] = {"flush": flush, "retention": []}
+    for _ in range(2):
+        with open_store(path, **settings) as store:
+            for at, batch in enumerate((1, 700, 1, 20, 900, 1)):
+                put(store, at, batch)
+        assert (path / "penstock" / "clean").exists()

@@ -8,7 +8,6 @@ import pytest
 from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
-from penstock.config.model import FEEDS
 from penstock.errors import ConflictError
 from penstock.matrix.combos import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store
@@ -61,7 +60,7 @@ def play(root: Path, combo: Combo, **more: Any) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return what the plainest combination leaves."""
-    plain = Combo("mmap", "on-demand", "async", "follow")
+    plain = Combo("mmap", "on-demand", "async")
     return play(tmp_path_factory.mktemp("plain") / "s", plain)
 
 
@@ -90,15 +89,12 @@ RETENTION: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("retention", RETENTION)
 @pytest.mark.parametrize("index", INDEXES)
-def test_index_and_retention_meet_feed_and_allocator(
-    index: str, retention: str, tmp_path: Path
-) -> None:
-    """For each index and retention, feeds and allocators still leave the same files."""
+def test_index_and_retention_meet_the_allocator(index: str, retention: str, tmp_path: Path) -> None:
+    """For each index and retention, allocators still leave the same files."""
     more = {**INDEXES[index], **RETENTION[retention], "retention.pause_ms": 0}
     left = [
-        play(tmp_path / f"{alloc}-{feed}", Combo("file", alloc, "sync", feed), **more)
+        play(tmp_path / alloc, Combo("file", alloc, "sync"), **more)
         for alloc in ("on-demand", "recycle")
-        for feed in FEEDS
     ]
     assert all(each == left[0] for each in left)
     assert any(name.startswith("index/") for name in left[0]) == (index != "queues")

@@ -21,7 +21,6 @@ STRATEGIES = {
     "alloc": ("on-demand", "preallocate", "recycle"),
     "flush": ("sync", "async", "none"),
     "log.checksum": ("crc32", "crc32+record"),
-    "index.feed": ("follow", "direct"),
     "geometry.segment_bytes": (8192, 16384),
     "geometry.queue_entries": (3, 10, 40),
     "geometry.index_entries": (5, 20, 60),

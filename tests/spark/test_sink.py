@@ -50,7 +50,7 @@ def test_options_in_any_case_and_settings_by_name() -> None:
     assert (options.app, options.version) == ("etl", 7)
     assert (options.lock_timeout_s, options.retention_s) == (0.5, 43200)
     assert options.settings == {
-        "write.use": "file", "index.feed": "direct", "scrub.digests": False, "retention.use": ["age"], "profile": "rocketmq",
+        "write.use": "file", "scrub.digests": False, "retention.use": ["age"], "profile": "rocketmq",
         "log.checksum": "crc32+record", "log.busy_ms": 5,
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from penstock.config.model import CHECKSUMS, FEEDS, SECTIONS, Config, PluginsConfig
+from penstock.config.model import CHECKSUMS, SECTIONS, Config, PluginsConfig
 from penstock.config.profiles import PROFILES
 from penstock.config.sources import SHORTCUTS, Given
 from penstock.errors import ConfigError, shown
@@ -40,7 +40,6 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
         )
     if sections["log"].checksum is not None:
         _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
-    _check_word("index.feed", sections["index"].feed, FEEDS)
     options = {}
     for kind, strategies in registry.sets().items():
         for name in strategies.names():

@@ -18,7 +18,6 @@ _MODE_MAX = 0o666
 BODY_BYTES_MAX = 1 << 30
 _MIB_PER_S_MAX = 1 << 30
 CHECKSUMS = ("crc32", "crc32+record")
-FEEDS = ("follow", "direct")
 
 
 @attrs.frozen(kw_only=True)
@@ -107,14 +106,12 @@ class IndexConfig:
 
     Attributes:
         use: dispatchers, in the order in which they get records; exactly one must be a queue index.
-        feed: "follow" reads new records from the log; "direct" takes them from the append path.
         follow_interval_ms: pause of the tail follower between two batches; a shorter pause shows messages
             to other processes sooner and costs the writer time.
         flush_interval_ms: how often queues and index are synced; a shorter interval shortens recovery.
     """
 
     use: list[str] = attrs.Factory(lambda: ["consume-queue", "hash-index"])
-    feed: str = "follow"
     follow_interval_ms: int = attrs.field(default=5, validator=limits(0, MS_MAX))
     flush_interval_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
 

@@ -1,16 +1,14 @@
 """The tail follower: passes new records of the log to the dispatchers, in log order.
 
 It starts at the least progress of any dispatcher, ends at the visible offset, and passes each batch to every
-dispatcher that has not processed it. With the feed `follow` it reads the log. With `direct` it uses the batches
-that the append path handed over (`direct_feed`), and reads the log only where these are missing. If a dispatcher
-raises, the error is reported and it is retried later from its own progress; the log and the other dispatchers
-continue without it.
+dispatcher that has not processed it. If a dispatcher raises, the error is reported and it is retried later from its
+own progress; the log and the other dispatchers continue without it.
 
 Safe from any thread: only one round runs at a time.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
@@ -20,7 +18,7 @@ from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
 from penstock.log.batches import SHORT_BYTES, read_short
 from penstock.log.commit_log import CommitLog
-from penstock.log.read_back import first_unreadable, is_in_log, unread_from
+from penstock.log.read_back import unread_from
 
 logger = get_logger(__name__)
 
@@ -56,8 +54,6 @@ class TailFollower:
         self._lost_at: int | None = None
         # Records before this log offset were appended by an earlier session.
         self._session_start = log.end_offset
-        # Whether the current batch came from the append path, not from the log.
-        self._is_handed_over = False
         self._now_ms = now_ms
         self._round = threading.Lock()
         self.troubles: dict[str, DispatchFailure] = {}
@@ -106,7 +102,7 @@ class TailFollower:
         if self.troubles:
             ready = [d for d in ready if self._is_ready(d)]
         start = min([d.progress for d in ready], default=visible)
-        if 0 < visible - start <= SHORT_BYTES and self._log.hand_over is None:
+        if 0 < visible - start <= SHORT_BYTES:
             # One batch, most often of one record: all of the other way would take twice as long.
             log = self._log.log
             with log.lease(start) as segment:
@@ -114,7 +110,7 @@ class TailFollower:
                 if short is not None:
                     self._dispatch_batch(ready, short)
                     return
-        for batch in self._batches(start, visible):
+        for batch in self._log.batches(start, visible):
             self._lost_at = self._find_lost(batch)
             if self._lost_at is not None:
                 for good in self._log.batches(batch.start_offset, self._lost_at):
@@ -152,13 +148,7 @@ class TailFollower:
         and their queue offsets would be assigned again. Corruption from before this session is skipped, since
         recovery has already handled it.
         """
-        log = self._log.log
-        if self._is_handed_over:
-            if is_in_log(log, batch):
-                return None
-            lost_at = first_unreadable(log, batch.start_offset, batch.end_offset)
-            return batch.start_offset if lost_at is None else lost_at
-        lost_at = None if self._log.has_copies else unread_from(log, batch)
+        lost_at = unread_from(self._log.log, batch)
         return None if lost_at is None or lost_at < self._session_start else lost_at
 
     def failing(self, root: Path) -> list[Finding]:
@@ -173,30 +163,6 @@ class TailFollower:
             )
             for each in self._dispatchers if each.name in troubles
         ]  # fmt: skip
-
-    def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Yield the records in [start, stop), from the direct feed or read from the log; skips corruption."""
-        hand_over = self._log.hand_over
-        if hand_over is None:
-            yield from self._log.batches(start, stop)
-            return
-        at = start
-        while at < stop:
-            batch = hand_over.take(at, stop)
-            if batch is not None:
-                at = batch.end_offset
-                self._is_handed_over = True
-                yield batch
-                self._is_handed_over = False
-                continue
-            known = hand_over.first_from(at)
-            limit = stop if known is None or known == at else min(known, stop)
-            before = at
-            for read in self._log.batches(at, limit):
-                at = read.end_offset
-                yield read
-            if at == before:
-                return
 
     def _is_ready(self, dispatcher: Dispatcher) -> bool:
         trouble = self.troubles.get(dispatcher.name)

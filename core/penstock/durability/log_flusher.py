@@ -258,7 +258,7 @@ class LogFlusher:
         newest_ms = self._log.newest_time_ms
         return gate.wait(
             self.wrote_offset, newest_ms, self._log.last_time_ms,
-            checks=checks and not self._log.has_copies, timeout_ms=timeout_ms,
+            checks=checks, timeout_ms=timeout_ms,
         )  # fmt: skip
 
     def settle(self) -> None:
@@ -306,7 +306,7 @@ class LogFlusher:
 
         Only here the flushed offset may decrease: the synced bytes are not those that were appended.
         """
-        if not self._waiting or self._log.has_copies:
+        if not self._waiting:
             return
         try:
             lost = first_unreadable(self._log.log, self._flushed, reached)

@@ -4,8 +4,7 @@ In reading order:
 
 * a log of files: `segment` (one file), `segmented_log` (all of them as one range of bytes), `log_view` (as dispatchers see it);
 * appending: `queue_cursors` (the next queue offset), `atomic_batches` (marks of records that are stored together), `log_tail`
-  (the segment that takes records), `commit_log` (the append lock), `direct_feed` (appended records for the dispatchers,
-  without reading the log), `decided` (the transactions in the log);
+  (the segment that takes records), `commit_log` (the append lock), `decided` (the transactions in the log);
 * reading: `scan` (valid records, window by window), `batches` (the same for dispatchers), `record_reader` (one
   record by its offset), `read_back` (checks that everything was written);
 * corruption: `queue_continuity` and `entry_witness` (evidence that a record is genuine), `resync` (the next valid record after

@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterator
 
 from penstock._kernel import Appender, AppendLock, Batch, Draft, RecordEncoder
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
-from penstock.format.arrays import np
-from penstock.format.columns import Buffer
+from penstock.errors import MessageTooLargeError, StoreClosedError
 from penstock.format.record import BLANK_SIZE
 from penstock.log.atomic_batches import batch_marks
 from penstock.log.batches import read_batches
-from penstock.log.direct_feed import DirectFeed
 from penstock.log.log_tail import BatchSlice, LogTail
 from penstock.log.segment import Segment, lends
 from penstock.log.segmented_log import SegmentedLog
@@ -45,7 +42,6 @@ class CommitLog:
         clock: Clock,
         busy_ms: int,
         record_reserve: int = 0,
-        hand_over: DirectFeed | None = None,
     ) -> None:
         self.log = log
         self.tail = tail
@@ -63,10 +59,6 @@ class CommitLog:
         # Returns why nothing may be appended although the log is open, or None; set by the engine.
         self.refusal: Callable[[], Exception | None] = lambda: None
         self._is_stopped = False
-        # Whether bytes were copied from another log, which may end within a record.
-        self.has_copies = False
-        # With the direct feed, appended records are added to it as well.
-        self.hand_over = hand_over
         # True while the store is opened: the records to dispatch were written by a process that has ended.
         self.checks_crc = True
 
@@ -125,17 +117,16 @@ class CommitLog:
         if segment is None or segment.channel is None or self._is_stopped:
             self.appender.detach()
             return
-        memory = gathered = None
-        end = 0
-        if self.hand_over is None:
-            end, gathered = segment.channel.memory_end, segment.gathered
-            # The appender may store into memory only if records are readable without a later commit.
-            is_readable = end and self.tail.writer.commits_at_once
-            if is_readable and lends(type(segment.channel), "memory", "write"):
-                memory = segment.channel.memory
+        memory, end = None, segment.channel.memory_end
+        # The appender may store into memory only if records are readable without a later commit.
+        is_readable = end and self.tail.writer.commits_at_once
+        if is_readable and lends(type(segment.channel), "memory", "write"):
+            memory = segment.channel.memory
         # What is larger goes the slow way, which checks it.
         capacity = segment.capacity - self._record_reserve
-        self.appender.attach(segment.extent, segment.base_offset, capacity, memory, end, gathered)
+        self.appender.attach(
+            segment.extent, segment.base_offset, capacity, memory, end, segment.gathered
+        )
 
     # --- one record
 
@@ -159,8 +150,6 @@ class CommitLog:
             self.tail.write(tail, data)
             self.appender.last_time_ms = now
             draft.cursor.next_offset = following
-            if self.hand_over is not None:
-                self.hand_over.add_one(log_offset, data)
             self._attach()
             self.lock.release()
         except BaseException as error:
@@ -255,11 +244,6 @@ class CommitLog:
                 self._writing_ms = now
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
-                if self.hand_over is not None:
-                    offsets, _, sizes, _ = (
-                        np.frombuffer(each, np.int64) for each in batch.columns()
-                    )
-                    self.hand_over.add_batch(offsets, sizes, memoryview(bytes(data)))
                 self._attach()
                 self.lock.release()
             except BaseException as error:
@@ -298,37 +282,6 @@ class CommitLog:
             self._attach()
         finally:
             self.lock.release()
-
-    # --- copies
-
-    def append_raw(self, log_offset: int, data: Buffer) -> None:
-        """Append bytes copied from another log of the same geometry, including blank records.
-
-        They must begin at this log's end and lie within one segment, as a master sends them; they are not
-        checked. Queue cursors are not updated: nothing else may be appended to such a log.
-        """
-        self.lock.refuse_within()
-        try:
-            self.lock.acquire()
-            self.has_copies = True
-            if log_offset != self.end_offset:
-                raise OffsetError(
-                    log_offset, self.end_offset, self.end_offset + 1, "copied log offset"
-                )
-            tail = self.tail.segment
-            if tail is None or tail.wrote_position == tail.capacity:
-                tail = self.tail.obtain(log_offset)
-                self.tail.take(tail)
-                self.on_segment()
-            if len(data) > tail.capacity - tail.wrote_position:
-                raise MessageTooLargeError(
-                    "the copied range", len(data), tail.capacity - tail.wrote_position,
-                    "split it where the segment ends",
-                )  # fmt: skip
-            self.tail.write_batch(tail, data)
-        finally:
-            if self.lock.is_owned():
-                self.lock.release()
 
     # --- reading in bulk
 

@@ -5,7 +5,6 @@ close records the log's end.
 """
 
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.format.arrays import np
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.scan import Checks, StopReason, scan_segment
 from penstock.log.segment import Segment
@@ -65,10 +64,3 @@ def unread_from(log: SegmentedLog, batch: DispatchBatch) -> int | None:
         return None
     segment = log.find(end)
     return None if segment is not None and is_filler(log, segment, end) else end
-
-
-def is_in_log(log: SegmentedLog, batch: DispatchBatch) -> bool:
-    """Return whether the log has the same bytes as a batch from the direct feed."""
-    given = batch.columns.raw
-    there = log.read(batch.start_offset, len(given))
-    return bool(np.array_equal(np.frombuffer(there, np.uint8), given))

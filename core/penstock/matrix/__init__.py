@@ -8,10 +8,10 @@ A report is plain JSON::
     {"made": ISO time, "seconds": how long it took, "machine": {name: text}, "plan": {name: number},
      "settings": {dotted key: value, for all combinations},
      "metrics": {metric: {"title", "unit", "better": "higher" | "lower"}},
-     "rows": [{"label", "write", "alloc", "flush", "feed", "acknowledged", "process_crash",
+     "rows": [{"label", "write", "alloc", "flush", "acknowledged", "process_crash",
                "machine_crash", "config": TOML, "failure": text or null,
                "figures": {metric: {"median", "low", "high", "rounds": [...]}}}],
-     "refused": [{"label", "write", "alloc", "flush", "feed", "reason"}],
+     "refused": [{"label", "write", "alloc", "flush", "reason"}],
      "best": {"throughput" | "p99" | "durability": label},
      "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
 

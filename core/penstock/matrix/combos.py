@@ -5,22 +5,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.config.model import FEEDS, Config
+from penstock.config.model import Config
 from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry
 
-KINDS = ("write", "alloc", "flush", "feed")
+KINDS = ("write", "alloc", "flush")
 _IN_MEMORY = "messages that were not committed yet, a contiguous tail"
 _UNSYNCED = "messages that were not synced yet, a contiguous tail"
 
 
 class Combo(NamedTuple):
-    """One writer, allocator, flush policy and dispatch feed."""
+    """One writer, allocator and flush policy."""
 
     write: str
     alloc: str
     flush: str
-    feed: str
 
     @property
     def label(self) -> str:
@@ -29,18 +28,13 @@ class Combo(NamedTuple):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `penstock.open` picks the combination."""
-        return {
-            "write": self.write,
-            "alloc": self.alloc,
-            "flush": self.flush,
-            "index.feed": self.feed,
-        }
+        return {"write": self.write, "alloc": self.alloc, "flush": self.flush}
 
     def toml(self, settings: Mapping[str, Any] | None = None) -> str:
         """Return the configuration to paste: the picks, and those of `settings` that apply to them."""
         picks = {"write.use": self.write, "alloc.use": self.alloc, "flush.use": self.flush}
         tables: dict[str, dict[str, Any]] = {}
-        for key, value in {**picks, "index.feed": self.feed, **(settings or {})}.items():
+        for key, value in {**picks, **(settings or {})}.items():
             table, _, name = key.rpartition(".")
             kind, _, strategy = table.partition(".")
             if not strategy or picks.get(f"{kind}.use", strategy) == strategy:
@@ -101,7 +95,6 @@ def combinations(registry: Registry, only: Iterable[tuple[str, str]] = ()) -> li
         "write": registry.writers.names(),
         "alloc": registry.allocators.names(),
         "flush": registry.flush_policies.names(),
-        "feed": FEEDS,
     }
     asked: dict[str, list[str]] = {}
     for kind, name in only:

@@ -93,10 +93,10 @@ def _heat(report: Report) -> Iterable[str]:
         yield "<p>Every requested combination is refused.</p>"
         return
     shown = [*rows, *report["refused"]]
-    across = sorted({(row["flush"], row["feed"]) for row in shown})
+    across = sorted({row["flush"] for row in shown})
     down = sorted({(row["write"], row["alloc"]) for row in shown})
     cells = {
-        (row["write"], row["alloc"], row["flush"], row["feed"]): _cell(n if n < len(rows) else None)
+        (row["write"], row["alloc"], row["flush"]): _cell(n if n < len(rows) else None)
         for n, row in enumerate(shown)
     }
     options = "".join(
@@ -106,12 +106,12 @@ def _heat(report: Report) -> Iterable[str]:
     yield "<h2>Heat map</h2><p>Greener is better; the scale is logarithmic from the worst to the best value.</p>"
     yield f'<p><label>Show <select id="metric">{options}</select></label> <span class="soft" id="unit"></span></p>'
     yield '<div class="scroll"><table id="heat"><thead><tr><th>writer, allocator</th>'
-    yield "".join(f"<th>{escape(flush)}<br>{escape(feed)}</th>" for flush, feed in across)
+    yield "".join(f"<th>{escape(flush)}</th>" for flush in across)
     yield "</tr></thead><tbody>"
     for write, alloc in down:
         line = "".join(
-            cells.get((write, alloc, *over), '<td class="cell none">not measured</td>')
-            for over in across
+            cells.get((write, alloc, flush), '<td class="cell none">not measured</td>')
+            for flush in across
         )
         yield f"<tr><th>{escape(write)} · {escape(alloc)}</th>{line}</tr>"
     yield "</tbody></table></div>"

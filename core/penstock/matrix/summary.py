@@ -40,7 +40,7 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "disk_per_byte": ("disk per byte of body", "bytes", "lower"),
     "memory_mib": ("peak memory without mapped files", "MiB", "lower"),
 }
-_BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async", "feed": "follow"}
+_BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async"}
 # The effects to report: kind, metric, and the (kind, name) pairs that restrict the rows.
 _EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("write", "sync_per_s", (("flush", "sync"),)),
@@ -55,9 +55,6 @@ _EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("alloc", "sync_bytes", (("flush", "sync"),)),
     ("alloc", "sync_ms_per_mib", ()),
     ("flush", "put_per_s", ()),
-    ("feed", "put_per_s", ()),
-    ("feed", "batch_per_s", ()),
-    ("feed", "lag_ms", ()),
 )
 
 

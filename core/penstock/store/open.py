@@ -49,7 +49,6 @@ from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import Verification
 from penstock.log.commit_log import CommitLog
-from penstock.log.direct_feed import DirectFeed
 from penstock.log.entry_witness import use_entries
 from penstock.log.log_tail import LogTail
 from penstock.log.log_view import RecoveredLog
@@ -486,7 +485,6 @@ class Opener(Choices):
         commit_log = CommitLog(
             log, LogTail(log, writer, allocator, self.files), self._encoder(), clock=self.clock,
             busy_ms=config.log.busy_ms, record_reserve=max(reserves, default=0),
-            hand_over=DirectFeed() if config.index.feed == "direct" else None,
         )  # fmt: skip
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)

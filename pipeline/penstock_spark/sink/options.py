@@ -35,9 +35,7 @@ SETTING = "set."
 _NO_PATH = "give the folder of a store to write to: save(path), or option 'path'"
 # What the sink opens a store with, unless told otherwise: it appends large pieces and closes again, and what
 # may go, and when, is for the store's owner to say.
-USUAL = {
-    "write.use": "file", "index.feed": "direct", "retention.use": [], "scrub.digests": False,
-}  # fmt: skip
+USUAL = {"write.use": "file", "retention.use": [], "scrub.digests": False}
 _QUEUES_MAX = 65_536
 _VERSION_MAX = (1 << 63) - 1
 

@@ -102,8 +102,6 @@ def test_they_are_in_the_matrix(fresh: Fresh) -> None:
         "write=mmap",
         "--only",
         "alloc=on-demand",
-        "--only",
-        "feed=follow",
     ]
     told = fresh.run(
         "penstock", "matrix", *only, "--quick", "--seconds", "0.02", "--html", "", "--json"

@@ -26,7 +26,6 @@ def built(**settings: object) -> Config:
         ({"flush.sync.timeout_ms": "soon"}, "flush.sync.timeout_ms is 'soon' (call); it must be of type int"),
         ({"flush.sync.timeout_ms": True}, "must be of type int"),
         ({"log.checksum": "md5"}, "log.checksum is 'md5'; it must be one of: crc32, crc32+record"),
-        ({"index.feed": "both"}, "index.feed is 'both'; it must be one of: follow, direct"),
         ({"profile": "broker"}, "profile is 'broker' (call); it must be one of: embedded, rocketmq"),
         ({"index.use": [1, 2]}, "index.use is [1, 2] (call)"),
     ],

@@ -1,4 +1,4 @@
-"""The direct feed, many queues, and readers elsewhere while segments are recycled."""
+"""Many queues, and readers elsewhere while segments are recycled."""
 
 import subprocess
 import sys
@@ -13,9 +13,6 @@ from penstock.files import Entry, Files
 from penstock.testing import ManualWorkers, open_store
 
 QUEUES_OF_200: dict[str, Any] = {"geometry.queue_entries": 200}
-
-
-# --- the direct feed
 
 
 # --- many queues

@@ -19,9 +19,8 @@ SIZES: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("feed", ["follow", "direct"])
 def test_queue_and_index_files_are_never_written_in_large_pieces(
-    feed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large the batch, in a store that is written, and in one whose queues and index are made anew."""
     pieces: list[tuple[str, int, int]] = []
@@ -32,7 +31,7 @@ def test_queue_and_index_files_are_never_written_in_large_pieces(
         pwrite(self, data, position)
 
     monkeypatch.setattr(File, "pwrite", noted)
-    settings = {**SIZES, "index.feed": feed, "retention": [], "index.use": ["consume-queue", "hash-index"]}  # fmt: skip
+    settings = {**SIZES, "retention": [], "index.use": ["consume-queue", "hash-index"]}  # fmt: skip
     messages = [
         Message("t", b"%d" % n, keys=[f"k{n}"], properties={"p": "v"}) for n in range(30_000)
     ]

@@ -20,7 +20,7 @@ SUMMARIES = {
     "import": "Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.",
     "ingest": "Put every row of SOURCE (a file, or - for standard input) into the store at PATH.",
     "init": "Create a store at PATH, or open the existing one; reports what recovery did.",
-    "matrix": "Measure every combination of writer, allocator, flush policy and feed on the disk of PATH.",
+    "matrix": "Measure every combination of writer, allocator and flush policy on the disk of PATH.",
     "plugins": "List installed strategies with their options, and plugins that were not loaded, with the reason.",
     "put": "Put one message with BODY into TOPIC; a body of - is read from standard input.",
     "read": "Show messages of TOPIC.",

@@ -31,9 +31,7 @@ _SHOWN = {
     "sync_per_s": "durable/s", "sync_bytes": "bytes/durable", "synced_mib_s": "synced MiB/s", "recovery_ms": "recovery ms",
 }  # fmt: skip
 _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
-_PICKED = {
-    "write.use": "write", "alloc.use": "alloc", "flush.use": "flush", "index.feed": "feed",
-}  # fmt: skip
+_PICKED = {"write.use": "write", "alloc.use": "alloc", "flush.use": "flush"}
 _SEGMENT = "geometry.segment_bytes"
 _PIPE_COLUMNS = 160
 
@@ -42,7 +40,7 @@ _PIPE_COLUMNS = 160
     "matrix",
     epilog=examples(
         f"penstock matrix {_ONE} --quick --seconds 0.02 --html ''",
-        f"penstock matrix {_ONE} --only feed=direct --quick --seconds 0.02 --html matrix.html --json",
+        f"penstock matrix {_ONE} --quick --seconds 0.02 --html matrix.html --json",
     ),
 )
 @click.argument("path", type=click.Path(exists=True, file_okay=False), default=".")
@@ -60,7 +58,7 @@ _PIPE_COLUMNS = 160
 )  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="KIND=NAME",
-    help="Measure only these: write=mmap, alloc=..., flush=..., feed=...; may be given more than once.",
+    help="Measure only these: write=mmap, alloc=..., flush=...; may be given more than once.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Two short rounds: less than three minutes in total.")
 @click.option(
@@ -101,7 +99,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Measure every combination of writer, allocator, flush policy and feed on the disk of PATH.
+    """Measure every combination of writer, allocator and flush policy on the disk of PATH.
 
     Works in a temporary folder below PATH and deletes it. Prints a table, with --json the whole
     report, and writes an HTML page with plots, a heat map, and the configuration of the best combination.
