@@ -70,7 +70,7 @@ def test_new_queues_topics_and_stores_start_at_their_earliest(tmp_path: Path) ->
 def test_a_checkpoint_with_offsets_of_messages_that_wait_goes_on_without_them(
     tmp_path: Path,
 ) -> None:
-    """An older version read the schedule topic, too, where all topics were asked for; that they are left out is no loss."""
+    """A run before asked for the schedule topic by its name; that it is left out now is no loss."""
     put(tmp_path / "s", 4)
     with penstock.open(tmp_path / "s") as store:
         store.put_copies(

@@ -37,7 +37,7 @@ LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 32, 10
 
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 PRINTING = {"cli", "testing", "matrix"}
-# `kernel` loads an object out of a zip before anything else of ours is there.
+# `kernel` loads the compiled object before anything else of ours is there.
 MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 # `os.environ`, `os.PathLike` and the encoding of paths; the type of what `File.map` returns.
 NAMES_OF_SYSTEM = {

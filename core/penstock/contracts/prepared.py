@@ -33,7 +33,7 @@ class Prepared(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why a commit would be refused now, for example since its topic takes no messages any more; empty if it would not."""
+        """Why a commit would be refused now, as far as its topic's configuration says; else empty."""
 
     @property
     def age_s(self) -> float:

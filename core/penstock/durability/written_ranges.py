@@ -228,7 +228,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
     except FormatVersionError:
         return ALL_IN_DOUBT
     ranges = read_ranges(files, root)
-    # Older versions wrote no such file, but a progress file; without either, Penstock never wrote to this store.
+    # Where only this file was lost, there is a progress file; without either, Penstock never wrote to this store.
     if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
         ranges = ALL_IN_DOUBT
     if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):

@@ -154,7 +154,7 @@ class Follower:
     def _is_left_out(self, topic: str) -> bool:
         """Return whether messages of a topic wait, and it is not requested by name.
 
-        Versions before transactions read such topics without that, too: a checkpoint may have offsets of them.
+        A checkpoint may have offsets of them, of a run that requested them.
         """
         return is_waiting(topic) and not self.options.wants(topic)
 

@@ -233,14 +233,14 @@ class ConsumeQueueDispatcher(QueueLookUp):
         queue.reached = None
 
     def trim(self, log_offset: int) -> None:
-        """Remove leading files whose records are all deleted, never the last file; move the minimum."""
+        """Remove leading files whose records are all deleted, never the last file, and extension files; move the minimum."""
         with self._lock:
             self._log_min = max(self._log_min, log_offset)
             for queue in self._queues.opened_or_with_files(2):
                 if queue.trim(log_offset):
                     self._dirty_folders.add(queue.folder.folder)
-                if self._has_extensions:
-                    queue.trim_extension()
+                if self._has_extensions and queue.trim_extension():
+                    self._dirty_folders.add(queue.extension.folder)
 
     def move_min(self, log_offset: int) -> None:
         """See `QueueIndex`."""
@@ -442,6 +442,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
             self._compare = True
             for queue in self._queues.values():
                 self._dirty.update(queue.folder.path(base) for base in queue.folder.bases)
+                self._dirty.update(queue.extension.paths())
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
         assert self._generations is not None

@@ -33,11 +33,15 @@ def with_present_codes(queue: Queue, run: Run) -> Run:
     entries = np.frombuffer(run.data, ENTRY.dtype).copy()
     there = queue.folder.read(run.ordinal, run.ordinal + count)
     ours = entries[: len(there)]
-    codes = there["tag_code"].astype(np.int64)
-    queue.extension.resolve(codes)
-    is_right = codes == ours["tag_code"]
-    if run.topic == SCHEDULE_TOPIC:
-        is_right |= are_delivery_times(codes, run.store_times[: len(there)])
+    codes, times = there["tag_code"].astype(np.int64), run.store_times[: len(there)]
+    units = queue.extension.units(codes)
+    # A unit that is left over may have the right tag code, and the bitmap of another record.
+    is_right = (units["size"] == 0) | (units["store_time_ms"] == times)
+    codes = np.where(units["size"] > 0, units["tag_code"], codes).astype(np.int64)
+    is_same = codes == ours["tag_code"]
+    is_right &= (
+        is_same | are_delivery_times(codes, times) if run.topic == SCHEDULE_TOPIC else is_same
+    )
     kept = is_right & (there["log_offset"] == ours["log_offset"]) & (there["size"] == ours["size"])
     ours["tag_code"][kept] = there["tag_code"][kept]
     return run._replace(data=entries.tobytes())

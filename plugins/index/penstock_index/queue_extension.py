@@ -44,27 +44,27 @@ def are_addresses(codes: Int64s) -> Bools:
 
 
 class QueueExtension:
-    """The extension files of one queue. Not thread-safe; the dispatcher's lock guards it."""
+    """The extension files of one queue, in `folder`. Not thread-safe; the dispatcher's lock guards it."""
 
     def __init__(self, files: Files, pool: OpenFiles, folder: Path) -> None:
         """Create one; `folder` may be missing."""
         self._files = files
         self._pool = pool
-        self._folder = folder
+        self.folder = folder
         self._file_bytes = _FILE_BYTES
         # First bytes of the files that were there at the last look.
         self._bases: list[int] = []
 
     def _path(self, base: int) -> Path:
-        return self._folder / segment_name(base)
+        return self.folder / segment_name(base)
 
     def _list_files(self) -> None:
         """Look at the folder again: it is listed when an address is first met, and another process may write it."""
         numbered = {}
-        if self._files.is_folder(self._folder):
+        if self._files.is_folder(self.folder):
             numbered = {
                 int(entry.name): entry.size
-                for entry in self._files.entries(self._folder)
+                for entry in self._files.entries(self.folder)
                 if _is_numbered(entry)
             }
         sizes = set(numbered.values())
@@ -79,10 +79,17 @@ class QueueExtension:
 
         Returns which codes are such addresses.
         """
-        lost = are_addresses(codes)
-        rows = np.nonzero(lost)[0]
+        units = self.units(codes)
+        found = units["size"] > 0
+        codes[found] = units["tag_code"][found]
+        return are_addresses(codes)
+
+    def units(self, codes: Int64s) -> Structs:
+        """Return the unit at each code that is the address of one; zeros for the others."""
+        made = np.zeros(len(codes), _UNIT.dtype)
+        rows = np.nonzero(are_addresses(codes))[0]
         if not len(rows):
-            return lost
+            return made
         offsets = codes[rows] - _LONG_MIN
         order = np.argsort(offsets, kind="stable")
         rows, offsets = rows[order], offsets[order]
@@ -92,9 +99,8 @@ class QueueExtension:
         for start, stop in self._adjacent_rows(offsets):
             units = self._read(offsets[start:stop])
             valid = self._are_valid(units, offsets[start:stop])
-            codes[rows[start:stop][valid]] = units["tag_code"][valid]
-            lost[rows[start:stop][valid]] = False
-        return lost
+            made[rows[start:stop][valid]] = units[valid]
+        return made
 
     def _adjacent_rows(self, offsets: Int64s) -> Iterator[tuple[int, int]]:
         """Yield the row ranges of ascending offsets that are close together in one existing file."""
@@ -126,20 +132,27 @@ class QueueExtension:
         bitmaps = units["bitmap_bytes"].astype(np.int64)
         fits = offsets % self._file_bytes + sizes + _END_BYTES <= self._file_bytes
         is_code = ~are_addresses(units["tag_code"].astype(np.int64))
-        valid: Bools = (bitmaps >= 0) & (sizes == _UNIT_SIZE + bitmaps) & fits & is_code
+        # After a power cut the rest of a unit may be zeros: the tag code, too, unless the time behind it is there.
+        is_whole = units["store_time_ms"] > 0
+        valid: Bools = (bitmaps >= 0) & (sizes == _UNIT_SIZE + bitmaps) & fits & is_code & is_whole
         return valid
 
-    def has_several_files(self) -> bool:
-        """Look at the folder again, and return whether one may be removed."""
+    def paths(self) -> list[Path]:
+        """Look at the folder again, and return its files."""
         self._list_files()
-        return len(self._bases) > 1
+        return [self._path(base) for base in self._bases]
 
-    def trim(self, first_needed: int) -> None:
-        """Remove the files that end at or before the unit at the address `first_needed`, never the last."""
-        for base in self._bases[:-1]:
-            if base + self._file_bytes <= first_needed - _LONG_MIN:
-                self._pool.forget(self._path(base))
-                self._files.remove(self._path(base))
+    def trim(self, first_needed: int) -> bool:
+        """Remove the files that end at or before the unit at the address `first_needed`, never the last.
+
+        Returns whether there was one.
+        """
+        limit = first_needed - _LONG_MIN - self._file_bytes
+        gone = [base for base in self._bases[:-1] if base <= limit]
+        for base in gone:
+            self._pool.forget(self._path(base))
+            self._files.remove(self._path(base))
+        return bool(gone)
 
 
 def _is_numbered(entry: Entry) -> bool:

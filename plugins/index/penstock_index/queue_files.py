@@ -287,27 +287,10 @@ class QueueFolder:
             at += len(entries)
         return high
 
-    def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
-        """Return the first ordinal in [low, high) whose record is at or after `log_offset`, or `high`.
-
-        Pre-blank entries count as coming before everything.
-        """
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.read(middle, middle + 1)
-            if len(entry) and effective(entry)[0] < log_offset:
-                low = middle + 1
-            elif len(entry) == 0:
-                # The file is missing: its records are deleted.
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     def scan_below(self, log_offset: int, low: int, high: int) -> int:
         """Return the ordinal after the last entry in [low, high) of a record before `log_offset`, or `low`.
 
-        Like `find_log_offset`, but correct even if there are holes; pre-blank entries that follow are included.
+        Correct even if there are holes; pre-blank entries that follow are included.
         """
         if low < high and 0 <= self.place(high - 1) < log_offset:
             return high

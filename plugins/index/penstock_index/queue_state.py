@@ -10,6 +10,7 @@ from penstock_index.queue_summary import ClosedQueue
 
 # Number of entries read at once in the search for the last one that counts, or the next one.
 _READ_ENTRIES = 256
+_TRIM_ENTRIES = 4096
 NOWHERE = 1 << 62
 
 
@@ -85,17 +86,22 @@ class Queue:
             folder.remove(base)
         return bool(gone)
 
-    def trim_extension(self) -> None:
-        """Remove the leading extension files with no unit that an entry has the address of, never the last."""
-        if not self.extension.has_several_files():
-            return
+    def trim_extension(self) -> bool:
+        """Remove the leading extension files with no unit that an entry has the address of, never the last.
+
+        Returns whether any were removed.
+        """
+        if len(self.extension.paths()) <= 1:
+            return False
         first = ADDRESS_MAX
-        for low in range(self.min_offset, self.max_offset, _READ_ENTRIES):
-            codes = self.folder.read(low, min(low + _READ_ENTRIES, self.max_offset))["tag_code"]
-            if (addresses := codes[codes <= ADDRESS_MAX]).size:
-                first = int(addresses[0])
+        for low in range(self.min_offset, self.max_offset, _TRIM_ENTRIES):
+            entries = self.folder.read(low, min(low + _TRIM_ENTRIES, self.max_offset))
+            codes = entries["tag_code"].astype(np.int64)
+            leads = self.extension.units(codes)["size"] > 0
+            if leads.any():
+                first = int(codes[leads][0])
                 break
-        self.extension.trim(first)
+        return self.extension.trim(first)
 
     def drop_leftovers(self, log_min: int) -> bool:
         """Remove files before a gap whose records are all deleted: retention removed them, and a power cut brought them back.

@@ -4,7 +4,7 @@ from tests.plants.planting import Plant
 
 CLOCK = "tests/faults/test_clock.py"
 COUNTING = "tests/unit/log/test_queue_cursors.py"
-FEED = "tests/unit/log/test_direct_feed.py"
+FOLLOWING = "tests/unit/log/test_following.py"
 TRUNCATE = "tests/unit/recovery/test_restore_truncation.py"
 VOTES = "tests/unit/retention/test_runner_votes.py"
 PLANTS = {
@@ -78,8 +78,8 @@ PLANTS = {
         "if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
         "if tail is None or draft.size > tail.capacity - tail.wrote_position:",
         (
-            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-3-7]",
-            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-60-0]",
+            f"{FOLLOWING}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-3-7]",
+            f"{FOLLOWING}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-60-0]",
         ),
     ),
     "time-goes-back": Plant(
@@ -94,7 +94,9 @@ PLANTS = {
         "penstock.log.log_tail",
         "or (atomic and batch.size > room):",
         "or (atomic and batch.size > room + BLANK_SIZE):",
-        (f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",),
+        (
+            f"{FOLLOWING}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",
+        ),
     ),
     "planned-segments-stay": Plant(
         "segments made for a batch that is then refused are left behind",

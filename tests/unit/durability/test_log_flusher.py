@@ -147,16 +147,14 @@ def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_i
     assert flusher.count == 1
 
 
-@pytest.mark.parametrize("kind", ["waits", "nobody waits", "copied"])
+@pytest.mark.parametrize("kind", ["waits", "nobody waits"])
 def test_synced_bytes_are_read_back_where_somebody_waits_for_them(
     kind: str, flusher: LogFlusher, log: CommitLog, disk: SimulatedDisk
 ) -> None:
-    """Bytes that were copied from another log may end within a record."""
     first = flusher.wrote_offset // 3
     file = disk.open(log.log.segments[0].path, writable=True)
     file.pwrite(b"?", first + 88)
     file.close()
-    log.has_copies = kind == "copied"
     if kind != "nobody waits":
         flusher.add_waiter(flusher.wrote_offset, lambda: None)
     if kind != "waits":

@@ -301,7 +301,6 @@ def test_who_wrote_last_is_known_by_the_time_of_the_lock_file(
 
 
 def test_a_store_whose_lock_file_is_another_one_is_a_copy(disk: SimulatedDisk) -> None:
-    """An older Penstock noted neither the change time nor the inode."""
     disk.write_whole(ROOT / "lock", b"lock")
     state = State()
     assert not is_copy(disk, ROOT, state), "nothing was noted"

@@ -16,7 +16,6 @@ from penstock.contracts import Context, NoOptions, SegmentChannel
 from penstock.errors import (
     DiskFullError,
     MessageTooLargeError,
-    OffsetError,
     StoreClosedError,
     SystemLimitError,
 )
@@ -310,22 +309,6 @@ def test_after_a_stop_nothing_is_appended(commit_log: CommitLog) -> None:
     with pytest.raises(StoreClosedError):
         commit_log.append_batch(batch_of(200))
     assert commit_log.end_offset == 200
-
-
-def test_a_copied_piece_must_begin_at_the_end_and_fit_into_the_segment(
-    commit_log: CommitLog,
-) -> None:
-    commit_log.append_batch(batch_of(200))
-    piece = bytes(commit_log.log.read(0, 200))
-    with pytest.raises(OffsetError, match="copied log offset"):
-        commit_log.append_raw(0, piece)
-    with pytest.raises(MessageTooLargeError, match="split it where the segment ends"):
-        commit_log.append_raw(200, bytes(SIZE - 199))
-    commit_log.append_raw(200, piece)
-    assert (commit_log.end_offset, commit_log.has_copies) == (400, True)
-    commit_log.append_raw(400, bytes(SIZE - 400))
-    commit_log.append_raw(SIZE, piece)
-    assert commit_log.end_offset == SIZE + 200
 
 
 def test_what_an_ended_process_wrote_is_read_with_its_checksums(

@@ -1,5 +1,6 @@
 """Extension files of consume queues, which a broker with enableConsumeQueueExt writes: read, kept, and not written."""
 
+import errno
 import os
 import shutil
 import struct
@@ -10,8 +11,10 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock import Message
+from penstock.errors import StorageError
 from penstock.format.java_hash import java_hash
 from penstock.store.store import Store
+from penstock.testing import FaultyFiles, InlineWorkers
 
 COUNT = 600
 FILE_BYTES = 1000
@@ -28,17 +31,26 @@ def fill(store: Store, start: int = 0, count: int = COUNT) -> None:
     )
 
 
-def extend(root: Path, bitmap: bytes = b"") -> None:
+def times_of(store: Store) -> dict[int, int]:
+    """Return the store time of each message, by its log offset."""
+    return {m.log_offset: m.store_time_ms for queue in (0, 1) for m in store.scan("t", queue)}
+
+
+def extend(root: Path, store_times: dict[int, int], bitmap: bytes = b"") -> None:
     """Give each entry a unit, and put the unit's address into it: as RocketMQ's ConsumeQueueExt does."""
     for folder in sorted((root / "consumequeue/t").iterdir()):
-        units, at = {}, 0
+        units: dict[int, bytearray] = {}
+        at = 0
         for path in sorted(folder.iterdir()):
             entries = bytearray(path.read_bytes())
             for row in range(0, len(entries), 20):
-                _, size, tag_code = struct.unpack_from(">qiq", entries, row)
+                log_offset, size, tag_code = struct.unpack_from(">qiq", entries, row)
                 if size == 0:
                     break
-                unit = struct.pack(">hqqh", 20 + len(bitmap), tag_code, 7, len(bitmap)) + bitmap
+                time_ms = store_times[log_offset]
+                unit = (
+                    struct.pack(">hqqh", 20 + len(bitmap), tag_code, time_ms, len(bitmap)) + bitmap
+                )
                 if at % FILE_BYTES + len(unit) + 4 > FILE_BYTES:
                     struct.pack_into(">h", units[at - at % FILE_BYTES], at % FILE_BYTES, -1)
                     at += FILE_BYTES - at % FILE_BYTES
@@ -58,7 +70,8 @@ def extended(open_small: OpenStore, tmp_path: Path) -> Path:
     """Return a cleanly closed store that has extension files."""
     with open_small() as store:
         fill(store)
-    extend(tmp_path / "store")
+        times = times_of(store)
+    extend(tmp_path / "store", times)
     return tmp_path / "store"
 
 
@@ -100,8 +113,9 @@ def test_units_are_read_and_no_byte_of_them_is_changed(
     """Also where every record is dispatched again, because another program wrote the store."""
     with open_small() as store:
         fill(store)
+        times = times_of(store)
     root = tmp_path / "store"
-    extend(root, bitmap)
+    extend(root, times, bitmap)
     before = tree(root)
     if is_foreign:
         forget_progress(root)
@@ -149,8 +163,9 @@ def test_files_go_when_no_entry_has_the_address_of_a_unit_in_them(
 ) -> None:
     with open_small() as store:
         fill(store, count=1000)
+        times = times_of(store)
     root = tmp_path / "store"
-    extend(root)
+    extend(root, times)
     with open_small() as store:
         store.discard_before(log_offset=store.stats()["log_end_offset"])
         first = store.min_offset("t", 0)
@@ -203,6 +218,12 @@ def addresses_in_units(root: Path) -> None:
     overwrite(root, struct.pack(">hqqh", 20, TO_FIRST_UNIT, 5, 0))
 
 
+def torn_unit(root: Path) -> None:
+    """As a power cut leaves it that came after some of its pages were written: the tag code is cut, too."""
+    file = sorted((root / "consumequeue_ext/t/0").iterdir())[1]
+    file.write_bytes(file.read_bytes()[: 20 * 20 + 4].ljust(FILE_BYTES, b"\0"))
+
+
 def stray_names(root: Path) -> None:
     folder = root / "consumequeue_ext/t/0"
     for name in ("x", "7", f"{FILE_BYTES // 2:020d}", "9" * 20):
@@ -218,7 +239,7 @@ def wild_addresses(root: Path) -> None:
     file.write_bytes(data)
 
 
-DAMAGES = [lose_all, lose_one, shorten, shorten_all, zeros, ones, units_too_large, addresses_in_units, stray_names, wild_addresses]  # fmt: skip
+DAMAGES = [lose_all, lose_one, shorten, shorten_all, zeros, ones, torn_unit, units_too_large, addresses_in_units, stray_names, wild_addresses]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -252,3 +273,14 @@ def test_an_opening_after_a_kill_writes_entries_without_a_unit_again(
         check(store)
         fill(store, COUNT, 100)
         check(store)
+
+
+def test_units_of_a_program_that_was_killed_are_synced(
+    extended: Path, open_small: OpenStore
+) -> None:
+    """They may be in the page cache only, and from now on their addresses count as durable."""
+    forget_progress(extended)
+    files = FaultyFiles()
+    files.plan.fail("sync", errno.EIO, path="consumequeue_ext")
+    with pytest.raises(StorageError), open_small(files=files, spawn=InlineWorkers()):
+        pass

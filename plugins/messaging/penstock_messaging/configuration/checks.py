@@ -37,13 +37,13 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
-    if (error := refusal(topics, topic, queue)) is not None:
-        raise error
     config = topics.get(topic)
     if (config is None and (topics.auto_create or topic.startswith(_RETRY))) or (
         config is not None and config.is_auto and topics.auto_create
     ):
         topics.ensure(topic, queue)
+    if (error := refusal(topics, topic, queue)) is not None:
+        raise error
 
 
 def refusal(topics: TopicConfigs, topic: str, queue: int) -> MessageError | None:

@@ -221,7 +221,7 @@ class TopicConfigs:
     def adopt(self, store: OpenStore, read_history: Callable[[], History]) -> None:
         """Add the topics of the queue index that the file lacks, and queues beyond the number of a topic that messages created.
 
-        They come from a version that did not list topics, or from a process that was killed. In a directory that a broker has
+        They come from a process that was killed. In a directory that a broker has
         written, too, a topic that the file lacks may be one that the broker has deleted while Penstock's messages in it were
         kept: listing it would bring back the others. There it stays without a configuration until it is declared.
         """

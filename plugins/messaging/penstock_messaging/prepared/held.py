@@ -42,7 +42,7 @@ class ShownPrepared:
 
     @property
     def reason(self) -> str:
-        """Why a commit would be refused now; empty if it would not."""
+        """Why a commit would be refused now, as far as its topic's configuration says; else empty."""
         return str(refusal(self._topics, self.topic, self.queue) or "")
 
     @property

@@ -1,25 +1,19 @@
-"""What the dispatchers are given is the log, every record once and in order, with either feed and over every border."""
+"""What the dispatchers are given is the log, every record once and in order, over every border."""
 
-import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 
 from penstock import Message
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.format.record import CRC_PROPERTY_SIZE
-from penstock.log.direct_feed import DirectFeed
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 SEGMENT = 64 * 1024
-
-
-FEEDS = ("follow", "direct")
 
 
 WRITERS: dict[str, dict[str, Any]] = {
@@ -29,86 +23,10 @@ WRITERS: dict[str, dict[str, Any]] = {
 }
 
 
-def sizes_of(*sizes: int) -> Any:
-    return np.array(sizes, np.int64)
-
-
-def taken(hand_over: DirectFeed, at: int, stop: int) -> list[tuple[int, int, bytes]]:
-    """Return offset, size and first byte of every record that is handed over in one batch."""
-    batch = hand_over.take(at, stop)
-    if batch is None:
-        return []
-    columns = batch.columns
-    starts = columns.positions.tolist()
-    ends = [*starts[1:], len(columns.window)]
-    return [
-        (at + start, end - start, bytes(columns.window[start : start + 1]))
-        for start, end in zip(starts, ends, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("border", range(6))
-def test_a_batch_over_a_border_is_handed_over_whole(border: int) -> None:
-    """The records before the border in one piece, those behind it in another; none is left out."""
-    sizes = sizes_of(10, 20, 30, 40, 50)
-    offsets = np.cumsum(sizes) - sizes
-    offsets[border:] += 1000
-    data = b"".join(bytes([65 + n]) * size for n, size in enumerate(sizes.tolist()))
-    hand_over = DirectFeed()
-    hand_over.add_batch(offsets, sizes, memoryview(data))
-    wanted = [
-        (offset, size, bytes([65 + n]))
-        for n, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True))
-    ]
-    found, at = [], hand_over.first_from(0)
-    while at is not None:
-        found += taken(hand_over, at, 1 << 40)
-        at = hand_over.first_from(found[-1][0] + found[-1][1])
-    assert found == wanted
-
-
-def test_nothing_is_handed_over_beyond_what_may_be_seen() -> None:
-    hand_over = DirectFeed()
-    for at in (0, 10, 20):
-        hand_over.add_one(at, b"A" * 10)
-    assert taken(hand_over, 0, 9) == []
-    assert taken(hand_over, 0, 29) == [(0, 10, b"A"), (10, 10, b"A")]
-    assert taken(hand_over, 20, 30) == [(20, 10, b"A")]
-
-
-def test_what_is_asked_for_again_is_not_there_and_what_comes_later_is() -> None:
-    """A dispatcher that must have older records again has them from the log."""
-    hand_over = DirectFeed()
-    for at in (0, 10, 30):
-        hand_over.add_one(at, b"A" * 10)
-    assert taken(hand_over, 5, 100) == [], "no piece begins there"
-    assert hand_over.first_from(5) == 10
-    assert taken(hand_over, 10, 100) == [(10, 10, b"A")], "what lies behind a gap does not run on"
-    assert hand_over.first_from(20) == 30
-
-
-def test_room_that_was_taken_is_there_again() -> None:
-    """Else it filled up for good, and the direct feed read the log for ever after."""
-    hand_over = DirectFeed(100)
-    for turn in range(50):
-        hand_over.add_one(turn * 60, b"A" * 60)
-        assert taken(hand_over, turn * 60, 1 << 40) == [(turn * 60, 60, b"A")]
-    hand_over.add_batch(sizes_of(5000, 5060), sizes_of(60, 60), memoryview(bytes(120)))
-    hand_over.add_one(5120, b"A" * 10)
-    hand_over.add_batch(sizes_of(5130), sizes_of(10), memoryview(bytes(10)))
-    assert hand_over.first_from(5120) is None, "it was full"
-    hand_over.add_one(6000, b"A" * 10)
-    assert hand_over.first_from(0) == 6000, "what is dropped unread makes room as well"
-
-
-# --- a store
-
-
 class HearingQueues(ConsumeQueueDispatcher):
-    """Notes log offset, size and queue offset of each record that it is given, and where the bytes lie."""
+    """Notes log offset, size and queue offset of each record that it is given."""
 
     heard: ClassVar[list[tuple[int, int, int]]] = []
-    mapped: ClassVar[list[int]] = []
 
     def dispatch(self, batch: DispatchBatch) -> None:
         assert batch.start_offset == self.progress, "batches run on from each other"
@@ -116,14 +34,11 @@ class HearingQueues(ConsumeQueueDispatcher):
         assert all(offset < batch.end_offset for offset in offsets)
         rows = zip(offsets, batch.sizes.tolist(), batch.queue_offsets.tolist(), strict=True)
         self.heard.extend(rows)
-        if len(batch) and isinstance(memoryview(batch.columns.window).obj, mmap.mmap):
-            self.mapped.append(batch.start_offset)
         super().dispatch(batch)
 
 
 def hearing(path: Path, **given: Any) -> Store:
     HearingQueues.heard.clear()
-    HearingQueues.mapped.clear()
     return open_store(path, strategies=[HearingQueues], spawn=ManualWorkers(), **given)
 
 
@@ -226,11 +141,8 @@ def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
 @pytest.mark.parametrize("every", [1, 10_000])
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("feed", FEEDS)
-def test_dispatchers_get_the_log(
-    feed: str, writer: str, story: str, every: int, tmp_path: Path
-) -> None:
-    given: dict[str, Any] = {**WRITERS[writer], "index.feed": feed}
+def test_dispatchers_get_the_log(writer: str, story: str, every: int, tmp_path: Path) -> None:
+    given: dict[str, Any] = WRITERS[writer]
     with hearing(tmp_path / "s", **given) as store:
         for step, _ in enumerate(STORIES[story](store)):
             if step % every == 0:
@@ -241,17 +153,3 @@ def test_dispatchers_get_the_log(
         assert HearingQueues.heard == walked(tmp_path / "s")
         assert not list(store.verify())
         assert len(list((tmp_path / "s" / "commitlog").iterdir())) > 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("story", STORIES)
-def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
-    story: str, tmp_path: Path
-) -> None:
-    given: dict[str, Any] = {"index.feed": "direct"}
-    with hearing(tmp_path / "s", **given) as store:
-        for _ in STORIES[story](store):
-            pass
-        store.topics()
-        assert HearingQueues.heard == walked(tmp_path / "s")
-        assert HearingQueues.mapped == []
