@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "alloc recycle": {"spares": (4, 1, 65_536), "timeout_ms": (5000, 1, YEAR_MS)},
     "flush async": {
         "interval_ms": (500, 1, YEAR_MS),
-        "least_pages": (4, 0, PAGES),
+        "least_pages": (0, 0, PAGES),
         "thorough_interval_ms": (10_000, 0, YEAR_MS),
     },
     "flush sync": {"timeout_ms": (5000, 1, YEAR_MS)},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import Durability, PutStatus
 from penstock.store.store import Store
 
 
@@ -108,3 +109,19 @@ def test_refused_messages_wait_for_a_writer_and_outlive_a_kill(tmp_path: Path) -
     with penstock.open(path, environ={}) as store, store.consumer("billing", "orders") as consumer:
         (again,) = consumer.poll(10, timeout=120)
         assert (again.body, again.attempt) == (b"0", 2)
+
+
+def test_a_transaction_that_acknowledges_is_on_disk_and_its_receipts_say_so(
+    tmp_path: Path,
+) -> None:
+    """Under `async`, too: they said "accepted", where the docs promise the disk."""
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        store.put("orders", b"in")
+        with store.consumer("billing", "orders") as consumer:
+            (message,) = consumer.poll(1)
+            with store.transaction() as tx:
+                tx.put("bills", b"out")
+                tx.ack(message)
+        (receipt,) = tx.receipts
+        assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, Durability.ON_DISK)
+        assert store.stats()["flushed_offset"] >= receipt.log_offset + receipt.size

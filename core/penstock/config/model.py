@@ -217,7 +217,13 @@ class Config:
             lacking = {key: v for key, v in values.items() if getattr(section, key) is None}
             changes[name] = attrs.evolve(section, **lacking)
             origins.update({f"{name}.{key}": f"profile {profile.name}" for key in lacking})
-        return attrs.evolve(self, profile=profile.name, origins=origins, **changes)
+        options = dict(self.options)
+        for key, value in profile.options.items():
+            kind, strategy, name = key.split(".")
+            if (kind, strategy) in options and key not in origins:
+                options[kind, strategy] = attrs.evolve(options[kind, strategy], **{name: value})
+                origins[key] = f"profile {profile.name}"
+        return attrs.evolve(self, profile=profile.name, origins=origins, options=options, **changes)
 
     def for_new_store(self) -> "Config":
         """Return the complete configuration of a new store."""

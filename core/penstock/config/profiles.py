@@ -5,6 +5,8 @@ When Penstock creates a store, or opens another program's store for writing, it 
 `penstock/geometry.json`, so that the store keeps these defaults permanently.
 """
 
+from collections.abc import Mapping
+
 import attrs
 
 from penstock.contracts.geometry import ROCKETMQ, Geometry
@@ -19,16 +21,24 @@ class Profile:
         geometry: file sizes, used if neither the configuration nor the store's files determine them.
         checksum: the default of `log.checksum`.
         retention: the default of `retention.use`.
+        options: defaults of strategies' options, by dotted key, where they are not the strategies' own.
     """
 
     name: str
     geometry: Geometry
     checksum: str
     retention: tuple[str, ...]
+    options: Mapping[str, object] = {}
 
 
 EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32+record", retention=())
-JAVA = Profile(name="rocketmq", geometry=ROCKETMQ, checksum="crc32", retention=("age",))
+JAVA = Profile(
+    name="rocketmq",
+    geometry=ROCKETMQ,
+    checksum="crc32",
+    retention=("age",),
+    options={"flush.async.least_pages": 4, "flush.async.thorough_interval_ms": 10_000},
+)
 # A directory that another program created. Nobody has told Penstock to delete anything from it.
 BROKER = Profile(name="broker", geometry=ROCKETMQ, checksum="crc32", retention=())
 

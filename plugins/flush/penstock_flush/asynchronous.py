@@ -18,12 +18,12 @@ class AsyncOptions:
 
     Attributes:
         interval_ms: time between two checks. A power cut can lose about this much time of appends.
-        least_pages: number of 4096-byte pages that must be waiting before a sync starts.
+        least_pages: number of 4096-byte pages that must be waiting before a sync starts. 0: whatever waits is synced.
         thorough_interval_ms: after this time all waiting bytes are synced, even if they are less than `least_pages`.
     """
 
     interval_ms: int = attrs.field(default=500, validator=limits(1, MS_MAX))
-    least_pages: int = attrs.field(default=4, validator=limits(0, PAGES_MAX))
+    least_pages: int = attrs.field(default=0, validator=limits(0, PAGES_MAX))
     thorough_interval_ms: int = attrs.field(default=10_000, validator=limits(0, MS_MAX))
 
 

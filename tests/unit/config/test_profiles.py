@@ -18,7 +18,7 @@ from penstock.plugins.registry import load_registry
 from penstock.staged import encoding_for
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
-from penstock.testing.control import ManualClock, ManualWorkers
+from penstock.testing import ManualClock, ManualWorkers, open_store
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DAY_MS = 24 * 3_600_000
@@ -183,3 +183,20 @@ def test_options_of_a_policy_that_is_not_used_are_warned_of(
     caplog.clear()
     open_small(retention=["age"], **options).close()
     assert "is set, but" not in caplog.text
+
+
+@pytest.mark.parametrize(("profile", "synced_after"), [("embedded", 1), ("rocketmq", 20)])
+def test_a_lone_message_is_on_disk_half_a_second_later_unless_rocketmqs_values_hold(
+    profile: str, synced_after: int, tmp_path: Path
+) -> None:
+    """It was flushed after ten seconds, since RocketMQ's least pages held everywhere."""
+    clock, workers = ManualClock(), ManualWorkers()
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 65536}
+    with open_store(tmp_path / "s", clock=clock, spawn=workers, profile=profile, **sizes) as store:
+        receipt = store.put("t", b"alone")
+        looks = 0
+        while store.stats()["flushed_offset"] < receipt.log_offset + receipt.size:
+            clock.now_ms += 500
+            assert workers.run("penstock-flush") == 0.5
+            looks += 1
+    assert looks == synced_after

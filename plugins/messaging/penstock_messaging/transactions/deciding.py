@@ -21,7 +21,7 @@ from enum import Enum
 
 import attrs
 
-from penstock import Receipt
+from penstock import Durability, PutStatus, Receipt
 from penstock.contracts import Context, MessageBatch, OpenStore
 from penstock.errors import (
     BusyError,
@@ -144,6 +144,8 @@ class Deciding:
             is_appended = True
             self._store.flush()
             made.outcome = Outcome.STORED
+            on_disk = {"status": PutStatus.PUT_OK, "durability": Durability.ON_DISK}
+            receipts = [each._replace(**on_disk) for each in receipts]
         except BaseException as error:
             if not is_decided or (not is_appended and isinstance(error, _REFUSED)):
                 made.outcome = Outcome.DROPPED
