@@ -132,3 +132,23 @@ def test_put_picks_a_queue_by_a_key_and_delays(
         assert len(set(queues)) == 1
         (waiting,) = store.scan("SCHEDULE_TOPIC_XXXX")
         assert waiting.properties["REAL_QID"] == "3"
+
+
+def test_system_topics_are_listed_where_they_are_asked_for(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store with delays and retries showed more topics of RocketMQ's own than of the user's."""
+    with penstock.open(store, environ={}) as made:
+        made.put("orders", b"x", delay_level=1)
+        made.put_copies([(penstock.Message("%RETRY%billing", b"x"), b"")])
+        for topic in ("SCHEDULE_TOPIC_XXXX", "%RETRY%billing"):
+            made.commit_offset("billing", topic, 0, offset=0)
+    for words, name in ((["topics"], "topic"), (["topic", "list"], "topic"), (["groups"], "topic")):
+        assert root.run([*words, store, "--json"]) == 0
+        said = capsys.readouterr()
+        assert {line[name] for line in lines(said.out)} == {"orders"}, words
+        assert "2 lines of system topics left out; --system shows all" in said.err
+        assert root.run([*words, store, "--system", "--json"]) == 0
+        said = capsys.readouterr()
+        assert {line[name] for line in lines(said.out)} > {"orders", "%RETRY%billing"}, words
+        assert said.err == ""

@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
 from penstock.escape import visible, visible_json
+from penstock.format.names import is_system
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.contracts.findings import Finding
     from penstock.message import StoredMessage
     from penstock.store.store import Store
+
+Row = TypeVar("Row")
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
@@ -247,6 +250,20 @@ def _progress() -> "Progress | None":
         console=console,
         transient=True,
     )
+
+
+system_option = click.option(
+    "--system", is_flag=True, help="Also topics and groups that RocketMQ keeps for itself, such as %RETRY% topics."
+)  # fmt: skip
+
+
+def hide_system(rows: list[Row], topic_of: Callable[[Row], str], *, shown: bool) -> list[Row]:
+    """Return the rows whose topic is not a system topic, or all of them; says how many are left out."""
+    kept = [row for row in rows if shown or not is_system(topic_of(row))]
+    if len(kept) < len(rows):
+        left_out = counted(len(rows) - len(kept), "line")
+        note(f"{left_out} of system topics left out; --system shows all")
+    return kept
 
 
 def topic_rows(store: "Store") -> list[dict[str, Any]]:

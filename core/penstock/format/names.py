@@ -26,6 +26,10 @@ _WAITING = frozenset(
     }
 )  # fmt: skip
 
+# Topics that a broker keeps for itself, beside those; the topics of messages to retry among them, not those of dead letters.
+_OF_BROKERS = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"})
+_SYSTEM = ("%RETRY%", "RMQ_SYS_", "rmq_sys_")
+
 _DELETE = 0x7F
 _FIRST_PRINTABLE = 0x20
 
@@ -70,6 +74,11 @@ def is_waiting(topic: str) -> bool:
     What reads all topics of a store leaves such a topic out; named, it is read like any other.
     """
     return topic in _WAITING
+
+
+def is_system(topic: str) -> bool:
+    """Return whether RocketMQ keeps a topic for itself: its messages wait, or it is one of a broker's own."""
+    return topic in _WAITING or topic in _OF_BROKERS or topic.startswith(_SYSTEM)
 
 
 def check_queue(queue: object) -> int:

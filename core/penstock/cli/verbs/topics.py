@@ -4,10 +4,12 @@ import click
 
 import penstock
 from penstock.cli.output import (
+    hide_system,
     json_option,
     note_foreign,
     out_json,
     store_argument,
+    system_option,
     table,
     topic_rows,
 )
@@ -16,12 +18,13 @@ from penstock.cli.root import examples
 
 @click.command("topics", epilog=examples("penstock topics data", "penstock topics data --json"))
 @store_argument
+@system_option
 @json_option
-def command(path: str, as_json: bool) -> int:
+def command(path: str, system: bool, as_json: bool) -> int:
     """List topics with their queues and message counts."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        rows = topic_rows(store)
+        rows = hide_system(topic_rows(store), lambda row: str(row["topic"]), shown=system)
     if as_json:
         for row in rows:
             out_json(**row)

@@ -12,12 +12,14 @@ from penstock.cli.completion import topics as topic_names
 from penstock.cli.output import (
     chosen,
     counted,
+    hide_system,
     json_option,
     note,
     note_foreign,
     out_json,
     own_settings_options,
     store_argument,
+    system_option,
     table,
     time_text,
 )
@@ -94,8 +96,9 @@ def command() -> None:
 )
 @store_argument
 @click.option("--group", "only", default=None, shell_complete=group_names, help="Only this group.")
+@system_option
 @json_option
-def list_groups(path: str, only: str | None, as_json: bool) -> int:
+def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int:
     """List consumer groups: how far each has read, and how many messages it lags (the default)."""
     from penstock.cli.state import state_of  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import overview  # noqa: PLC0415 - as above
@@ -107,6 +110,7 @@ def list_groups(path: str, only: str | None, as_json: bool) -> int:
         rows, waiting, unreadable = overview(store, only)
         remarks = store.stats()["offsets_set_aside"]
         has_writer = state_of(store).used_by is not None
+    rows = hide_system(rows, lambda row: row[1], shown=system)
     if as_json:
         for row in rows:
             out_json(**dict(zip(NAMES, row, strict=True)))

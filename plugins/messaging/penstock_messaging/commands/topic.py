@@ -10,12 +10,14 @@ from penstock.cli.completion import topics
 from penstock.cli.output import (
     chosen,
     counted,
+    hide_system,
     json_option,
     note,
     note_foreign,
     out_json,
     settings_options,
     store_argument,
+    system_option,
     table,
     topic_rows,
 )
@@ -64,8 +66,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     "list", epilog=examples("penstock topic list data", "penstock topic list data --json")
 )
 @store_argument
+@system_option
 @json_option
-def list_command(path: str, as_json: bool) -> int:
+def list_command(path: str, system: bool, as_json: bool) -> int:
     """List topics with their configuration and message counts."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
@@ -73,7 +76,7 @@ def list_command(path: str, as_json: bool) -> int:
         configs = store.topic_configs()
         remarks = store.extension("messaging").stats()["config_remarks"]
     rows = []
-    for topic in sorted({*counts, *configs}):
+    for topic in hide_system(sorted({*counts, *configs}), str, shown=system):
         messages = counts[topic]["messages"] if topic in counts else 0
         if as_json:
             found = configs.get(topic)
