@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,31 @@ def test_a_transaction_that_acknowledges_is_on_disk_and_its_receipts_say_so(
         (receipt,) = tx.receipts
         assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, Durability.ON_DISK)
         assert store.stats()["flushed_offset"] >= receipt.log_offset + receipt.size
+
+
+SERVICE = """
+import sys, penstock
+with penstock.open(sys.argv[1], environ={}) as store:
+    with store.consumer("billing", "orders") as consumer:
+        consumer.run(lambda message: print(message.body.decode(), flush=True))
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_service_ends_cleanly_on_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C ended `run` with a traceback, and SIGTERM ended the process like a crash."""
+    orders(tmp_path / "s")
+    command = [sys.executable, "-c", SERVICE, str(tmp_path / "s")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        process.send_signal(number)
+        said, errors = process.communicate()
+    assert (process.returncode, said, errors) == (0, "ended\n", "")
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+    assert left(tmp_path / "s") == []

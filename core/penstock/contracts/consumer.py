@@ -168,8 +168,9 @@ class Consumer(Protocol):
         is handed out again; how the first handler ends still counts as long as nobody else has the message.
 
         A message that the handler has answered itself is left as it is. `close` may be called by the handler, another
-        thread or a signal handler: this returns when the handlers have returned. An exception that is not an
-        `Exception`, such as `SystemExit`, ends all threads and is raised here.
+        thread or a signal handler: this returns when the handlers have returned. So it does after Ctrl-C or SIGTERM in
+        the main thread, unless the program handles the signal itself; a second one acts as always. An exception that is
+        not an `Exception`, such as `SystemExit`, ends all threads and is raised here.
         """
 
     def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:

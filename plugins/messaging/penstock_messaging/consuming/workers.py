@@ -1,8 +1,10 @@
 """`Consumer.run`: calls a function for each message, in several threads."""
 
+import contextlib
+import signal
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import SpawnWorker
 from penstock.errors import ConsumerClosedError, LostQueueError
@@ -17,6 +19,43 @@ logger = get_logger(__name__)
 
 # A thread of the store that is in one step for long is reported as one that hangs.
 _POLL_S = 1.0
+
+
+# The signals by which a person and a service manager end a program, with what they do unless the program says otherwise.
+_ENDING: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+
+
+class _Ended(BaseException):
+    """A signal that ends the program came."""
+
+
+@contextlib.contextmanager
+def _signals_end() -> Iterator[None]:
+    """End the block when Ctrl-C or SIGTERM comes, unless the program handles them itself, or this is not its main thread."""
+
+    def end(number: int, frame: object) -> None:
+        # The second one does what it always does.
+        restore()
+        raise _Ended
+
+    def restore() -> None:
+        for number in mine:
+            signal.signal(number, _ENDING[number])
+
+    mine: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        mine = [each for each, usual in _ENDING.items() if signal.getsignal(each) == usual]
+    try:
+        for number in mine:
+            signal.signal(number, end)
+        yield
+    except _Ended:
+        pass
+    finally:
+        restore()
 
 
 class HandlerRun:
@@ -48,10 +87,11 @@ class HandlerRun:
         """Start the threads, and wait until they are to end; raises what ended them."""
         workers = []
         try:
-            for number in range(self._count):
-                name = f"penstock-handler-{self._consumer.group}-{number}"
-                workers.append(self._spawn(name, self._step))
-            self._ending.wait()
+            with _signals_end():
+                for number in range(self._count):
+                    name = f"penstock-handler-{self._consumer.group}-{number}"
+                    workers.append(self._spawn(name, self._step))
+                self._ending.wait()
         finally:
             self._request_end()
             for worker in workers:
