@@ -1,23 +1,30 @@
 """Stores and consumers for asyncio.
 
 >>> from penstock import aio
->>> async with await aio.open("data") as store:
+>>> async with aio.open("data") as store:
 ...     await store.put("orders", b"...")
-...     async with await store.consumer("billing", "orders") as consumer:
+...     async with store.consumer("billing", "orders") as consumer:
 ...         async for message in consumer:
-...             await consumer.ack(message)
+...             await message.ack()
 
-In reading order: `waking` (one thread that waits for new messages), `consumer`, `transaction`, `prepared`,
-`store`.
+In reading order: `calls` (how a call that blocks is awaited), `waking` (one thread that waits for new messages),
+`consumer`, `transaction`, `prepared`, `store`.
 
 Calls that only touch memory are made in the event loop, all others in a few threads that a store's calls share. Cancelling a
 task never loses a message or an answer: a message that was on its way to a cancelled task is released, and an
 acknowledgement, or the end of a transaction, that has begun is completed.
 """
 
-from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.consumer import AsyncConsumer, AsyncMessage
 from penstock.aio.prepared import AsyncPrepared
 from penstock.aio.store import AsyncStore, open  # noqa: A004 - as `penstock.open`
 from penstock.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncConsumer", "AsyncPrepared", "AsyncStore", "AsyncTransaction", "open"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncMessage",
+    "AsyncPrepared",
+    "AsyncStore",
+    "AsyncTransaction",
+    "open",
+]

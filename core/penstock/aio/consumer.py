@@ -2,33 +2,74 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
-from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
+from penstock.aio.calls import Wrapper, awaited, completed
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumedMessage, Consumer, Pending
 from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import ConsumerClosedError, PenstockError
 from penstock.format import arguments
 
-Result = TypeVar("Result")
-
 # Besides being told, a task looks this often: messages come again by time (`ack_wait`).
 _LOOK_S = 1.0
 _TIMEOUT_MAX_S = 365 * 86_400.0
 
 
-async def completed(jobs: Executor, call: Callable[[], Result]) -> Result:
-    """Return the result of a call in another thread; it is completed even if the task is cancelled."""
-    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(jobs, call))
+class AsyncMessage:
+    """A message that an `AsyncConsumer` has handed out: all attributes of a `ConsumedMessage`, and answers to be awaited.
+
+    Attributes:
+        message: the message whose answers block.
+    """
+
+    __slots__ = ("_consumer", "message")
+
+    def __init__(self, message: ConsumedMessage, consumer: "AsyncConsumer") -> None:
+        self.message = message
+        self._consumer = consumer
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the message."""
+        return getattr(self.message, name)
+
+    def __repr__(self) -> str:
+        return repr(self.message)
+
+    async def ack(self, *, sync: bool = True) -> None:
+        """Acknowledge this message; see `AsyncConsumer.ack`."""
+        await self._consumer.ack(self, sync=sync)
+
+    async def nack(self, *, delay_level: int | None = None) -> None:
+        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+        await self._consumer.nack(self, delay_level=delay_level)
+
+    def release(self) -> None:
+        """Give this message back unanswered; see `Consumer.release`."""
+        self.message.release()
+
+    def extend(self) -> None:
+        """Restart `ack_wait` for this message."""
+        self.message.extend()
 
 
-class AsyncConsumer:
+# What the methods that answer take: one message or many.
+Answered: TypeAlias = AsyncMessage | Iterable[AsyncMessage]
+
+
+def plain(messages: Answered) -> AnsweredMessages:
+    """Return the messages whose answers block."""
+    if isinstance(messages, AsyncMessage):
+        return messages.message
+    return [each.message for each in cast("Iterable[AsyncMessage]", messages)]
+
+
+class AsyncConsumer(Wrapper):
     """A member of a consumer group, or a broadcast reader, for the tasks of one event loop; see `contracts.Consumer`.
 
     `async for` hands out messages without end. As a context manager, it refuses the message that the task got last if an
@@ -39,16 +80,21 @@ class AsyncConsumer:
     """
 
     def __init__(self, consumer: Consumer, bell: Bell, jobs: Executor) -> None:
+        super().__init__(consumer, jobs)
         self.consumer = consumer
         self._bell = bell
-        self._jobs = jobs
-        self._hands: WeakKeyDictionary[asyncio.Task[Any], ConsumedMessage] = WeakKeyDictionary()
+        self._hands: WeakKeyDictionary[asyncio.Task[Any], AsyncMessage] = WeakKeyDictionary()
+        # The tasks of handlers: one that closes the consumer must not wait for itself.
+        self._handlers: set[asyncio.Task[Any]] = set()
+
+    lag = awaited(Consumer.lag)
+    seek = awaited(Consumer.seek)
 
     def __aiter__(self) -> Self:
         """Return the consumer."""
         return self
 
-    async def __anext__(self) -> ConsumedMessage:
+    async def __anext__(self) -> AsyncMessage:
         """Hand out a message, waiting for it."""
         try:
             return (await self.poll())[0]
@@ -59,7 +105,7 @@ class AsyncConsumer:
         self,
         limit: int = 1,
         timeout: float | None = None,
-    ) -> Sequence[ConsumedMessage]:
+    ) -> Sequence[AsyncMessage]:
         """Hand out up to `limit` messages; waits up to `timeout` seconds (None: without end) for the first one."""
         loop = asyncio.get_running_loop()
         if timeout is not None:
@@ -70,8 +116,7 @@ class AsyncConsumer:
             if not found:
                 found = await self._looked(limit, until)
             if found:
-                self._keep_in_hand(found)
-                return found
+                return self._handed(found)
             if until is not None and loop.time() >= until:
                 return []
 
@@ -103,48 +148,72 @@ class AsyncConsumer:
         if not job.cancelled() and job.exception() is None:
             self.consumer.release(job.result())
 
-    def _keep_in_hand(self, found: Sequence[ConsumedMessage]) -> None:
+    def _handed(self, found: Sequence[ConsumedMessage]) -> Sequence[AsyncMessage]:
+        made = [AsyncMessage(each, self) for each in found]
         task = asyncio.current_task()
         if task is not None:
             self._hands.pop(task, None)
-            if len(found) == 1:
-                self._hands[task] = found[0]
+            if len(made) == 1:
+                self._hands[task] = made[0]
+        return made
 
-    async def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
+    async def run(
+        self,
+        handler: Callable[[AsyncMessage], Coroutine[Any, Any, object]],
+        *,
+        handler_timeout: float | None = None,
+    ) -> None:
+        """Await `handler` for each message, in up to `workers` tasks, until `close`: acks if it returns, nacks if it raises.
+
+        See `contracts.Consumer.run`. Where the task is cancelled, the consumer is closed.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def handle(message: AsyncMessage) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._handlers.add(task)
+            try:
+                await handler(message)
+            finally:
+                self._handlers.discard(task)
+
+        def call(message: ConsumedMessage) -> None:
+            asyncio.run_coroutine_threadsafe(handle(AsyncMessage(message, self)), loop).result()
+
+        running = asyncio.to_thread(self.consumer.run, call, handler_timeout=handler_timeout)
+        job = asyncio.create_task(running)
+        try:
+            await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await self.close()
+            await job
+            raise
+
+    async def ack(self, messages: Answered, *, sync: bool = True) -> None:
         """Acknowledge one message or many: recorded before the first pause of the task, on disk when this returns.
 
         See `contracts.Consumer.ack`.
         """
-        given = messages if hasattr(messages, "stored") else list(messages)
+        given = plain(messages)
         if sync:
             # A queue that is given back meanwhile is synced by that; one that is lost raises.
             await completed(self._jobs, self.consumer.begin_ack(given))
         else:
             self.consumer.ack(given, sync=False)
 
-    async def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
+    async def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        await completed(self._jobs, partial(self.consumer.nack, messages, delay_level=delay_level))
-
-    def release(self, messages: AnsweredMessages) -> None:
-        """Give messages back unanswered; see `contracts.Consumer.release`."""
-        self.consumer.release(messages)
-
-    def extend(self, messages: AnsweredMessages) -> None:
-        """Restart `ack_wait`; see `contracts.Consumer.extend`."""
-        self.consumer.extend(messages)
-
-    async def seek(
-        self,
-        topic: str,
-        queue: int | None = None,
-        *,
-        offset: int | None = None,
-        time_ms: float | datetime | None = None,
-    ) -> None:
-        """Continue elsewhere; see `contracts.Consumer.seek`."""
-        call = partial(self.consumer.seek, topic, queue, offset=offset, time_ms=time_ms)
+        call = partial(self.consumer.nack, plain(messages), delay_level=delay_level)
         await completed(self._jobs, call)
+
+    def release(self, messages: Answered) -> None:
+        """Give messages back unanswered; see `contracts.Consumer.release`."""
+        self.consumer.release(plain(messages))
+
+    def extend(self, messages: Answered) -> None:
+        """Restart `ack_wait`; see `contracts.Consumer.extend`."""
+        self.consumer.extend(plain(messages))
 
     def pause(self, *topics: str) -> None:
         """Hand out nothing more of these topics, or of all; see `contracts.Consumer.pause`."""
@@ -153,10 +222,6 @@ class AsyncConsumer:
     def resume(self, *topics: str) -> None:
         """Undo `pause`."""
         self.consumer.resume(*topics)
-
-    async def lag(self) -> dict[tuple[str, int], int]:
-        """Return how many messages are not acknowledged; see `contracts.Consumer.lag`."""
-        return await completed(self._jobs, self.consumer.lag)
 
     def assignment(self) -> list[tuple[str, int]]:
         """Return the queues that this consumer has."""
@@ -167,8 +232,12 @@ class AsyncConsumer:
         return self.consumer.pending()
 
     async def close(self) -> None:
-        """Release everything that was not answered and leave the group."""
-        await completed(self._jobs, self.consumer.close)
+        """Release everything that was not answered and leave the group; a handler of `run` does not wait for that."""
+        closing = completed(self._jobs, self.consumer.close)
+        if asyncio.current_task() in self._handlers:
+            self._closing = asyncio.create_task(closing)
+        else:
+            await closing
 
     async def __aenter__(self) -> Self:
         """Return the consumer."""

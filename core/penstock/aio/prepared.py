@@ -5,7 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from penstock.aio.consumer import completed
+from penstock.aio.calls import completed
 from penstock.contracts import Prepared
 from penstock.message import Receipt
 

@@ -6,9 +6,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from penstock.aio.consumer import completed
+from penstock.aio.calls import completed
+from penstock.aio.consumer import Answered, plain
 from penstock.contracts import PutOptions, Transaction
-from penstock.contracts.consumer import AnsweredMessages
 from penstock.message import Message, Receipt
 
 
@@ -36,9 +36,9 @@ class AsyncTransaction:
         """Check messages, and add them; see `Transaction.put_many`. There is no pause of the task."""
         self.transaction.put_many(messages)
 
-    async def ack(self, messages: AnsweredMessages) -> None:
+    async def ack(self, messages: Answered) -> None:
         """Acknowledge messages at the end; see `Transaction.ack`. There is no pause of the task."""
-        self.transaction.ack(messages)
+        self.transaction.ack(plain(messages))
 
     async def __aenter__(self) -> Self:
         """Begin."""

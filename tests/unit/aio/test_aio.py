@@ -1,0 +1,482 @@
+"""Stores and consumers for asyncio: every call of the blocking ones, and the same rules, whatever is cancelled when."""
+
+import asyncio
+import inspect
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import pytest
+from tests.lanes import NIGHT
+
+import penstock
+from penstock import (
+    ConsumerClosedError,
+    Durability,
+    LostQueueError,
+    Message,
+    OffsetError,
+    PutStatus,
+    Store,
+    StoreClosedError,
+    aio,
+)
+from penstock.aio.transaction import AsyncTransaction
+from penstock.aio.waking import Bell
+from penstock.contracts import Consumer, Transaction
+from penstock.errors import TransactionEndedError
+from penstock_messaging.extension import MessagingExtension
+
+CANCELLATIONS = 10_000 if NIGHT else 400
+# Calls for extensions, Spark and tools; and what event loops have another way to do.
+NOT_FOR_PROGRAMS = {
+    "arrow_spans", "body_bytes_max", "check", "count_marked", "damaged_reads", "decided_batches", "extension", "files",
+    "leave", "message_batch", "not_understood", "path", "put_copies", "put_staged", "puts_wait", "queue_entries", "read_only",
+    "recheck_puts", "recovery", "refuse_within", "remove_offsets", "remove_topic", "sample", "scan_spans", "submit", "summary",
+    "topic_life", "wait_at", "waiter", "work_wakes",
+}  # fmt: skip
+
+
+def run(work: Callable[[aio.AsyncStore], Coroutine[Any, Any, None]], path: Path, **given: Any) -> None:  # fmt: skip
+    """Run a test's coroutine with an open store."""
+
+    async def opened() -> None:
+        async with aio.open(path / "s", environ={}, **given) as store:
+            await work(store)
+
+    asyncio.run(asyncio.wait_for(opened(), 300))
+    assert not [each for each in threading.enumerate() if each.name.startswith("penstock")]
+
+
+# --- stores
+
+
+def test_every_call_of_a_store_and_a_consumer_is_there() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert names(Store) - NOT_FOR_PROGRAMS - names(aio.AsyncStore) == set()
+    assert names(Consumer) - {"begin_ack", "gather", "take"} - names(aio.AsyncConsumer) == set()
+    assert list(inspect.signature(aio.AsyncStore.find).parameters) == list(
+        inspect.signature(Store.find).parameters
+    )
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_put_and_read(tmp_path: Path, flush: str) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        receipts = await asyncio.gather(*(store.put("orders", b"%d" % n) for n in range(20)))
+        wanted = Durability.ON_DISK if flush == "sync" else Durability.ACCEPTED
+        assert {(each.status, each.durability) for each in receipts} == {(PutStatus.PUT_OK, wanted)}
+        await store.put_many([Message("orders", b"%d" % n, keys=["k"]) for n in range(20, 230)])
+        bodies = [b"%d" % n for n in range(230)]
+        found = await store.read("orders", limit=230)
+        assert [each.body for each in found.messages] == bodies
+        assert [each.body async for each in store.scan("orders")] == bodies
+        assert len(await store.find("orders", "k", limit=1000)) == 210
+        assert await store.max_offset("orders") == 230
+        assert await store.flush() == (await store.stats())["log_end_offset"]
+        assert [finding async for finding in store.verify()] == []
+        with pytest.raises(OffsetError):
+            await store.at(7)
+
+    run(work, tmp_path, flush=flush)
+
+
+def test_a_store_is_opened_by_await_as_well_and_closed_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await aio.open(tmp_path / "s", environ={})
+        consumer = await store.consumer("billing", "orders")
+        await consumer.close()
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store.store.read("orders")  # type: ignore[misc] # it raises before
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_put_is_in_the_log(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        task = asyncio.create_task(store.put("orders", b"x"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.flush()
+        assert await store.max_offset("orders") == 1
+
+    run(work, tmp_path, flush="sync")
+
+
+def test_many_calls_share_few_threads(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        await asyncio.gather(*(store.read("orders") for _ in range(100)))
+        assert sum(each.name.startswith("penstock-aio") for each in threading.enumerate()) <= 4
+
+    run(work, tmp_path)
+
+
+def test_messages_that_wait_for_a_time_are_put_listed_and_cancelled(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        receipts = [
+            await store.put("orders", b"delay", delay_ms=3_600_000),
+            await store.put("orders", b"at", deliver_at=datetime.now(UTC) + timedelta(hours=2)),
+        ]
+        waiting = await store.delayed()
+        assert [each.message_id for each in waiting] == [each.message_id for each in receipts]
+        assert await store.cancel_delayed(receipts[0])
+        assert not await store.cancel_delayed(receipts[0].message_id)
+        assert [each.body_bytes for each in await store.delayed()] == [2]
+
+    run(work, tmp_path)
+
+
+# --- consumers
+
+
+def put(store: aio.AsyncStore, count: int) -> None:
+    store.store.put_many([Message("orders", b"%d" % n, queue=n % 4) for n in range(count)])
+
+
+def test_a_loop_hands_out_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 8)
+        seen: list[int] = []
+        later = None
+        async with store.consumer("billing", "orders") as consumer:
+            async for message in consumer:
+                await message.ack()
+                seen.append(int(message.body))
+                if len(seen) == 8:
+                    later = asyncio.create_task(store.put("orders", b"8"))
+                if len(seen) == 9:
+                    break
+            assert later is not None
+            await later
+            assert set((await consumer.lag()).values()) == {0}
+            assert consumer.pending() == []
+        assert sorted(seen) == list(range(9))
+
+    run(work, tmp_path)
+
+
+def test_messages_are_answered_by_their_own_methods(tmp_path: Path) -> None:
+    """`await message.ack()` acknowledged, blocked the loop, then raised, and the task died without a word."""
+
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 4)
+        async with store.consumer("billing", "orders", max_retries=0) as consumer:
+            acked, refused, released, extended = await consumer.poll(4)
+            assert (acked.topic, acked.attempt, acked.stored.topic) == ("orders", 1, "orders")
+            await acked.ack()
+            await refused.nack(delay_level=1)
+            extended.extend()
+            assert len(consumer.pending()) == 2
+            released.release()
+            (again,) = await consumer.poll(4)
+            assert again.body == released.body
+            await consumer.ack([again, extended])
+            assert consumer.pending() == []
+
+    run(work, tmp_path)
+
+
+def test_an_ack_of_a_queue_that_another_member_got_is_an_error(tmp_path: Path) -> None:
+    """It returned as if it were done: what a queue that is given back raises was taken for what a lost one raises."""
+
+    async def work(store: aio.AsyncStore) -> None:
+        await store.put("orders", b"x")
+        async with store.consumer("billing", "orders") as consumer:
+            messages = await consumer.poll()
+            groups = cast("MessagingExtension", store.store.extension("messaging")).groups
+            # Somebody removes the file of the lock.
+            groups.paths("billing").queue_lock("orders", 0).unlink()
+            other = groups.take("billing", "orders", 0, member="other", begin=lambda: 0)
+            assert other is not None
+            with pytest.raises(LostQueueError):
+                await consumer.ack(messages)
+            other.hand_back()
+
+    run(work, tmp_path)
+
+
+def test_an_ack_is_complete_after_its_consumer_was_closed(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        await store.put("orders", b"x")
+        consumer = await store.consumer("billing", "orders")
+        (message,) = await consumer.poll()
+        acking = asyncio.create_task(message.ack())
+        await asyncio.sleep(0)
+        await consumer.close()
+        await acking
+        async with store.consumer("billing", "orders") as other:
+            assert await other.poll(timeout=0) == []
+
+    run(work, tmp_path)
+
+
+def test_an_exception_refuses_the_message_in_hand_and_a_cancellation_none(tmp_path: Path) -> None:
+    async def fail(store: aio.AsyncStore, error: BaseException) -> None:
+        async with store.consumer("billing", "orders") as consumer:
+            async for _ in consumer:
+                raise error
+
+    async def left(store: aio.AsyncStore) -> list[bytes]:
+        async with store.consumer("billing", "orders") as consumer:
+            return [each.body for each in await consumer.poll(10)]
+
+    async def work(store: aio.AsyncStore) -> None:
+        store.store.put_many([Message("orders", b"%d" % n) for n in range(3)])
+        with pytest.raises(asyncio.CancelledError):
+            await fail(store, asyncio.CancelledError())
+        assert await left(store) == [b"0", b"1", b"2"]
+        with pytest.raises(ZeroDivisionError):
+            await fail(store, ZeroDivisionError())
+        assert await left(store) == [b"1", b"2"]
+
+    run(work, tmp_path)
+
+
+def test_close_ends_a_loop(tmp_path: Path) -> None:
+    async def loop(consumer: aio.AsyncConsumer) -> None:
+        async for _ in consumer:
+            pass
+
+    async def work(store: aio.AsyncStore) -> None:
+        consumer = await store.consumer("billing", "orders")
+        task = asyncio.create_task(loop(consumer))
+        await asyncio.sleep(0)
+        await consumer.close()
+        await task
+        with pytest.raises(ConsumerClosedError):
+            await consumer.poll()
+
+    run(work, tmp_path)
+
+
+def test_run_awaits_a_handler_for_each_message_until_it_closes(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 8)
+        seen: list[bytes] = []
+        async with store.consumer("billing", "orders", workers=3, max_retries=0) as consumer:
+
+            async def handle(message: aio.AsyncMessage) -> None:
+                seen.append(message.body)
+                await asyncio.sleep(0)
+                if message.body == b"3":
+                    raise ValueError("refused")
+                if len(seen) == 8:
+                    await consumer.close()
+
+            await consumer.run(handle)
+        assert sorted(seen) == [b"%d" % n for n in range(8)]
+        async with store.consumer("billing", "orders") as other:
+            assert await other.poll(8, timeout=0) == []
+
+    run(work, tmp_path)
+
+
+def test_run_that_is_cancelled_closes_the_consumer(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 1)
+        consumer = await store.consumer("billing", "orders")
+        handling = asyncio.Event()
+
+        async def handle(_: aio.AsyncMessage) -> None:
+            handling.set()
+
+        task = asyncio.create_task(consumer.run(handle))
+        await handling.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(ConsumerClosedError):
+            await consumer.poll()
+
+    run(work, tmp_path)
+
+
+class Crowd:
+    """Tasks that consume, and what they have seen."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.acknowledged: set[tuple[int, int]] = set()
+        self.out: list[aio.AsyncMessage] = []
+        self.handed = 0
+
+    async def consume(self, consumer: aio.AsyncConsumer) -> None:
+        while True:
+            found = await consumer.poll(self.chance.randint(1, 5))
+            self.out += found
+            for message in found:
+                key = message.queue, message.queue_offset
+                assert key not in self.acknowledged, "handed out after its acknowledgement"
+                self.handed += 1
+                # Recorded before the first pause, so also if this is cancelled.
+                self.acknowledged.add(key)
+                await message.ack(sync=self.chance.random() < 0.3)
+
+    def release(self, consumer: aio.AsyncConsumer) -> None:
+        """Give back what a cancelled task had, and did not come to."""
+        consumer.release(
+            [m for m in self.out if (m.queue, m.queue_offset) not in self.acknowledged]
+        )
+        self.out.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_cancellations_neither_lose_nor_double_an_acknowledgement(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    crowd = Crowd(chance)
+
+    async def work(store: aio.AsyncStore) -> None:
+        consumer = await store.consumer("billing", "orders", ack_wait=1000)
+        cancelled = number = 0
+        while cancelled < CANCELLATIONS // 2:
+            tasks = [asyncio.create_task(crowd.consume(consumer)) for _ in range(3)]
+            for _ in range(chance.randint(0, 3)):
+                await store.put("orders", b"%d" % number, queue=number % 4)
+                number += 1
+            for _ in range(chance.randint(0, 6)):
+                await asyncio.sleep(0 if chance.random() < 0.8 else 0.0005)
+            cancelled += sum(task.cancel() for task in tasks)
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(each) for each in found} == {asyncio.CancelledError}, found
+            crowd.release(consumer)
+        last = asyncio.create_task(crowd.consume(consumer))
+        while len(crowd.acknowledged) < number:
+            await asyncio.sleep(0)
+        last.cancel()
+        await asyncio.gather(last, return_exceptions=True)
+        assert set((await consumer.lag()).values()) == {0}
+        await consumer.close()
+        async with store.consumer("billing", "orders") as again:
+            assert await again.poll(timeout=0) == []
+        assert crowd.handed == number
+
+    run(work, tmp_path)
+
+
+# --- prepared messages and transactions
+
+
+def test_a_prepared_block_commits_and_an_exception_rolls_back(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        async with store.prepare("orders", b"1", group="g", tag="t") as prepared:
+            assert (await store.read("orders")).messages == []
+        with pytest.raises(ValueError, match="no"):
+            async with store.prepare("orders", b"2", group="g"):
+                raise ValueError("no")
+        receipt = await (await store.prepare("orders", b"3", group="g")).commit()
+        assert receipt.queue_offset == 1
+        await (await store.prepare("orders", b"4", group="g")).rollback()
+        left = await store.prepare("orders", b"5", group="g")
+        (shown,) = await store.prepared()
+        assert shown.transaction_id == left.transaction_id
+        found = await store.read("orders")
+        assert [each.body for each in found.messages] == [b"1", b"3"]
+        assert found.messages[0].all_properties["UNIQ_KEY"] == prepared.transaction_id
+
+    run(work, tmp_path)
+
+
+def test_a_transaction_stores_messages_and_acknowledges_others_or_neither(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        await store.put("in", b"1")
+        async with store.consumer("g", "in") as consumer:
+            (message,) = await consumer.poll(1, 10)
+            with pytest.raises(ZeroDivisionError):
+                async with store.transaction() as tx:
+                    await tx.ack(message)
+                    await tx.put("out", b"a")
+                    raise ZeroDivisionError
+            assert len(consumer.pending()) == 1
+            async with store.transaction() as tx:
+                await tx.ack(message)
+                await tx.put("out", b"a", tag="t")
+                await tx.put_many([Message("out", b"b")])
+                assert "out" not in await store.topics()
+            assert len(tx.receipts) == 2
+            assert set((await consumer.lag()).values()) == {0}
+            with pytest.raises(TransactionEndedError):
+                await tx.put("out", b"c")
+
+    run(work, tmp_path)
+
+
+class Slow:
+    """A transaction whose end waits."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transaction, name)
+
+    def __enter__(self) -> Self:
+        self.transaction.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        self.transaction.__exit__(kind, error, trace)
+
+
+def test_an_end_that_has_begun_is_completed_even_if_the_task_is_cancelled(tmp_path: Path) -> None:
+    made: list[AsyncTransaction] = []
+
+    async def work(store: aio.AsyncStore) -> None:
+        tx = store.transaction()
+        slow = Slow(tx.transaction)
+        tx.transaction = slow
+
+        async def end() -> None:
+            async with tx:
+                await tx.put("out", b"a")
+
+        task = asyncio.create_task(end())
+        assert await asyncio.to_thread(slow.begun.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not tx.receipts
+        slow.may_end.set()
+        made.append(tx)
+
+    run(work, tmp_path)
+    assert len(made[0].receipts) == 1, "the end of the store waits for it"
+
+
+# --- the thread that waits for all tasks
+
+
+def test_a_message_rings_and_a_forgotten_listener_is_not_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        with penstock.open(tmp_path / "s", environ={}) as store:
+            bell = Bell(store.waiter())
+            # The first rings at once: what came before its thread began to wait may be there.
+            await asyncio.wait_for(bell.listen(), 10)
+            forgotten, listener = bell.listen(), bell.listen()
+            bell.forget(forgotten)
+            store.put("orders", b"x")
+            await asyncio.wait_for(listener, 10)
+            last = bell.listen()
+            bell.close()
+            await asyncio.wait_for(last, 10)
+            assert forgotten.cancelled()
+
+    asyncio.run(work())
