@@ -13,7 +13,10 @@ cdef object keys_of(keys):
 
 
 cdef class Message:
-    """A message to be stored.
+    """Message(topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0, partition_key=None, delay_ms=0, deliver_at=None)
+--
+
+A message to be stored.
 
     Attributes:
         topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
@@ -75,8 +78,9 @@ cdef class Message:
     __hash__ = None
 
     def __repr__(self):
-        pairs = zip(MESSAGE_FIELDS, self._fields(), strict=True)
-        return f"Message({', '.join([f'{name}={value!r}' for name, value in pairs])})"
+        pairs = zip(MESSAGE_FIELDS[2:], self._fields()[2:], Message("", b"")._fields()[2:], strict=True)
+        words = "".join([f", {name}={value!r}" for name, value, usual in pairs if value != usual])
+        return f"Message(topic={self.topic!r}, body={body_shown(self.body)}{words})"
 
     def __reduce__(self):
         return _made_message, (dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), type(self))
@@ -84,6 +88,27 @@ cdef class Message:
     def __replace__(self, **changes):
         """Return a copy with some fields changed, for `copy.replace`."""
         return type(self)(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
+
+
+# Of a body, in a text that stands for a message.
+cdef enum: BODY_SHOWN = 32
+
+
+cdef str body_shown(body):
+    """Return the first bytes of a body, as Python writes them; anything else as it is."""
+    if not isinstance(body, (bytes, bytearray, memoryview)) or len(body) <= BODY_SHOWN:
+        return repr(body)
+    return f"{bytes(body[:BODY_SHOWN])!r}... ({len(body)} bytes)"
+
+
+cdef str time_shown(time_ms):
+    """Return a time as ISO 8601 writes it; the number if no calendar has it."""
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
 
 
 cdef tuple MESSAGE_FIELDS = (

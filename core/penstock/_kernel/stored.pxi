@@ -194,9 +194,10 @@ cdef class StoredMessage:
         return (self.store_host_bytes() + self.outside[28:36]).hex().upper()
 
     def __repr__(self):
+        cdef str words = "".join([f", {name}={value!r}" for name, value in (("tag", self.tag), ("keys", self.keys)) if value])
         return (
-            f"StoredMessage(topic={self.topic!r}, queue={self.queue}, "
-            f"queue_offset={self.queue_offset}, log_offset={self.log_offset}, {len(self.inside)} bytes)"
+            f"StoredMessage(topic={self.topic!r}, queue={self.queue}, queue_offset={self.queue_offset}, "
+            f"log_offset={self.log_offset}{words}, store_time={time_shown(self.store_time_ms)}, body={body_shown(self.body)})"
         )
 
     def __eq__(self, other):

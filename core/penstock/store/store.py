@@ -218,6 +218,10 @@ class Store(Reader, Producer):
         if engine.log.appender.is_in_child:
             self.leave()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "read-only" if self._engine is None else "for writing"
+        return f"<Store {str(self.path)!r}, {state}>"
+
     @property
     def read_only(self) -> bool:
         """Whether the store was opened read-only."""

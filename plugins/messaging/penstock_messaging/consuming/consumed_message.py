@@ -49,7 +49,7 @@ class HandedMessage(Delivery):
         return getattr(self.stored, name)
 
     def __repr__(self) -> str:
-        return f"<message {self.queue_offset} of {self.topic}, queue {self.queue}, attempt {self.attempt}>"
+        return f"<attempt {self.attempt}, first topic {self.topic!r}: {self.stored!r}>"
 
     def ack(self, *, sync: bool = True) -> None:
         """Acknowledge this message; see `Consumer.ack`."""

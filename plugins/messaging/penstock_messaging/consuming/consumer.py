@@ -446,6 +446,10 @@ class GroupConsumer:
         self._waits_for_answer = False
         self.rouse()
 
+    def __repr__(self) -> str:
+        queues = ", ".join(f"{topic}/{queue}" for topic, queue in self.assignment())
+        return f"<consumer of group {self.group!r} with queues {queues or 'none yet'}>"
+
     # --- the handler
 
     def run(

@@ -1,0 +1,47 @@
+"""What a shell and an editor show of the objects that programs have: signatures, and texts that tell them apart."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Message, Store
+from penstock.contracts import PutOptions
+from penstock.testing import ManualClock, open_store
+
+
+@pytest.mark.parametrize("call", [Store.put, Message])
+def test_a_call_of_the_compiled_part_has_a_signature(call: object) -> None:
+    assert callable(call)
+    parameters = inspect.signature(call).parameters
+    assert {"topic", "body", *PutOptions.__annotations__} <= {*parameters}
+    assert parameters["queue"].default == Message("t", b"").queue
+    for name, parameter in parameters.items():
+        if parameter.default is not parameter.empty and name != "properties":
+            assert parameter.default == getattr(Message("t", b""), name), name
+
+
+def test_texts_say_what_and_where(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s", clock=ManualClock(1_700_000_000_123)) as store:
+        store.put("orders", b"b" * 40, tag="paid", keys=["A-17"])
+        (message,) = store.read("orders").messages
+        assert repr(message) == (
+            "StoredMessage(topic='orders', queue=0, queue_offset=0, log_offset=0, tag='paid', keys=('A-17',), "
+            "store_time=2023-11-14T22:13:20.123+00:00, body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (40 bytes))"
+        )
+        with store.consumer("billing", "orders") as consumer:
+            (handed,) = consumer.poll()
+            assert repr(handed) == f"<attempt 1, first topic 'orders': {message!r}>"
+            assert "'billing'" in repr(consumer)
+            assert "orders/0" in repr(consumer)
+        assert repr(store) == f"<Store {str(tmp_path / 's')!r}, for writing>"
+    assert repr(store) == f"<Store {str(tmp_path / 's')!r}, closed>"
+    with penstock.open(tmp_path / "s", read_only=True) as reader:
+        assert "read-only" in repr(reader)
+
+
+def test_the_text_of_a_message_has_what_was_given_and_no_more_than_the_begin_of_a_body() -> None:
+    assert repr(Message("t", b"x", queue=3, tag="a")) == "Message(topic='t', body=b'x', queue=3, tag='a')"  # fmt: skip
+    assert "... (200 bytes)" in repr(Message("t", b"x" * 200))
+    assert repr(Message("t", 5)) == "Message(topic='t', body=5)"  # type: ignore[arg-type] # on purpose
