@@ -12,7 +12,6 @@ import pytest
 from tests.conftest import InstallPlugin, OpenStore
 from tests.lanes import eventually
 
-import penstock
 from penstock.contracts import DiskUse, SegmentInfo, Vote
 from penstock.retention.runner import consult
 from penstock.testing import ManualClock, ManualWorkers
@@ -74,36 +73,6 @@ def test_a_segment_that_is_read_stays_until_the_interval_has_passed(open_small: 
             del view
         assert store.discard_before(log_offset=0) == 0
         assert not list(store.verify())
-
-
-def test_raw_copies_of_a_log_are_the_same_log(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small() as store:
-        for number in range(500):
-            store.put("t", b"%d" % number * 50)
-    source = tmp_path / "store"
-    copy = penstock.open(tmp_path / "copy", environ={}, **SIZES)
-    engine = copy._engine
-    assert engine is not None
-    for segment in sorted((source / "commitlog").iterdir()):
-        data = segment.read_bytes()
-        end = (
-            65536
-            if segment.name != sorted((source / "commitlog").iterdir())[-1].name
-            else len(data.rstrip(b"\0"))
-        )
-        for at in range(0, end, 32768):
-            engine.log.append_raw(int(segment.name) + at, data[at : min(at + 32768, end)])
-    assert [m.body for m in copy.scan("t")] == [b"%d" % n * 50 for n in range(500)]
-    assert not list(copy.verify())
-    with pytest.raises(LookupError):
-        engine.log.append_raw(5, b"x")
-    copy.close()
-
-
-# --- the other policies
-
-
-# --- the round
 
 
 def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
