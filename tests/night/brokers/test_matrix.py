@@ -18,8 +18,8 @@ from penstock.store.store import Store
 from penstock.testing import messages
 
 RECYCLING = [
-    Combo("mmap", "recycle", "async", "follow"),
-    Combo("file", "recycle", "sync", "direct"),
+    Combo("mmap", "recycle", "async"),
+    Combo("file", "recycle", "sync"),
 ]
 
 
