@@ -48,7 +48,7 @@
         - BusyError                the store cannot keep up; nothing was stored, try again
         - DispatcherFailedError    queues or index lack stored messages; an answer would omit them
 
-Facts are attributes. Each message says what happened, to which file or argument, and what to do. An `OSError`
+Details are available as attributes. Each message says what happened, to which file or argument, and what to do. An `OSError`
 passes through unless the failure makes the store unusable.
 """
 

@@ -188,9 +188,9 @@ def members(path: str, group: str, as_json: bool) -> int:
 def reset_group(
     path: str, group: str, topics: tuple[str, ...], to: str | int | None, shift: int | None, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Let GROUP go on elsewhere, in queues that no consumer has at the moment. Also beside a writer of the store.
+    """Move GROUP's offsets. Works while another process writes.
 
-    A queue that a consumer has is refused with its process, and then no queue is changed. With --topic, a GROUP that has
+    A queue that a consumer holds is refused with its process, and then no queue is changed. With --topic, a GROUP that has
     never consumed is given the place where it will begin.
     """
     from penstock.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
