@@ -1,140 +1,87 @@
-"""The extension `messaging` in a store."""
+"""The extension `messaging` in a store: what it needs no files for, what it takes up at an opening, and the texts of properties."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.penstock_messaging.shop import Shop
 
 import penstock
+from penstock import Message
 from penstock.errors import ConfigError, MessageError, QueueHeldError
-from penstock.message import Message
-from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock.testing import open_store
 from penstock_messaging.consuming import consumer as consumer_module
-from penstock_messaging.extension import MessagingExtension, MessagingOptions
 from penstock_messaging.groups import intake as intake_module
+from penstock_messaging.properties_text import flags_for_copy, pairs_of, stored_text, text_of
 
 # A test that fails waits for so long.
 LIMIT_S = 60
 
 
-def test_every_store_has_it_unless_it_is_configured_otherwise(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        assert isinstance(store.extension("messaging"), MessagingExtension)
-    with open_store(tmp_path / "s", extensions=[]) as store:
-        assert store.put("t", b"x").queue_offset == 0
+def test_options_have_limits_and_take_effect(shop: Shop) -> None:
+    for name, wrong in (("default_queues", 0), ("default_queues", 65_537), ("delay_save_ms", 0)):
+        shop.settings = {f"extensions.messaging.{name}": wrong}
+        with pytest.raises(ConfigError, match=name):
+            shop.open()
+    shop.settings = {"extensions": {"messaging": {"default_queues": 7, "delay_save_ms": 1}}}
+    shop.store.put("t", b"x", delay_level=1)
+    assert shop.store.topic_configs()["t"].queues == 7
+    shop.step("penstock-deliver", after_ms=1000)
+    shop.step("penstock-deliver", after_ms=1)
+    assert (shop.root / "config" / "delayOffset.json").exists()
+    plain = open_store(shop.root.with_name("plain"), extensions=[])
+    with plain, pytest.raises(MessageError, match="add messaging"):
+        plain.put("t", b"", delay_level=1)
 
 
-def opened(folder: Path, default_queues: int) -> Store:
-    given: dict[str, Any] = {"extensions.messaging.default_queues": default_queues}
-    return open_store(folder / "s", spawn=ManualWorkers(), **given)
+def test_a_delayed_message_gets_its_queue_first(shop: Shop) -> None:
+    receipt = shop.store.put("t", b"x", delay_level=2, queue=None)
+    message = shop.store.at(receipt.log_offset)
+    assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
+    assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in stored_text(message)
+    assert sorted(shop.store.topic_configs()) == ["SCHEDULE_TOPIC_XXXX", "t"]
 
 
-def test_options_have_limits(tmp_path: Path) -> None:
-    for count in (0, 65_537):
-        with pytest.raises(ConfigError, match="default_queues"):
-            opened(tmp_path, count)
-    with opened(tmp_path, 7) as store:
-        store.put("t", b"x")
-        assert store.topic_configs()["t"].queues == 7
-
-
-def test_a_delayed_message_gets_its_queue_first(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        made = store.extension("messaging").rewrite(Message("t", b"x", delay_level=2, queue=None))
-        assert isinstance(made, tuple)
-        message, text = made
-        assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
-        assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in text
-        assert sorted(store.topic_configs()) == ["SCHEDULE_TOPIC_XXXX", "t"]
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_the_progress_is_saved_after_some_time(value: int) -> None:
-    with pytest.raises(ValueError, match="delay_save_ms"):
-        MessagingOptions(delay_save_ms=value)
-    assert MessagingOptions().delay_save_ms == 1000
-
-
-def test_the_option_sets_when_the_progress_is_saved(tmp_path: Path) -> None:
-    clock, workers = ManualClock(), ManualWorkers()
-    settings = {"delay_save_ms": 1}
-    with open_store(
-        tmp_path, clock=clock, spawn=workers, extensions={"messaging": settings}
-    ) as store:
-        store.put("t", b"", delay_level=1)
-        clock.now_ms += 1000
-        workers.run("penstock-deliver")
-        clock.now_ms += 1
-        workers.run("penstock-deliver")
-        assert (tmp_path / "config" / "delayOffset.json").exists()
-
-
-def test_a_store_without_the_extension_refuses_a_delay(tmp_path: Path) -> None:
-    with (
-        penstock.open(tmp_path, environ={}, extensions=[]) as store,
-        pytest.raises(MessageError, match="add messaging"),
-    ):
-        store.put("t", b"", delay_level=1)
-
-
-def test_a_reader_delivers_nothing(tmp_path: Path) -> None:
-    clock, workers = ManualClock(), ManualWorkers()
-    with open_store(tmp_path, clock=clock, spawn=ManualWorkers()) as store:
-        store.put("t", b"", delay_level=1)
-    clock.now_ms += 1000
-    with open_store(tmp_path, clock=clock, spawn=workers, read_only=True) as reader:
-        assert "penstock-deliver" not in workers.by_name
-        extension = reader.extension("messaging")
-        assert isinstance(extension, MessagingExtension)
-        assert extension.stats()["delays"]["waiting"] == 0
-        assert list(reader.scan("t")) == []
+BROKEN = [
+    (("config/consumerOffset.json", "config/consumerOffset.json.bak"), "not taken in"),
+    (("penstock/groups/g/marks",), "not taken in"),
+    (("penstock/store-id",), "no consumers"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (("config/consumerOffset.json", "config/consumerOffset.json.bak"), "not taken in"),
-        (("penstock/groups/g/marks",), "not taken in"),
-        (("penstock/store-id",), "no consumers"),
-    ],
-)
+@pytest.mark.parametrize(("names", "says"), BROKEN)
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], says: str, is_folder: bool
-) -> None:  # fmt: skip
-    with open_store(tmp_path / "s") as store:
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: Any, says: str, is_folder: bool
+) -> None:
+    root = tmp_path / "s"
+    with open_store(root) as store:
         store.put("t", b"x")
         with store.consumer("g", ["t"]) as consumer:
             consumer.ack(consumer.poll(1, 10))
-    for name in names:
-        path = tmp_path / "s" / name
+    for path in (root / name for name in names):
         path.unlink(missing_ok=True)
         if is_folder:
             path.mkdir()
         else:
             path.write_bytes(b"{ \xff")
-    with open_store(tmp_path / "s") as store:
+    with open_store(root) as store:
         assert store.put("t", b"y").queue_offset == 1
         # What only the marks say is not needed, so a file of nonsense is ignored.
         assert says in caplog.text or names == ("penstock/groups/g/marks",)
-        for path in [tmp_path / "s" / name for name in names]:
+        for path in (root / name for name in names):
             if is_folder:
                 path.rmdir()
             else:
                 path.unlink()
-    with (
-        open_store(tmp_path / "s") as store,
-        store.consumer("g", ["t"]) as consumer,
-    ):
+    with open_store(root) as store, store.consumer("g", ["t"]) as consumer:
         assert consumer.poll(1, 10)
 
 
 def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
-        for number in range(3):
-            store.put("orders", b"%d" % number)
+        store.put_many([Message("orders", b"%d" % number) for number in range(3)])
         with store.consumer("billing", "orders") as consumer:
             consumer.ack(consumer.poll(3, timeout=5))
             with pytest.raises(QueueHeldError):
@@ -153,10 +100,11 @@ def test_a_consumer_is_woken_for_a_topic_that_did_not_exist(
 ) -> None:
     """It looked for new topics once a second."""
     monkeypatch.setattr(consumer_module, "STEP_S", 3600.0)
-    with penstock.open(tmp_path / "s") as store, penstock.open(tmp_path / "s", read_only=True) as reader:  # fmt: skip
-        makers = [store, reader]
+    store, reader = penstock.open(tmp_path / "s"), penstock.open(tmp_path / "s", read_only=True)
+    with store, reader:
         consumers = [
-            each.consumer(f"g{n}", "order-*", broadcast=broadcast) for n, each in enumerate(makers)
+            each.consumer(f"g{n}", "order-*", broadcast=broadcast)
+            for n, each in enumerate((store, reader))
         ]
         for consumer in consumers:
             assert not consumer.poll(timeout=0)
@@ -177,3 +125,29 @@ def test_a_refusal_in_another_process_is_taken_in_at_once(
         with reader.consumer("g", "orders") as consumer, store.consumer("other", "SCHEDULE_TOPIC_XXXX") as retries:  # fmt: skip
             consumer.nack(consumer.poll(timeout=LIMIT_S), delay_level=18)
             assert [each.body for each in retries.poll(timeout=LIMIT_S)] == [b"x"]
+
+
+# --- the texts of properties
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+def test_the_text_of_a_stored_message_is_what_was_stored(shop: Shop, checksum: str) -> None:
+    """A broker of 4.9 writes no 0x02 at the end; a value need not be UTF-8; a record's own CRC is not part of its text."""
+    shop.settings = {"log": {"checksum": checksum}}
+    for text in (b"", b"a\x01b\x02", b"a\x01b", b"a\x01\xff\x02b\x011\x02"):
+        (receipt,) = shop.store.put_copies([(Message("t", b"body"), text)])
+        found = stored_text(shop.store.at(receipt.log_offset))
+        # The store may close the last pair.
+        assert found.removesuffix(b"\x02") == text.removesuffix(b"\x02")
+
+
+def test_pairs_keep_their_order_and_the_last_of_a_name_counts(shop: Shop) -> None:
+    text = b"b\x011\x02a\x012\x02b\x013\x02__CRC32#\x010123456789\x02empty\x01\x02\x01no name\x02alone\x02"
+    assert list(pairs_of(text).items()) == [(b"b", b"3"), (b"a", b"2")]
+    assert text_of(pairs_of(text)) == b"b\x013\x02a\x012\x02"
+    # A value may hold the byte that ends a name.
+    assert pairs_of(b"a\x01b\x01c\x02") == {b"a": b"b\x01c"}
+    # A copy does not take the bits of addresses.
+    shop.store.put_copies([(Message("t", b"", sys_flag=0x9, born_host="[::1]:7"), b"")])
+    message = shop.store.read("t").messages[0]
+    assert (message.sys_flag, flags_for_copy(message)) == (0x19, 0x9)

@@ -1,0 +1,78 @@
+"""A store that a test opens, closes and kills, and whose clock and threads it runs."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from penstock import Store
+from penstock.files.lock_file import Lock
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
+from penstock.testing.kit import copy_store
+from penstock_messaging.extension import MessagingExtension
+
+
+@attrs.define
+class Shop:
+    root: Path
+    files: FaultyFiles = attrs.Factory(FaultyFiles)
+    clock: ManualClock = attrs.Factory(ManualClock)
+    workers: ManualWorkers = attrs.Factory(ManualWorkers)
+    settings: dict[str, Any] = attrs.Factory(dict)
+    opened: Store | None = None
+
+    def open(self) -> Store:
+        self.workers = ManualWorkers()
+        self.opened = open_store(
+            self.root, files=self.files, clock=self.clock, spawn=self.workers, **self.settings
+        )
+        return self.opened
+
+    @property
+    def store(self) -> Store:
+        return self.opened or self.open()
+
+    def close(self) -> None:
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            opened.close()
+
+    def kill(self) -> None:
+        """Go on with a copy of the files, which holds all that was passed to the system."""
+        copy = copy_store(self.root, self.root.with_name(self.root.name + "-killed"))
+        self.close()
+        self.root = copy
+
+    def step(self, worker: str, after_ms: int = 0) -> float | None:
+        """Advance the clock and run one round of a thread; returns its pause in seconds."""
+        self.clock.now_ms += after_ms
+        return self.workers.run(worker)
+
+    def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
+        return [message.body for message in self.store.scan(topic, queue)]
+
+    @property
+    def messaging(self) -> MessagingExtension:
+        extension = self.store.extension("messaging")
+        assert isinstance(extension, MessagingExtension)
+        return extension
+
+
+class KillableFiles(FaultyFiles):
+    """Knows the locks of queues and members as well, which the system releases when a process dies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Lock] = []
+
+    def lock_one(self, path: Path) -> Lock | None:
+        lock = super().lock_one(path)
+        if lock is not None:
+            self.taken.append(lock)
+        return lock
+
+    def die(self) -> None:
+        self.plan.watch, self.plan.is_dead = None, True
+        self.abandon()
+        for lock in self.taken:
+            lock.release()

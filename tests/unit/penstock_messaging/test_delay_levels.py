@@ -1,0 +1,850 @@
+"""Messages with a delay level: stored and delivered as by a broker, each once, with progress that is saved after the copies are durable."""
+
+import errno
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.penstock_messaging.shop import Shop
+
+import penstock
+from penstock import Message, MessageError, PropertyError
+from penstock.testing import (
+    FaultyFiles,
+    ManualClock,
+    ManualWorkers,
+    SimulatedDisk,
+    make_context,
+    open_store,
+)
+from penstock.testing.platter import Image, Survival
+from penstock_messaging.delays import delivery
+from penstock_messaging.delays.delay_offsets import DelayOffsets, text_of_table
+from penstock_messaging.delays.delivery import Delivery, due_time_ms, waiting
+from penstock_messaging.delays.levels import (
+    LEVEL_MAX,
+    SCHEDULE_TOPIC,
+    clamped,
+    delay_ms,
+    level_of,
+    queue_of,
+)
+from penstock_messaging.delays.schedule import delivered, destination, scheduled, waiting_copy
+from penstock_messaging.properties_text import pairs_of, stored_text
+
+WORKER = "penstock-deliver"
+SAVE_MS, HOUR = 1000, 3_600_000
+NOW = 1_700_000_000_000
+
+
+class DelayShop(Shop):
+    """A store with delayed messages."""
+
+    def put(self, body: bytes, level: int, queue: int = 0) -> None:
+        self.store.put("orders", body, queue=queue, delay_level=level)
+
+    def put_waiting(self, body: bytes, text: bytes, queue: int = 0) -> None:
+        """Put what another program has stored."""
+        self.store.put_copies([(Message(SCHEDULE_TOPIC, body, queue=queue), text)])
+
+    def run(self, *, after_ms: int = 0) -> float | None:
+        return self.step(WORKER, after_ms)
+
+    @property
+    def has_thread(self) -> bool:
+        return WORKER in self.workers.by_name
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.messaging.delivery
+
+    def saved(self) -> dict[str, int]:
+        path = self.root / "config" / "delayOffset.json"
+        found: dict[str, int] = json.loads(path.read_text())["offsetTable"] if path.exists() else {}
+        return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[DelayShop]:
+    made = DelayShop(tmp_path / "store")
+    yield made
+    made.close()
+
+
+# --- what is stored: spec section 1.2 of the broker
+
+
+def accept(message: Message) -> None:
+    """Refuse nothing."""
+
+
+def test_the_levels_are_those_of_a_broker() -> None:
+    # RocketMQ's messageDelayLevel.
+    levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    expected = [int(text[:-1]) * seconds[text[-1]] * 1000 for text in levels.split(" ")]
+    assert [delay_ms(level) for level in range(1, LEVEL_MAX + 1)] == expected
+    # One that is none waits for a second, and one above the last is the last.
+    assert [delay_ms(level) for level in (-1, 0, 19, 1000)] == [1000] * 4
+    assert [clamped(level) for level in (1, 18, 19, 1 << 40)] == [1, 18, 18, 18]
+    assert [queue_of(1), queue_of(18)] == [0, 17]
+    assert all(level_of(queue_of(level)) == level for level in range(1, 40))
+
+
+def test_a_delayed_message_waits_with_its_topic_and_queue_in_its_properties() -> None:
+    message = Message(
+        "T1", b"body", queue=3, tag="t", keys=["a", "b"], properties={"x": "y"}, delay_level=1,
+        flag=7, born_time_ms=5, born_host="10.0.0.1:99", reconsume_times=2, wait=False, sys_flag=8,
+    )  # fmt: skip
+    waiting, text = scheduled(message, accept)
+    assert waiting == Message(
+        "SCHEDULE_TOPIC_XXXX", b"body", queue=0, flag=7, born_time_ms=5, born_host="10.0.0.1:99",
+        reconsume_times=2, wait=False, sys_flag=8,
+    )  # fmt: skip
+    assert text == (
+        b"TAGS\x01t\x02KEYS\x01a b\x02x\x01y\x02DELAY\x011\x02REAL_TOPIC\x01T1\x02REAL_QID\x013\x02"
+    )
+
+
+def test_a_level_that_is_too_large_is_clamped_and_a_negative_one_refused() -> None:
+    for level, stored in ((1, 1), (18, 18), (19, 18), (1 << 62, 18)):
+        waiting, text = scheduled(Message("t", b"", delay_level=level), accept)
+        assert waiting.queue == stored - 1
+        assert pairs_of(text)[b"DELAY"] == b"%d" % stored
+    for level in (-1, -(1 << 62)):
+        with pytest.raises(MessageError, match=rf"delay_level {level} is refused: .* 1 to 18"):
+            scheduled(Message("t", b"", delay_level=level), accept)
+
+
+def test_what_could_not_be_put_without_a_delay_is_refused() -> None:
+    asked = []
+
+    def refuse(message: Message) -> None:
+        asked.append(message)
+        raise MessageError("no")
+
+    with pytest.raises(MessageError, match="no"):
+        scheduled(Message("t", b"", queue=4, tag="x", delay_level=3), refuse)
+    assert asked == [Message("t", b"", queue=4, tag="x")]
+
+
+def test_the_destination_and_the_delay_cannot_be_given_as_properties(shop: DelayShop) -> None:
+    given = {"REAL_TOPIC": "other", "REAL_QID": "9", "n": "1"}
+    _, text = scheduled(Message("t", b"", delay_level=2, properties=given), accept)
+    assert text == b"n\x011\x02DELAY\x012\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02"
+    with pytest.raises(PropertyError, match="pass it as delay_level="):
+        scheduled(Message("t", b"", delay_level=2, properties={"DELAY": "3"}), accept)
+    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        with pytest.raises(PropertyError, match=r"delay_level=|deliver_at="):
+            shop.store.put("t", b"", properties={name: "3"})
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
+    shop: DelayShop, checksum: str
+) -> None:
+    shop.settings = {"log": {"checksum": checksum}}
+    sent = Message(
+        "T1", b"body", queue=3, tag="t", properties={"n": "1"}, delay_level=4, flag=-7,
+        born_time_ms=5, born_host="[::1]:99", reconsume_times=2,
+    )  # fmt: skip
+    waiting, text = scheduled(sent, accept)
+    message = shop.store.at(shop.store.put_copies([(waiting, text)])[0].log_offset)
+    copy = delivered(message)
+    assert copy[1] == text
+    after = shop.store.at(shop.store.put_copies([copy])[0].log_offset)
+    assert (after.topic, after.queue, after.body, after.tag) == ("T1", 3, b"body", "t")
+    assert stored_text(after) == stored_text(message)
+    for each in (message, after):
+        assert (each.flag, each.sys_flag, each.born_time_ms) == (-7, 0x10, 5)
+        assert (each.born_host, each.reconsume_times) == ("[::1]:99", 2)
+
+
+def test_a_message_that_is_delivered_may_wait_again_with_its_new_destination() -> None:
+    waiting, text = waiting_copy(
+        Message("%RETRY%g", b"", queue=2), b"DELAY\x013\x02REAL_TOPIC\x01x\x02a\x01b\x02", 5
+    )
+    assert text == b"DELAY\x015\x02REAL_TOPIC\x01%RETRY%g\x02a\x01b\x02REAL_QID\x012\x02"
+    assert (waiting.topic, waiting.queue) == ("SCHEDULE_TOPIC_XXXX", 4)
+
+
+NOWHERE = [
+    (b"REAL_QID\x010\x02", "empty"),
+    (b"REAL_TOPIC\x01t\x02", "REAL_QID b''"),
+    (b"REAL_TOPIC\x01t\x02REAL_QID\x01-1\x02", "not the number"),
+    (b"REAL_TOPIC\x01t\x02REAL_QID\x01" + b"9" * 5000 + b"\x02", "not the number"),
+    (b"REAL_TOPIC\x01t\x02REAL_QID\x01999999999\x02", "65535"),
+    (b"REAL_TOPIC\x01../x\x02REAL_QID\x010\x02", "'/'"),
+    (b"REAL_TOPIC\x01\xff\x02REAL_QID\x010\x02", "not UTF-8"),
+    (b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010\x02", "nothing is delivered"),
+    (b"REAL_TOPIC\x01rmq_sys_wheel_timer\x02REAL_QID\x010\x02", "nothing is delivered"),
+    (b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02", "nothing is delivered"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), [*NOWHERE, (b"", "empty")])
+def test_a_message_without_a_valid_destination_is_passed_over_with_a_warning(
+    shop: DelayShop, text: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(MessageError, match=reason):
+        destination(pairs_of(text))
+    shop.put_waiting(b"bad", text)
+    shop.put(b"good", 1)
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"good"]
+    passed = "delay level 1: not delivered, and passed over: the message at log offset 0"
+    assert passed in caplog.text
+    assert shop.delivery.stats()["skipped"] == 1
+    assert shop.bodies("%DLQ%penstock-undelivered") == [b"bad"]
+
+
+# --- when: spec section 1.3 of the broker, and where it differs
+
+
+@pytest.mark.parametrize("level", [1, 2, 5, 18, 99])
+def test_a_message_is_delivered_when_its_delay_is_over(shop: DelayShop, level: int) -> None:
+    delay = delay_ms(min(level, 18))
+    shop.put(b"x", level)
+    assert shop.bodies() == []
+    assert shop.run() == min(delay / 1000, 10)
+    shop.run(after_ms=delay - 1)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    (message,) = shop.store.scan("orders")
+    own = {"DELAY": str(min(level, 18)), "REAL_TOPIC": "orders", "REAL_QID": "0"}
+    assert (message.body, message.all_properties) == (b"x", own)
+    assert message.store_time_ms == shop.clock.now_ms
+
+
+def test_levels_do_not_wait_for_each_other_and_each_keeps_its_order(shop: DelayShop) -> None:
+    for number in range(6):
+        shop.put(b"%d" % number, (2, 1)[number % 2])
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"1", b"3", b"5"]
+    shop.run(after_ms=4000)
+    assert shop.bodies() == [b"1", b"3", b"5", b"0", b"2", b"4"]
+
+
+def test_all_ways_to_put_take_a_delay(shop: DelayShop) -> None:
+    store = shop.store
+    receipt = store.put("orders", b"a", queue=3, delay_level=1, tag="t", keys=["k"])
+    assert (receipt.queue, receipt.queue_offset) == (0, 0)
+    store.put_many(
+        [Message("orders", b"b", queue=3, delay_level=2), Message("orders", b"c", queue=3)]
+    )
+    future = store.submit("orders", b"d", queue=3, delay_level=1)
+    store.flush()
+    assert future.result(0).queue_offset == 1
+    assert shop.bodies(queue=3) == [b"c"]
+    shop.run(after_ms=5000)
+    assert sorted(shop.bodies(queue=3)) == [b"a", b"b", b"c", b"d"]
+    assert [m.body for m in store.find("orders", "k")] == [b"a"]
+    assert store.read("orders", 3, tag="t").messages[0].keys == ("k",)
+
+
+def test_what_is_due_within_a_moment_is_delivered_together(shop: DelayShop) -> None:
+    shop.put(b"x", 1)
+    shop.clock.now_ms += 3
+    shop.put(b"y", 1)
+    assert shop.run(after_ms=997) == pytest.approx(0.010)
+    shop.run(after_ms=10)
+    assert shop.bodies() == [b"x", b"y"]
+
+
+# --- the thread
+
+
+def test_the_thread_runs_only_while_messages_wait(shop: DelayShop) -> None:
+    shop.store.put("orders", b"x")
+    shop.close()
+    assert not shop.has_thread
+    assert not (shop.root / "config" / "delayOffset.json").exists()
+    shop.put(b"y", 1)
+    assert [shop.has_thread] == [True]
+    shop.close()
+    shop.open()
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x", b"y"]
+    shop.close()
+    shop.open()
+    assert not shop.has_thread
+
+
+def test_a_signal_handler_may_put_a_delayed_message_within_another_put(tmp_path: Path) -> None:
+    class Interrupted(ManualWorkers):
+        """Puts a message while the thread of the first one is begun."""
+
+        begun = 0
+
+        def __call__(self, name: str, step: Any, wakes: Any = None) -> Any:
+            if name == WORKER:
+                self.begun += 1
+                if self.begun == 1:
+                    store.put("orders", b"handler", delay_level=1)
+            return super().__call__(name, step, wakes)
+
+    clock, workers = ManualClock(), Interrupted()
+    with open_store(tmp_path, clock=clock, spawn=workers) as store:
+        # In a thread, since a lock that it waits for would never be released.
+        put = threading.Thread(
+            target=lambda: store.put("orders", b"main", delay_level=1), daemon=True
+        )
+        put.start()
+        put.join(30)
+        assert not put.is_alive()
+        assert workers.begun == 2
+        clock.now_ms += 1000
+        workers.run_all()
+        assert sorted(each.body for each in store.scan("orders")) == [b"handler", b"main"]
+
+
+def test_a_put_wakes_the_thread_only_if_it_sleeps_for_longer(shop: DelayShop) -> None:
+    def is_woken_by(level: int) -> bool:
+        worker.is_awake = False
+        shop.put(b"x", level)
+        return worker.is_awake
+
+    shop.put(b"x", 5)
+    worker = shop.workers.by_name[WORKER]
+    assert shop.run() == 10
+    assert not is_woken_by(4), "30 s is after the next look"
+    assert is_woken_by(1)
+    assert shop.run() == 1
+    assert not is_woken_by(1), "it is due when the thread wakes, or after that"
+
+
+def test_a_message_that_is_expected_before_it_is_stored_is_not_late(shop: DelayShop) -> None:
+    """The service hears of a message before the store has it: the put may still be running."""
+    shop.put(b"first", 1)
+    shop.delivery.expect(2)
+    assert shop.run(after_ms=1000) == 1, "the progress is to be saved"
+    shop.clock.now_ms += 3000
+    assert shop.run() == 1
+    shop.put(b"second", 1)
+    assert shop.run(after_ms=1000) == 1
+    assert shop.bodies() == [b"first", b"second"]
+
+
+# --- many
+
+
+@pytest.mark.slow
+def test_many_thousand_that_are_due_at_once_are_all_delivered_in_order(shop: DelayShop) -> None:
+    for first in range(0, 5000, 500):
+        numbers = range(first, first + 500)
+        shop.store.put_many([Message("orders", b"%d" % n, delay_level=1 + n % 2) for n in numbers])
+    shop.clock.now_ms += HOUR
+    rounds = 0
+    while shop.delivery.waiting():
+        assert shop.run() is not None
+        rounds += 1
+    assert rounds <= 4, "1000 of each level in a round"
+    found = [int(body) for body in shop.bodies()]
+    for parity in (0, 1):
+        assert [n for n in found if n % 2 == parity] == [*range(parity, 5000, 2)]
+
+
+def test_large_messages_are_delivered_a_few_at_a_time(shop: DelayShop) -> None:
+    shop.settings = {"geometry.segment_bytes": 16 << 20}
+    body = bytes(1 << 20)
+    for _ in range(10):
+        shop.put(body, 1)
+    assert shop.run(after_ms=1000) == 0, "there is more"
+    assert 3 <= len(shop.bodies()) <= 4
+    while shop.run() == 0:
+        pass
+    assert len(shop.bodies()) == 10
+
+
+# --- restarts and progress
+
+
+def test_a_restart_continues_where_the_last_writer_stopped(shop: DelayShop) -> None:
+    for number in range(6):
+        shop.put(b"%d" % number, 1)
+        shop.clock.now_ms += 500
+    shop.put(b"late", 18)
+    shop.run()
+    assert shop.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    shop.close()
+    assert shop.saved() == {"1": 5}
+    # What waits is known without the writer.
+    with open_store(shop.root, read_only=True) as reader:
+        offsets = DelayOffsets(make_context(shop.root))
+        offsets.load()
+        assert waiting(reader, offsets) == {1: 1, 18: 1}
+    shop.open()
+    shop.run(after_ms=1000)
+    assert shop.bodies()[5:] == [b"5"]
+    figures = {"delivered": 1, "skipped": 0, "waiting": 1, "trouble": None}
+    assert shop.messaging.stats()["delays"] == figures
+    # One that becomes due while no process runs is delivered at once.
+    shop.close()
+    shop.clock.now_ms += 365 * 24 * HOUR
+    shop.open()
+    shop.run()
+    assert shop.bodies()[6:] == [b"late"]
+
+
+def test_the_progress_is_saved_a_second_after_a_delivery_and_the_copies_are_durable_first(
+    shop: DelayShop,
+) -> None:
+    shop.settings = {"flush.async.interval_ms": HOUR}
+    shop.put(b"x", 1)
+    assert shop.run(after_ms=1000) == SAVE_MS / 1000
+    assert shop.saved() == {}
+    end = shop.store.stats()["log_end_offset"]
+    assert shop.store.stats()["flushed_offset"] < end
+    shop.run(after_ms=SAVE_MS)
+    assert shop.saved() == {"1": 1}
+    assert shop.store.stats()["flushed_offset"] == end
+    # What a killed writer delivered and did not save is not delivered again.
+    shop.put(b"c", 1)
+    shop.run(after_ms=1000)
+    shop.kill()
+    shop.open()
+    shop.run()
+    assert shop.bodies() == [b"x", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("table", "start"),
+    [('{1:9}', 4), ('{1:9223372036854775807}', 4), ('{1:-5}', 0), ('{1:"x"}', 0), ('{1:2}', 2), ("{}", 0), ('{2:1}', 0)],
+)  # fmt: skip
+def test_broken_progress_is_moved_into_the_queue(shop: DelayShop, table: str, start: int) -> None:
+    for number in range(4):
+        shop.put(b"%d" % number, 1)
+    shop.close()
+    (shop.root / "config").mkdir(exist_ok=True)
+    (shop.root / "config" / "delayOffset.json").write_text('{"offsetTable":' + table + "}")
+    shop.open()
+    shop.put(b"4", 1)
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"%d" % number for number in range(start, 5)]
+
+
+@pytest.mark.slow
+def test_progress_before_the_first_message_left_is_moved_to_it(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention has deleted the first messages, delivered or not."""
+    body = bytes(1000)
+    for _ in range(300):
+        shop.put(body, 1)
+    shop.store.flush()
+    assert shop.store.discard_before(log_offset=150_000) > 0
+    left = shop.store.max_offset(SCHEDULE_TOPIC) - shop.store.min_offset(SCHEDULE_TOPIC)
+    assert 0 < left < 300
+    shop.run(after_ms=1000)
+    assert len(shop.bodies()) == left
+    assert shop.delivery.stats()["skipped"] == 0
+    assert "delay level 1" not in caplog.text, "nothing was said to be delivered"
+
+
+def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.put(b"x", 1)
+    shop.run(after_ms=1000)
+    shop.close()
+    for path in (shop.root / "config").iterdir():
+        path.write_text("{")
+    shop.open()
+    assert "delivered again" in caplog.text
+    shop.run()
+    assert shop.bodies() == [b"x"]
+
+
+# --- clocks
+
+
+def test_a_clock_that_jumps_back_delivers_what_was_stored_later_than_now(shop: DelayShop) -> None:
+    for number in range(600):
+        shop.put(b"%d" % number, 1 + number % 2)
+    shop.clock.now_ms -= HOUR
+    pause = shop.run()
+    while pause is not None and pause < 0.1:
+        pause = shop.run(after_ms=10)
+    assert len(shop.bodies()) == 600
+    # Store times do not decrease: that of a message that is put now is an hour ahead.
+    shop.put(b"x", 2)
+    shop.run(after_ms=4999)
+    assert len(shop.bodies()) == 600
+    shop.run(after_ms=1)
+    assert shop.bodies()[600:] == [b"x"]
+
+
+def test_a_clock_that_jumps_back_a_little_delays_by_that_much(shop: DelayShop) -> None:
+    shop.put(b"x", 2)
+    shop.run(after_ms=3000)
+    shop.clock.now_ms -= 2000
+    shop.run(after_ms=3999)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("level", [3, 5, 18])
+@pytest.mark.parametrize("step_ms", [1, 200])
+def test_a_message_stored_after_the_round_took_its_time_waits(
+    shop: DelayShop, level: int, step_ms: int
+) -> None:
+    """A round read the clock once; what was stored a moment later came at once, as if the clock had gone back."""
+    delay = delay_ms(level)
+    shop.clock.now_ms += step_ms
+    shop.put(b"x", level)
+    shop.clock.now_ms -= step_ms
+    shop.run()
+    shop.run(after_ms=delay + step_ms - 1)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"x"]
+
+
+def test_records_that_are_not_read_yet_are_not_taken_for_due(
+    shop: DelayShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the times of queue entries say nothing, records are read, a number of them at a time."""
+    monkeypatch.setattr(delivery, "_RECORDS_MAX", 2)
+    for number in range(3):
+        shop.put(b"%d" % number, 1)
+    shop.run(after_ms=1000)
+    assert len(shop.bodies()) == 3
+    shop.clock.now_ms += HOUR
+    for number in range(3, 5):
+        shop.put(b"%d" % number, 1)
+    shop.clock.now_ms -= HOUR
+    shop.put(b"late", 1)
+    for _ in range(4):
+        shop.run()
+    assert shop.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    for _ in range(2):
+        shop.run(after_ms=1000)
+    assert shop.bodies()[5:] == [b"late"]
+
+
+ODD_TIMES = {
+    "clock went back": (NOW + HOUR, NOW + HOUR, NOW + HOUR + 1000, NOW),
+    "a little": (NOW + 900, NOW + 900, NOW + 1900, NOW + 1900),
+    "a little, of an old message": (NOW + 3, NOW - HOUR, NOW + 1003, NOW + 1003),
+    "a little, of a producer ahead": (NOW + 3, NOW + HOUR, NOW + 1003, NOW + 1003),
+    "put after that": (NOW + HOUR, NOW - 300, NOW + HOUR + 1000, NOW + 700),
+    "longer level": (NOW - 10, NOW - 10, NOW + HOUR, NOW + HOUR),
+    "corrupt": (NOW - 10, NOW - 10, 1 << 62, NOW + 990),
+    "missing": (NOW - 10, NOW - 10, -5, NOW + 990),
+    "too early": (NOW - 10, NOW - 10, NOW - HOUR, NOW + 990),
+}
+
+
+@pytest.mark.parametrize("case", ODD_TIMES)
+def test_when_a_message_is_due_whose_entry_has_an_odd_time(shop: DelayShop, case: str) -> None:
+    stored, born, code, expected = ODD_TIMES[case]
+    shop.clock.now_ms = stored
+    shop.store.put("t", b"", born_time_ms=born)
+    assert due_time_ms(shop.store.read("t").messages[0], code, 1, NOW) == expected
+
+
+# --- what cannot be delivered
+
+
+def target(topic: bytes = b"orders", level: bytes = b"1") -> bytes:
+    return b"DELAY\x01" + level + b"\x02REAL_TOPIC\x01" + topic + b"\x02REAL_QID\x010\x02"
+
+
+def test_a_refused_topic_is_passed_over_and_the_rest_of_the_batch_is_delivered(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.store.create_topic("gone", perm=4)
+    for number in range(4):
+        topic = b"orders" if number % 2 else b"gone"
+        shop.put_waiting(b"%d" % number, target(topic))
+    shop.close()
+    shop.open()
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"1", b"3"]
+    assert shop.delivery.stats()["skipped"] == 2
+    assert "perm 4 lacks 2" in caplog.text
+    assert "; and 1 more" in caplog.text
+
+
+def test_a_copy_that_is_over_a_limit_of_now_is_delivered(shop: DelayShop) -> None:
+    """The limit for bodies was lowered while the message waited; it is one for callers."""
+    for size in (10, 5000, 10):
+        shop.put(bytes(size), 1)
+    shop.close()
+    shop.settings = {"log.body_bytes_max": 1000}
+    shop.clock.now_ms += 1000
+    shop.open()
+    shop.run()
+    assert [len(body) for body in shop.bodies()] == [10, 5000, 10]
+    shop.close()
+    assert shop.saved() == {"1": 3}
+
+
+def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:
+    receipts = [shop.store.put("orders", b"body %d" % n, delay_level=1) for n in range(3)]
+    segment = next((shop.root / "commitlog").iterdir())
+    at = segment.read_bytes().index(b"body 1", receipts[1].log_offset)
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(b"B")
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"body 0", b"body 2"]
+    assert "1 of the messages 0 to 2 are gone or corrupt" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_lost_queue_file_does_not_hold_back_its_level(shop: DelayShop) -> None:
+    shop.settings = {"retention.use": []}
+    for number in range(450):
+        shop.put(b"%d" % number, 1)
+    shop.close()
+    with open_store(shop.root, clock=shop.clock, spawn=shop.workers) as store:
+        files = sorted((shop.root / "consumequeue" / SCHEDULE_TOPIC / "0").iterdir())
+        assert len(files) == 3
+        files[1].unlink()
+        shop.clock.now_ms += 1000
+        while (pause := shop.workers.run(WORKER)) is not None and pause < 0.5:
+            shop.clock.now_ms += 10
+        found = [int(m.body) for m in store.scan("orders")]
+    assert found[:200] == [*range(200)]
+    assert found[-50:] == [*range(400, 450)]
+
+
+def test_a_queue_of_a_broker_with_more_levels_is_delivered(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.put_waiting(b"x", target(level=b"25"), queue=24)
+    shop.put_waiting(b"bad\x1b", target(b"\x1b"))
+    shop.close()
+    shop.clock.now_ms += 2 * HOUR
+    shop.open()
+    shop.run()
+    assert shop.bodies() == [b"x"]
+    shop.close()
+    assert shop.saved() == {"1": 1, "25": 1}
+    assert "\x1b" not in caplog.text
+
+
+# --- failures
+
+
+def test_a_full_disk_holds_messages_back_and_loses_none(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.settings = {"alloc.use": "on-demand"}
+    body = bytes(40_000)
+    shop.put(body, 1)
+    shop.put(body, 1)
+    shop.files.plan.fail("create", errno.ENOSPC, path="new-0000")
+    for _ in range(3):
+        assert shop.run(after_ms=1000) == 1
+    assert shop.bodies() == []
+    assert caplog.text.count("cannot be delivered now") == 1
+    assert shop.delivery.stats()["trouble"]
+    shop.files.plan.heal()
+    shop.run(after_ms=1000)
+    assert len(shop.bodies()) == 2
+    assert shop.delivery.stats()["trouble"] is None
+
+
+def test_a_failed_store_ends_delivery_and_the_next_opening_goes_on(shop: DelayShop) -> None:
+    shop.put(b"x", 1)
+    shop.put(b"y", 2)
+    shop.store.flush()
+    shop.run(after_ms=1000)
+    shop.files.plan.fail("sync", path="commitlog")
+    with pytest.raises(penstock.StoreFailedError):
+        shop.store.flush()
+    assert shop.run(after_ms=5000) is None
+    opened, shop.opened = shop.opened, None
+    assert opened is not None
+    with pytest.raises(penstock.StoreFailedError):
+        opened.close()
+    assert shop.saved() == {}, "nothing counts as delivered whose copy is not durable"
+    shop.files.plan.heal()
+    shop.open()
+    shop.run()
+    assert set(shop.bodies()) == {b"x", b"y"}
+
+
+def test_progress_that_cannot_be_saved_is_tried_again_and_said_at_the_close(
+    shop: DelayShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.put(b"x", 1)
+    shop.run(after_ms=1000)
+    shop.files.plan.fail("rename", path="delayOffset")
+    assert shop.run(after_ms=SAVE_MS) == 1
+    assert shop.saved() == {}
+    assert "cannot be delivered now" in caplog.text
+    shop.files.plan.heal()
+    shop.run(after_ms=1000)
+    assert shop.saved() == {"1": 1}
+    shop.put(b"y", 1)
+    shop.run(after_ms=1000)
+    shop.files.plan.fail("rename", path="delayOffset")
+    delivery = shop.delivery
+    shop.close()
+    assert "may deliver some of them again" in caplog.text
+    # A message that is announced after the end starts no thread.
+    shop.workers.by_name.clear()
+    delivery.expect(1)
+    delivery.detach()
+    assert not shop.has_thread
+    assert delivery.stats()["waiting"] == 0
+
+
+# --- delayOffset.json
+
+
+FORM_4 = '{\n\t"offsetTable":{1:3,3:1\n\t}\n}'
+VERSION = '"dataVersion":{\n\t\t"counter":4,\n\t\t"stateVersion":2,\n\t\t"timestamp":17\n\t}'
+FORM_5 = "{\n\t" + VERSION + ',\n\t"offsetTable":{1:3,3:1\n\t}\n}'
+
+
+def given(root: Path, content: str | bytes | None = None, spare: str | None = None) -> DelayOffsets:
+    """Return the table of a store with these files."""
+    config = root / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        data = content if isinstance(content, bytes) else content.encode()
+        (config / "delayOffset.json").write_bytes(data)
+    if spare is not None:
+        (config / "delayOffset.json.bak").write_text(spare)
+    offsets = DelayOffsets(make_context(root))
+    offsets.load()
+    return offsets
+
+
+def text(root: Path, name: str = "delayOffset.json") -> str:
+    return (root / "config" / name).read_text()
+
+
+def test_the_forms_of_all_brokers_are_read_and_kept(tmp_path: Path) -> None:
+    quoted = FORM_4.replace("1:", '"1":').replace("3:", '"3":')
+    for form in (FORM_4, FORM_5, quoted):
+        offsets = given(tmp_path, form)
+        assert (offsets.get(1), offsets.get(3), offsets.get(2)) == (3, 1, 0)
+        # It is the same.
+        offsets.set(1, 3)
+        assert (offsets.known(), offsets.problem, offsets.is_saved) == ([1, 3], "", True)
+    offsets = given(tmp_path, FORM_5.replace("{\n", '{\n"zeta":["\\ud800"],"alpha":null,', 1))
+    offsets.set(18, 7)
+    offsets.save()
+    version = VERSION.replace("4", "5").replace("17", "1700000000000")
+    table = '"offsetTable":{"1":3,"3":1,"18":7\n\t}'
+    zeta = '"zeta":[\n\t\t"\\ud800"\n\t]'
+    assert text(tmp_path) == f'{{\n\t"alpha":null,\n\t{version},\n\t{table},\n\t{zeta}\n}}'
+    assert 'counter":4' in text(tmp_path, "delayOffset.json.bak")
+    # A new file has no version.
+    new = given(tmp_path / "new")
+    new.set(1, 3)
+    new.set(3, 1)
+    assert [new.is_saved] == [False]
+    new.save()
+    assert new.is_saved
+    assert text(tmp_path / "new") == '{\n\t"offsetTable":{"1":3,"3":1\n\t}\n}'
+    assert not (tmp_path / "new" / "config" / "delayOffset.json.bak").exists()
+    assert text_of_table({"offsetTable": {}}) == '{\n\t"offsetTable":{}\n}'
+    assert text_of_table({}) == "{}"
+
+
+ODD = [
+    '"x":1', '"01":1', '"-1":1', '"0":1', '"2":-1', '"2":1.5', '"2":true', '"2":"4"', '"2":9223372036854775808',
+    '"2":null', f'"{"9" * 5000}":1', f'"2":{"9" * 5000}', '"²":1',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ODD)
+def test_an_entry_that_is_no_offset_is_not_used_and_stays(
+    tmp_path: Path, entry: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = given(tmp_path, '{"offsetTable":{"1":3,' + entry + "}}")
+    assert offsets.known() == [1]
+    assert "is not used" in caplog.text
+    offsets.set(4, 9)
+    offsets.save()
+    name, value = entry.split(":")
+    assert f"{name}:" in text(tmp_path)
+    assert value.strip('"') in text(tmp_path)
+
+
+BROKEN: list[str | bytes] = [
+    "", "{", "[]", "null", '{"offsetTable":[]}', b"\xff\xfe", "[" * 100_000, '{"a":' * 50_000, "\0" * 4096,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_file_is_kept_and_its_spare_is_used(tmp_path: Path, content: str | bytes) -> None:
+    assert given(tmp_path, content, "{").known() == []
+    assert "delivered again" in given(tmp_path).problem
+    offsets = given(tmp_path, content, FORM_4)
+    assert offsets.get(1) == 3
+    assert "delayOffset.json cannot be read" in offsets.problem
+    assert "delayOffset.json.bak is used" in offsets.problem
+    offsets.set(1, 4)
+    offsets.save()
+    kept = (tmp_path / "config" / "delayOffset.json.unreadable").read_bytes()
+    assert kept == (content if isinstance(content, bytes) else content.encode())
+    assert text(tmp_path, "delayOffset.json.bak") == FORM_4
+    again = given(tmp_path)
+    assert (again.get(1), again.get(3), again.problem) == (4, 1, "")
+    # A broker that is killed while it writes may leave only the spare.
+    (tmp_path / "config" / "delayOffset.json").unlink()
+    assert (given(tmp_path).get(1), given(tmp_path).problem) == (3, "")
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    context = make_context(tmp_path, files=files)
+    offsets = DelayOffsets(context)
+    offsets.load()
+    offsets.set(1, 1)
+    offsets.save()
+    for call in ("create", "pwrite", "sync", "rename"):
+        offsets.set(1, offsets.get(1) + 1)
+        files.plan.fail(call)
+        with pytest.raises(OSError, match=r"."):
+            offsets.save()
+        assert not offsets.is_saved
+        assert json.loads(text(tmp_path)) == {"offsetTable": {"1": 1}}
+        files.plan.heal()
+    offsets.save()
+    assert json.loads(text(tmp_path)) == {"offsetTable": {"1": 5}}
+
+
+@pytest.mark.parametrize("survival", Survival)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_crash_at_any_call_leaves_the_old_content_or_the_new(
+    survival: Survival, is_broken: bool
+) -> None:
+    root = Path("/store")
+    disk = SimulatedDisk(clock=ManualClock())
+    context = make_context(root, files=disk)
+    disk.make_folder_durably(root / "config")
+    for name, content in (
+        ("delayOffset.json.bak", FORM_4),
+        ("delayOffset.json", "{" if is_broken else FORM_4),
+    ):
+        disk.write_whole(root / "config" / name, content.encode())
+    offsets = DelayOffsets(context)
+    offsets.load()
+    images: list[Image] = []
+    disk.plan.watch = lambda call, path: images.append(disk.image())
+    offsets.set(1, 4)
+    offsets.save()
+    disk.plan.watch = None
+    images.append(disk.image())
+    seen = []
+    for number, image in enumerate(images):
+        crashed = SimulatedDisk.after(image, survival, Random(number))
+        found = DelayOffsets(make_context(root, files=crashed))
+        found.load()
+        seen.append((found.get(1), found.get(3)))
+    assert set(seen[:-1]) <= {(3, 1), (4, 1)}
+    assert seen[0] == (3, 1)
+    assert seen[-1] == (4, 1)

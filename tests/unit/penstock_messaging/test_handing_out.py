@@ -1,0 +1,871 @@
+"""Consumers: which messages are handed out and when, read ahead, held in flight, and handed out again."""
+
+import pickle
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.consumers import Members, bodies
+from tests.property.test_in_flight import Owned, Stored
+
+import penstock
+from penstock import (
+    ArgumentError,
+    ArgumentTypeError,
+    ConsumerClosedError,
+    ForkedStoreError,
+    LostQueueError,
+    Message,
+    StorageError,
+    Store,
+    StoreClosedError,
+    TopicError,
+)
+from penstock.message import ReadResult, ReadStatus
+from penstock.runtime.workers import WorkerGroup
+from penstock_messaging.consuming.consumed_message import BOUND, OUT
+from penstock_messaging.consuming.consumer import STEP_S, GroupConsumer
+from penstock_messaging.consuming.consumer_options import checked_options
+from penstock_messaging.consuming.fetching import (
+    BATCH,
+    BATCH_BYTES,
+    BATCH_MAX,
+    FIRST_BATCH,
+    Fetcher,
+)
+from penstock_messaging.consuming.in_flight import (
+    SPAN_MAX,
+    Handling,
+    InFlight,
+    QueueFlight,
+    StartPosition,
+)
+from penstock_messaging.consuming.selection import TopicSelection, checked_group, checked_topics
+from penstock_messaging.consuming.workers import HandlerRun
+
+NONE: Any = None
+WORKER = "penstock-consumer-billing"
+
+
+def put(members: Members, count: int, topic: str = "orders", queues: int = 1) -> None:
+    given = [Message(topic, b"%d" % n, queue=n % queues) for n in range(count)]
+    members.store.put_many(given)
+
+
+def poll(consumer: GroupConsumer, limit: int = 100) -> list[Any]:
+    return consumer.poll(limit, timeout=0)
+
+
+def crew() -> WorkerGroup:
+    """Real threads, for handlers."""
+    return WorkerGroup(lambda name, error: pytest.fail(f"{name}: {error}"), slow_ms=10_000, limit_ms=10_000)  # fmt: skip
+
+
+# --- what is handed out
+
+
+def test_a_message_has_what_a_stored_message_has(members: Members) -> None:
+    more: Any = {"tag": "paid", "keys": ["A-1", "A-2"], "properties": {"a": "b"}, "flag": 7}
+    members.store.put("orders", b"x", **more)
+    with members() as consumer:
+        (message,) = poll(consumer)
+        stored = message.stored
+        assert (message.topic, message.queue, message.queue_offset) == ("orders", 0, 0)
+        assert (message.tag, message.keys, message.flag) == ("paid", ("A-1", "A-2"), 7)
+        assert (message.properties, message.body) == ({"a": "b"}, b"x")
+        assert (message.message_id, message.attempt) == (stored.message_id, 1)
+        assert "orders" in repr(message)
+        with pytest.raises(AttributeError):
+            message.nothing  # noqa: B018 - it raises
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+            pickle.loads(pickle.dumps(message)).ack()
+
+
+def test_messages_of_the_retry_topic_show_where_they_come_from(members: Members) -> None:
+    text = b"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01ABC\x02TAGS\x01paid\x02"
+    again = Message("%RETRY%billing", b"again", reconsume_times=2)
+    members.store.put_copies([(again, text), (Message("%RETRY%billing", b"x"), b"")])
+    with members(tag="new") as consumer:
+        # The filter was applied before the first try.
+        found, plain = poll(consumer)
+        assert (found.topic, found.message_id, found.attempt) == ("orders", "ABC", 3)
+        assert found.stored.topic == consumer.pending()[0].topic == "%RETRY%billing"
+        assert (plain.topic, plain.message_id) == ("%RETRY%billing", plain.stored.message_id)
+
+
+def test_a_filter_passes_over_other_messages(members: Members) -> None:
+    tags = ["paid" if n % 900 == 0 else "new" for n in range(2000)]
+    members.store.put_many([Message("orders", b"%d" % n, tag=tag) for n, tag in enumerate(tags)])
+    with members(tag="paid || refunded") as consumer:
+        taken = poll(consumer)
+        while more := poll(consumer):
+            taken += more
+        assert bodies(taken) == [b"0", b"900", b"1800"]
+        consumer.ack(taken)
+        assert consumer.lag() == {("orders", 0): 0}
+        members.workers.run_all()
+        assert members.journal().base == 2000
+
+
+def test_messages_that_are_gone_or_corrupt_do_not_block_a_queue(members: Members) -> None:
+    put(members, 5)
+    victim = members.store.read("orders", 0, 2, 1).messages[0]
+    (path,) = (members.store.path / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.seek(victim.log_offset + victim.size - 20)
+        file.write(b"\xff" * 20)
+    with members() as consumer:
+        taken = poll(consumer)
+        assert bodies(taken) == [b"0", b"1", b"3", b"4"]
+        consumer.ack(taken)
+        assert consumer.lag() == {("orders", 0): 0}
+
+
+def test_topics_that_appear_later_and_patterns(members: Members) -> None:
+    put(members, 1, "order-eu")
+    with members("order-*") as consumer:
+        consumer.ack(poll(consumer))
+        put(members, 1, "order-us")
+        put(members, 1, "invoices")
+        members.workers.run_all()
+        assert consumer.assignment() == [("order-eu", 0), ("order-us", 0)]
+        assert [each.topic for each in poll(consumer)] == ["order-us"]
+
+
+def test_a_poll_that_finds_nothing_looks_for_new_topics(members: Members) -> None:
+    """The first message of a topic that a consumer had joined before came up to a second late."""
+    put(members, 1, "order-eu")
+    with members("order-*") as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        worker.step()
+        members.clock.now_ms += 1
+        woken = []
+        worker.wake = lambda: woken.append(True)  # type: ignore[method-assign] # counted
+        consumer.ack(poll(consumer))
+        assert woken == []
+        assert not poll(consumer)
+        assert woken == [True]
+        # Nothing is new: the next step is where it was.
+        assert worker.step() == pytest.approx(STEP_S - 0.001)
+        put(members, 1, "invoices")
+        put(members, 1, "order-us")
+        assert not consumer.gather()
+        assert worker.step() == STEP_S
+        assert [each.topic for each in poll(consumer)] == ["order-us"]
+
+
+def test_pause_and_resume(members: Members) -> None:
+    put(members, 3)
+    put(members, 3, "refunds")
+    with members("orders", "refunds") as consumer:
+        assert len(poll(consumer, 1)) == 1
+        consumer.pause("orders")
+        assert {each.topic for each in poll(consumer)} == {"refunds"}
+        assert poll(consumer) == []
+        consumer.pause()
+        consumer.resume("orders")
+        assert poll(consumer) == []
+        consumer.resume()
+        assert bodies(poll(consumer)) == [b"1", b"2"]
+        # A pattern would be no topic's name, and pause nothing.
+        for call in (consumer.pause, consumer.resume):
+            with pytest.raises(ArgumentError, match="patterns"):
+                call("orders", "ref*")
+        assert bodies(consumer.take(10)) == []
+
+
+# --- how much, and for how long
+
+
+def test_no_more_than_max_in_flight_is_out(members: Members) -> None:
+    put(members, 50)
+    with members(max_in_flight=7) as consumer:
+        taken = poll(consumer)
+        assert len(taken) == 7
+        assert poll(consumer) == []
+        consumer.ack(taken[3])
+        assert bodies(poll(consumer)) == [b"7"]
+        assert len(consumer.pending()) == 7
+
+
+def test_a_message_without_answer_bounds_what_is_read_ahead(members: Members) -> None:
+    put(members, SPAN_MAX + 500)
+    with members(max_in_flight=SPAN_MAX, ack_wait=10) as consumer:
+        first = poll(consumer, 1)[0]
+        count = 0
+        while taken := poll(consumer, 100):
+            consumer.ack(taken)
+            count += len(taken)
+        assert count == SPAN_MAX - 1
+        first.ack()
+        assert len(poll(consumer, 500)) == 500
+
+
+def test_what_is_not_answered_is_handed_out_again_after_ack_wait(members: Members) -> None:
+    put(members, 3)
+    with members(ack_wait=10) as consumer:
+        first, _ = poll(consumer, 2)
+        members.clock.now_ms += 6_000
+        first.extend()
+        members.clock.now_ms += 3_999
+        assert bodies(poll(consumer)) == [b"2"]
+        members.clock.now_ms += 1
+        again = poll(consumer)
+        assert [(each.body, each.attempt) for each in again] == [(b"1", 1)]
+        members.clock.now_ms += 6_000
+        assert bodies(poll(consumer)) == [b"0"]
+
+
+def test_released_messages_are_handed_out_again_first_and_uncounted(members: Members) -> None:
+    put(members, 40)
+    with members() as consumer:
+        taken = poll(consumer, 3)
+        consumer.release([taken[2], taken[0]])
+        again = poll(consumer, 3)
+        assert bodies(again) == [b"0", b"2", b"3"]
+        assert [each.attempt for each in again] == [1, 1, 1]
+        assert members.journal().records == 0
+
+
+def test_break_releases_what_the_loop_had_out(members: Members) -> None:
+    put(members, 5)
+    with members() as consumer:
+        for message in consumer:
+            if message.body == b"1":
+                message.ack()
+            if message.body == b"3":
+                break
+        assert [each.offset for each in consumer.pending()] == [3]
+        # The message in hand stays there until this thread asks for another one.
+        assert bodies(poll(consumer)) == [b"3", b"0", b"2", b"4"]
+    assert members.journal().ack_calls == [(1,)]
+    assert members.journal().nacked == {}
+
+
+def test_an_exception_in_the_block_refuses_only_the_message_in_hand(members: Members) -> None:
+    put(members, 5)
+    with pytest.raises(ZeroDivisionError), members() as consumer:
+        for message in consumer:
+            if message.body == b"2":
+                1 / 0  # noqa: B018 - it raises
+    assert list(members.journal().nacked) == [2]
+    with pytest.raises(ZeroDivisionError), members() as consumer:
+        for message in consumer:
+            message.ack()
+            1 / 0  # noqa: B018 - it raises
+    with pytest.raises(ZeroDivisionError), members() as consumer:
+        assert bodies(poll(consumer)) == [b"1", b"3", b"4"]
+        1 / 0  # noqa: B018 - it raises
+    assert list(members.journal().nacked) == [2], "neither what has an answer nor one of many"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupt_releases_everything_uncounted(
+    members: Members, kind: type[BaseException]
+) -> None:
+    put(members, 5)
+    with pytest.raises(kind), members() as consumer:
+        for message in consumer:
+            if message.body == b"2":
+                raise kind
+    assert members.journal().records == 0
+    with members() as consumer:
+        assert bodies(poll(consumer)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+# --- queues that come and go
+
+
+def test_a_queue_wanted_back_goes_once_nothing_of_it_is_out(members: Members) -> None:
+    put(members, 8, queues=2)
+    with members() as first:
+        taken = poll(first)
+        assert first.assignment() == [("orders", 0), ("orders", 1)]
+        with members() as second:
+            members.workers.run_all()
+            members.group.members[0].step()
+            assert second.assignment() == []
+            gone = [each for each in taken if each.queue == 1]
+            first.ack(gone[:2])
+            first.release(gone[2:])
+            members.group.members[0].step()
+            members.group.members[1].step()
+            assert (first.assignment(), second.assignment()) == ([("orders", 0)], [("orders", 1)])
+            assert bodies(poll(second)) == [b"5", b"7"]
+            with pytest.raises(LostQueueError):
+                gone[2].ack()
+            gone_and_kept = [gone[3], *(each for each in taken if each.queue == 0)]
+            with pytest.raises(LostQueueError):
+                first.ack(gone_and_kept)
+            assert members.journal(queue=0).acked == {0, 1, 2, 3}
+
+
+def test_a_queue_that_is_lost_is_dropped_at_once(members: Members) -> None:
+    put(members, 4)
+    with members() as consumer:
+        taken = poll(consumer, 2)
+        members.journal().owner.lose()
+        with pytest.raises(LostQueueError):
+            taken[0].ack()
+        assert poll(consumer) == []
+        members.workers.run_all()
+        # Why it was lost is said also after it was given back.
+        for answer in (consumer.ack, consumer.nack):
+            with pytest.raises(LostQueueError, match="a test took it"):
+                answer(taken[1])
+        members.workers.run_all()
+        assert bodies(poll(consumer)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_seek_continues_elsewhere(members: Members) -> None:
+    put(members, 10)
+    with members() as consumer:
+        old = poll(consumer, 5)
+        consumer.ack(old[:2])
+        consumer.seek("orders", 0, offset=8)
+        assert bodies(poll(consumer)) == [b"8", b"9"]
+        # Answers to what was handed out before do nothing.
+        old[2].ack()
+        old[3].nack()
+        consumer.seek("orders", offset=0)
+        assert bodies(poll(consumer)) == [b"%d" % n for n in range(10)]
+        assert members.journal().acked == set()
+        with pytest.raises(ArgumentError, match="at most 10"):
+            consumer.seek("orders", 0, offset=11)
+        with pytest.raises(ArgumentError, match=r"queue=3\).*assignment"):
+            consumer.seek("orders", 3, offset=0)
+        with pytest.raises(ArgumentError, match=r"topic=.other.\).*assignment"):
+            consumer.seek("other", 3, offset=0)
+        for strange in (True, "0", -1, 0.0):
+            with pytest.raises(ArgumentError, match="queue"):
+                consumer.seek("orders", strange, offset=0)  # type: ignore[arg-type] # for the test
+        with pytest.raises(ArgumentError, match="time_ms"):
+            consumer.seek("orders")
+        consumer.seek("orders", time_ms=members.store.read("orders").messages[0].store_time_ms)
+        assert poll(consumer, 1)[0].body == b"0"
+
+
+def test_lag_and_pending(members: Members) -> None:
+    put(members, 10)
+    with members(ack_wait=10) as consumer:
+        taken = poll(consumer, 4)
+        consumer.ack(taken[1])
+        assert consumer.lag() == {("orders", 0): 9}
+        members.clock.now_ms += 4_000
+        assert consumer.pending() == [("orders", 0, n, 4.0, 6.0) for n in (0, 2, 3)]
+    with members() as consumer:
+        assert consumer.lag() == {("orders", 0): 9}
+
+
+# --- ordered
+
+
+def test_ordered_keeps_the_order_of_a_queue_over_retries(members: Members) -> None:
+    put(members, 6, queues=2)
+    with members(ordered=True) as consumer:
+        first, second = poll(consumer)
+        assert {first.body, second.body} == {b"0", b"1"}
+        assert poll(consumer) == []
+        first.nack()
+        second.ack()
+        (third,) = poll(consumer)
+        assert third.body == b"3"
+        members.clock.now_ms += 999
+        assert poll(consumer) == []
+        members.clock.now_ms += 1
+        (again,) = poll(consumer)
+        assert (again.body, again.attempt) == (b"0", 2)
+        again.nack(delay_level=2)
+        members.clock.now_ms += 9_999
+        assert poll(consumer) == []
+        members.clock.now_ms += 1
+        (once_more,) = poll(consumer)
+        assert (once_more.body, once_more.attempt) == (b"0", 3)
+        assert members.journal().tries == {0: 2}
+        once_more.ack()
+        assert bodies(poll(consumer)) == [b"2"]
+
+
+def test_ordered_counts_tries_over_a_close(members: Members) -> None:
+    put(members, 2)
+    with members(ordered=True, max_retries=1) as consumer:
+        poll(consumer)[0].nack()
+    with members(ordered=True, max_retries=1) as consumer:
+        (message,) = poll(consumer)
+        assert (message.body, message.attempt) == (b"0", 2)
+        message.nack()
+        assert members.journal().nacked == {0: (-1, 1)}
+        assert bodies(poll(consumer)) == [b"1"]
+
+
+def test_ordered_after_ack_wait_the_same_message_comes_first(members: Members) -> None:
+    put(members, 2)
+    with members(ordered=True, ack_wait=10) as consumer:
+        (late,) = poll(consumer)
+        members.clock.now_ms += 10_000
+        (again,) = poll(consumer)
+        assert (again.body, again.attempt) == (b"0", 1)
+        late.ack()
+        assert bodies(poll(consumer)) == [b"1"]
+
+
+# --- threads, and the end
+
+
+def test_a_poll_waits_for_a_message_and_for_an_answer(members: Members) -> None:
+    with members(max_in_flight=1) as consumer:
+        put(members, 2)
+        members.group.members[0].step()
+        found: list[Any] = []
+        first = consumer.poll()[0]
+        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
+        waits.start()
+        first.ack()
+        waits.join(10)
+        assert bodies(found) == [b"1"]
+        found[0].ack()
+        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
+        waits.start()
+        members.store.put("orders", b"new")
+        waits.join(10)
+        assert bodies(found) == [b"1", b"new"]
+
+
+def test_close_ends_a_loop_in_another_thread(members: Members) -> None:
+    put(members, 1)
+    consumer, seen, has_one = members(), [], threading.Event()
+
+    def loop() -> None:
+        for message in consumer:
+            seen.append(message.body)
+            has_one.set()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    assert has_one.wait(10)
+    consumer.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert seen == [b"0"]
+
+
+def test_a_failing_step_is_raised_at_the_next_poll(members: Members) -> None:
+    put(members, 1)
+    with members() as consumer:
+        claims: Any = members.group.members[0]
+        claims.step = lambda: 1 / 0
+        members.workers.run_all()
+        with pytest.raises(StorageError, match="division by zero"):
+            poll(consumer)
+
+
+def test_a_forked_child_cannot_use_it(members: Members) -> None:
+    put(members, 1)
+    consumer = members()
+    (message,) = poll(consumer)
+    consumer.leave()
+    with pytest.raises(ForkedStoreError):
+        poll(consumer)
+    with pytest.raises(ForkedStoreError):
+        message.ack()
+    consumer.close()
+    assert members.journal().owner is not None
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_run_calls_the_handler_until_close(store: Store, workers: int) -> None:
+    threads = crew()
+    members = Members(store, spawn=threads)
+    put(members, 50, queues=2)
+    seen: list[bytes] = []
+
+    def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body in (b"7", b"8"):
+            raise ValueError(message.body)
+        if len(seen) == 50:
+            consumer.close()
+
+    with members(workers=workers) as consumer:
+        consumer.run(handle)
+    threads.stop()
+    assert sorted(seen) == sorted(b"%d" % n for n in range(50))
+    assert [len(members.journal(queue=queue).acked) for queue in (0, 1)] == [24, 24]
+    assert [list(members.journal(queue=queue).nacked) for queue in (0, 1)] == [[4], [3]]
+
+
+def test_run_raises_what_stops_a_thread(store: Store) -> None:
+    threads = crew()
+    members = Members(store, spawn=threads)
+    put(members, 1)
+
+    def handle(_: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit), members() as consumer:
+        consumer.run(handle)
+    assert members.journal().records == 0
+
+    def fail(_by: object, _timeout: float) -> None:
+        raise OSError(5, "the disk fails")
+
+    broken: Any = SimpleNamespace(group="billing", poll_for=fail, rouse=lambda: None)
+    with pytest.raises(OSError, match="the disk fails"):
+        HandlerRun(broken, print, Handling(), threads, 2).run()
+    threads.stop()
+
+
+@pytest.mark.slow
+def test_close_in_another_thread_waits_for_the_handlers(store: Store) -> None:
+    store.put("orders", b"x")
+    begun, may_end, done = threading.Event(), threading.Event(), []
+
+    def handle(_: Any) -> None:
+        begun.set()
+        may_end.wait(10)
+        done.append("handled")
+
+    def close() -> None:
+        consumer.close()
+        done.append("closed")
+
+    consumer = store.consumer("billing", "orders")
+    threads = [
+        threading.Thread(target=consumer.run, args=(handle,)),
+        threading.Thread(target=close),
+    ]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    may_end.set()
+    for thread in threads:
+        thread.join(10)
+    assert done == ["handled", "closed"]
+    with store.consumer("billing", "orders") as again:
+        assert again.poll(timeout=0.05) == []
+
+
+def test_run_leaves_what_the_handler_answered_and_is_called_once_at_a_time(store: Store) -> None:
+    store.put("orders", b"x")
+
+    def handle(message: Any) -> None:
+        with pytest.raises(StorageError, match="workers"):
+            consumer.run(print)
+        message.release()
+        consumer.close()
+
+    with store.consumer("billing", "orders") as consumer:
+        consumer.run(handle)
+    with store.consumer("billing", "orders") as again:
+        assert len(again.poll(timeout=5)) == 1
+
+
+def test_a_store_closes_its_consumers(tmp_path: Path) -> None:
+    store = penstock.open(tmp_path / "s")
+    store.put("orders", b"0")
+    consumer = store.consumer("billing", "orders")
+    (message,) = consumer.poll()
+    store.close()
+    with pytest.raises(ConsumerClosedError, match="billing"):
+        consumer.poll()
+    assert list(consumer) == []
+    with pytest.raises(LostQueueError, match="queue 0 of topic 'orders'"):
+        message.ack()
+    consumer.close()
+    with pytest.raises(StoreClosedError):
+        store.consumer("billing", "orders")
+
+
+def test_a_group_goes_on_where_it_was_also_beside_the_writer(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s") as store:
+        store.put_many([Message("orders", b"%d" % n) for n in range(4)])
+        with store.consumer("billing", "orders") as consumer:
+            first, second, *_ = consumer.poll(10)
+            second.ack()
+            first.ack(sync=False)
+        reader = penstock.open(tmp_path / "s", read_only=True)
+        with reader, reader.consumer("billing", "orders") as consumer:
+            found = consumer.poll(10)
+            assert bodies(found) == [b"2", b"3"]
+            assert consumer.lag() == {("%RETRY%billing", 0): 0, ("orders", 0): 2}
+            consumer.ack(found)
+            store.put("orders", b"new")
+            assert bodies(consumer.poll(timeout=10)) == [b"new"]
+
+
+# --- broadcast
+
+
+def test_every_broadcast_consumer_gets_all_messages_from_now_on(store: Store) -> None:
+    receipts = [store.put("orders", b"%d" % n) for n in range(5)]
+    begin: dict[Any, int] = {
+        "earliest": 0, "latest": 5, receipts[0].store_time_ms: 0, receipts[4].store_time_ms + 1: 5,
+    }  # fmt: skip
+    for start, first in begin.items():
+        with store.consumer("shop", "orders", broadcast=True, start=start) as consumer:
+            assert consumer.lag() == {("orders", 0): 5 - first}
+    with (
+        store.consumer("shop", "orders", broadcast=True) as one,
+        store.consumer("shop", ["eu-*", "orders"], broadcast=True) as other,
+    ):
+        store.put("orders", b"after")
+        assert bodies(one.poll(10)) == bodies(other.poll(10)) == [b"after"]
+        store.put("eu-1", b"first")
+        assert bodies(other.poll(timeout=10)) == [b"first"]
+    assert store.groups() == {}
+
+
+def test_a_broadcast_consumer_ignores_answers_and_gets_nothing_again(store: Store) -> None:
+    store.put_many([Message("orders", b"x")] * 5)
+    options: Any = {"start": "earliest", "max_in_flight": 1, "ack_wait": 0.001}
+    with store.consumer("shop", "orders", broadcast=True, **options) as consumer:
+        first, second, *_ = messages = consumer.poll(10)
+        assert len(messages) == 5
+        first.nack()
+        consumer.ack([second, first])
+        consumer.release(messages)
+        assert (consumer.poll(timeout=0.01), consumer.pending()) == ([], [])
+        assert consumer.lag() == {("orders", 0): 0}
+        consumer.seek("orders", offset=3)
+        assert len(consumer.poll(10)) == 2
+
+
+# --- arguments
+
+
+def test_options_are_checked(store: Store) -> None:
+    defaults = checked_options({})
+    assert (defaults.tag, defaults.start, defaults.ack_wait) == ("*", "earliest", 30.0)
+    assert (defaults.workers, defaults.max_in_flight, defaults.max_retries) == (1, 1000, None)
+    assert checked_options({"broadcast": True}).start == "latest"
+    assert checked_options({"start": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}).start == 1000
+    assert checked_options({"start": 1000.2}).start == 1001
+    wrong: list[Any] = [
+        {"tag": 1}, {"start": "now"}, {"start": None}, {"ack_wait": 0}, {"ack_wait": "1"}, {"max_in_flight": 0},
+        {"workers": 0}, {"workers": 1.5}, {"ordered": "no"}, {"broadcast": 2}, {"max_retries": -1},
+        {"broadcast": True, "ordered": True}, {"broadcast": True, "max_retries": 3},
+    ]  # fmt: skip
+    for each in wrong:
+        with pytest.raises((ArgumentError, ArgumentTypeError)):
+            checked_options(each)
+    unknown: Any = {"ackwait": 3}
+    with pytest.raises(ArgumentError, match="ack_wait, max_in_flight"):
+        store.consumer("g", "a", **unknown)
+    assert not list((store.path / "penstock").glob("groups/*"))
+
+
+def test_names_and_patterns_select_topics() -> None:
+    selection = TopicSelection(["orders", "eu-*-paid", "%RETRY%billing", "orders", "a|b*"])
+    assert selection.names == ("orders", "%RETRY%billing")
+    assert all(map(selection.matches, ["orders", "eu-1-paid", "eu--paid", "%RETRY%billing"]))
+    others = ["order", "orders2", "eu-1-paid2", "%RETRY%other", "a"]
+    assert not any(map(selection.matches, others))
+    again = TopicSelection.parse(selection.text)
+    assert again.texts == ("orders", "eu-*-paid", "%RETRY%billing", "a|b*")
+    assert again.matches("eu-1-paid")
+    # What a broker keeps for itself only a name selects.
+    own = ["%RETRY%g", "%DLQ%x", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x"]
+    assert not any(map(TopicSelection(["*"]).matches, own))
+    assert all(map(TopicSelection(own).matches, own))
+    assert checked_group("billing_1-%|") == "billing_1-%|"
+    for group in ("", "a b", "x" * 121, "ä"):
+        with pytest.raises(ArgumentError, match="1 to 120"):
+            checked_group(group)
+    assert checked_topics("orders") == ("orders",)
+    assert checked_topics(["orders", "eu-*"]) == ("orders", "eu-*")
+    for wrong in ([], 7, [7]):
+        with pytest.raises(ArgumentError):
+            checked_topics(wrong)
+    with pytest.raises(TopicError):
+        checked_topics(["a/b"])
+
+
+# --- reading ahead
+
+
+class Queues:
+    """Queues of many messages of one size."""
+
+    def __init__(self, size: int = 100, end: int = 10_000) -> None:
+        self.size, self.end = size, end
+        self.limits: list[tuple[int, int]] = []
+        self.tags: list[str] = []
+        self.meanwhile: Any = lambda: None
+
+    def read(self, topic: str, queue: int, offset: int, limit: int, tag: str) -> ReadResult:
+        self.limits.append((queue, limit))
+        self.tags.append(tag)
+        self.meanwhile()
+        stop = min(offset + limit, self.end)
+        found: Any = [
+            SimpleNamespace(queue_offset=each, size=self.size, reconsume_times=0)
+            for each in range(offset, stop)
+        ]
+        status = ReadStatus.FOUND if found else ReadStatus.OFFSET_OVERFLOW_ONE
+        return ReadResult(status, found, max(offset, stop), 0, self.end)
+
+
+def reading(store: Any, queues: int = 2, *, is_retry: bool = False) -> tuple[Fetcher, InFlight]:
+    in_flight = InFlight(ack_wait_ns=10, out_max=100_000)
+    fetcher = Fetcher(store, in_flight, threading.RLock(), "paid")
+    owned: list[Any] = [Owned("orders", n) for n in range(queues)]
+    fetcher.queues = [
+        QueueFlight(NONE, each, StartPosition(0), is_retry=is_retry) for each in owned
+    ]
+    return fetcher, in_flight
+
+
+def test_a_batch_is_read_from_one_queue_after_another() -> None:
+    store = Queues()
+    fetcher, in_flight = reading(store)
+    for _ in range(3):
+        assert fetcher.fetch(1)
+        # What is ready is handed out before more is read.
+        assert fetcher.fetch(1)
+        in_flight.take(1000, 0)
+    assert store.limits == [(0, FIRST_BATCH), (1, BATCH), (0, BATCH)]
+    # The filter was applied before the first try.
+    reading(store, 1, is_retry=True)[0].fetch(1)
+    assert store.tags == ["paid", "paid", "paid", "*"]
+    assert not reading(Queues(end=0))[0].fetch(1)
+
+
+def test_what_is_read_follows_what_is_requested_and_the_size_of_messages() -> None:
+    store = Queues(end=100)
+    fetcher, in_flight = reading(store)
+    assert fetcher.fetch(150)
+    assert store.limits == [(0, 150), (1, 50)]
+    assert len(in_flight.take(1000, 0)) == 150
+    store = Queues()
+    fetcher, in_flight = reading(store, 1)
+    for _ in range(3):
+        assert fetcher.fetch(50)
+        assert len(in_flight.take(50, 0)) == 50
+        in_flight.take(1000, 0)
+    assert store.limits == [(0, 50), (0, 100), (0, 100)]
+    store = Queues(size=BATCH_BYTES // 4)
+    fetcher, in_flight = reading(store, 1)
+    fetcher.fetch(1)
+    in_flight.take(1000, 0)
+    fetcher.fetch(BATCH_MAX)
+    assert store.limits == [(0, FIRST_BATCH), (0, 4)]
+
+
+def test_reading_ahead_follows_a_reading_that_found_all_it_wanted() -> None:
+    store = Queues(end=150)
+    fetcher, in_flight = reading(store, 1)
+    found = []
+    for read in (lambda: None, lambda: fetcher.fetch(50), fetcher.fetch_ahead, fetcher.fetch_ahead):
+        read()
+        # What is there is handed out first.
+        is_early = fetcher.may_read_ahead
+        count = len(in_flight.take(1000, 0))
+        found.append((is_early, count, fetcher.may_read_ahead))
+    assert found == [(False, 0, False), (False, 50, True), (False, 100, True), (False, 0, False)]
+
+    def fail() -> None:
+        raise StorageError("the disk")
+
+    fetcher, in_flight = reading(store, 1)
+    fetcher.fetch(100)
+    in_flight.take(1000, 0)
+    store.meanwhile = fail
+    fetcher.fetch_ahead()
+    with pytest.raises(StorageError, match="the disk"):
+        fetcher.fetch(100)
+
+
+def test_while_an_answer_waits_for_the_disk_the_next_messages_are_read(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(members, 150)
+    with members() as consumer:
+        step, claims, steps = members.workers.by_name[WORKER].step, members.group.members[0], []
+        step()
+        monkeypatch.setattr(claims, "step", lambda: steps.append(1))
+        messages = poll(consumer, 100)
+        consumer.ack(messages[:1], sync=False)
+        step()
+        steps.clear()
+        assert consumer.take(100) == [], "nothing waited for the disk"
+        consumer.ack(messages[1:])
+        pause_s = step()
+        assert pause_s is not None
+        assert 0 < pause_s <= STEP_S
+        # Members and queues are looked for at the usual times only.
+        assert steps == []
+        assert bodies(consumer.take(100)) == [b"%d" % n for n in range(100, 150)]
+
+
+def test_what_was_read_of_a_queue_that_went_or_pauses_is_dropped() -> None:
+    store = Queues()
+    fetcher, in_flight = reading(store, 1)
+    in_flight.pause(["orders"])
+    assert not fetcher.fetch(1)
+    in_flight.resume([])
+    store.meanwhile = lambda: in_flight.leave(fetcher.queues[0])
+    fetcher.fetch(1)
+    assert store.limits == [(0, FIRST_BATCH)]
+    assert in_flight.take(10, 0) == []
+    assert fetcher.queues[0].base == 0
+
+
+# --- in flight; `tests/property/test_in_flight.py` compares it with a model
+
+
+def flight_of(position: StartPosition = StartPosition(0)) -> QueueFlight:  # noqa: B008 - a constant
+    owned: Any = Owned("orders", 0)
+    return QueueFlight(NONE, owned, position, is_retry=False)
+
+
+def stored(*offsets: int) -> Any:
+    return [Stored(each) for each in offsets]
+
+
+def held() -> object:
+    """Return a transaction that has not ended."""
+    return held
+
+
+def test_what_is_done_ahead_is_passed_over() -> None:
+    flight = flight_of(StartPosition(2, [(2, 4), (6, 8)], [9], {5: 3}))
+    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 4, 3)
+    made = flight.accept(stored(4, 5, 6, 7, 8, 9, 10), 11)
+    assert [each.offset for each in made] == [4, 5, 8, 10]
+    assert [each.attempt for each in made] == [1, 4, 1, 1]
+    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 11, 0)
+
+
+def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0, 1), 2)
+    first, second = in_flight.take(2, 0)
+    # As if `bind` was interrupted after the state, and `give_back` before it.
+    first.state = BOUND
+    in_flight.bind(second, held)
+    del in_flight.bound[second]
+    second.state = OUT
+    in_flight.mend([flight], 5)
+    # Nothing holds the first one: its transaction never got it.
+    assert (list(in_flight.bound), list(in_flight.out)) == ([], [second, first])
+    in_flight.finish(first)
+    in_flight.finish(second)
+    assert (flight.base, in_flight.out, in_flight.bound) == (2, {}, {})
+
+
+def test_what_a_transaction_that_is_gone_has_bound_is_given_back() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
+    in_flight.add(flight, stored(0, 1), 2)
+    first, second = in_flight.take(2, 0)
+    transactions: list[object] = [held]
+    in_flight.bind(first, lambda: transactions[0])
+    in_flight.bind(second, held)
+    in_flight.give_back(first, 1, held)
+    in_flight.mend([flight], 5)
+    assert list(in_flight.bound) == [first, second]
+    transactions[0] = None
+    in_flight.mend([flight], 5)
+    assert (list(in_flight.bound), in_flight.out, first.state) == ([second], {first: 15}, OUT)

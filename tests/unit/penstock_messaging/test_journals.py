@@ -1,0 +1,530 @@
+"""The journal of a queue: what its owner appends is read, by itself and by others, and nothing is guessed about torn or foreign bytes."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.lanes import examples
+
+from penstock.errors import CorruptionError, LostQueueError, StorageError
+from penstock.files import Files
+from penstock.format.crc32c import crc32c
+from penstock.testing import FaultyFiles
+from penstock_messaging.consuming.in_flight import SPAN_MAX
+from penstock_messaging.groups import journal
+from penstock_messaging.groups.entries import (
+    ENTRY_BYTES,
+    NUMBER_MAX,
+    Entries,
+    EntryKind,
+    encode,
+    valid_entries,
+)
+from penstock_messaging.groups.fold import Fold, Nack, Position, merged
+from penstock_messaging.groups.journal import Head, Journal
+from penstock_messaging.groups.journal_cursor import JournalCursor
+from penstock_messaging.groups.marks import Mark, read_marks, usable_marks, write_marks
+from penstock_messaging.groups.paths import GroupPaths
+from penstock_messaging.groups.position import (
+    JOURNAL_BYTES_MAX,
+    VOIDED_BITS,
+    Settled,
+    read_journal,
+    settle,
+)
+
+ACK, NACK, RETRY = EntryKind.ACK, EntryKind.NACK, EntryKind.RETRY
+OWN = {"store": 7, "life": 0, "epoch": 3}
+
+
+# --- entries
+
+
+def made(count: int, first: int = 1) -> bytes:
+    """Return a file of a TAKE and acknowledgements."""
+    own = {**OWN, "base": 0}
+    parts = [encode(EntryKind.TAKE, sequence=first, **own)]
+    parts += [encode(ACK, sequence=first + n, offset=n, count=1, **own) for n in range(1, count)]
+    return b"".join(parts)
+
+
+def test_a_torn_entry_ends_the_file() -> None:
+    whole = made(5)
+    for cut in range(1, ENTRY_BYTES):
+        assert len(valid_entries(whole[:-cut].ljust(4096, b"\0"))) == 4
+    assert len(valid_entries(whole.ljust(4096, b"\0"))) == 5
+    torn = bytearray(made(6))
+    torn[3 * ENTRY_BYTES + 20] ^= 1
+    assert len(valid_entries(bytes(torn))) == 3
+    # What an earlier owner left at the same place has other sequence numbers.
+    assert len(valid_entries(made(3, first=10) + made(6)[3 * ENTRY_BYTES :])) == 3
+
+
+WRONG: list[dict[str, int]] = [
+    {"store": 8}, {"life": 1}, {"epoch": 2}, {"epoch": 4},
+    {"base": -1}, {"base": NUMBER_MAX + 1}, {"offset": -2}, {"offset": NUMBER_MAX + 1}, {"number": -1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_entry_of_another_owner_or_with_impossible_numbers_ends_the_file(wrong: Any) -> None:
+    given = {**OWN, "base": 0, "count": 1, "offset": 3, "sequence": 4}
+    assert len(valid_entries(made(3) + encode(ACK, **given))) == 4
+    assert len(valid_entries(made(3) + encode(ACK, **{**given, **wrong}))) == 3
+
+
+def test_a_file_must_begin_with_a_take_and_a_later_part_follows_its_last_entry() -> None:
+    whole = made(6)
+    assert len(valid_entries(whole[ENTRY_BYTES:])) == 0
+    head = valid_entries(whole[: 2 * ENTRY_BYTES])
+    assert len(valid_entries(whole[2 * ENTRY_BYTES :], head[-1:])) == 4
+    assert len(valid_entries(whole[3 * ENTRY_BYTES :], head[-1:])) == 0
+    assert len(valid_entries(b"", head[-1:])) == 0
+
+
+# --- what they amount to
+
+
+def fold_of(*entries: dict[str, int]) -> Fold:
+    """Return the state after a TAKE and these entries."""
+    raw = encode(EntryKind.TAKE, sequence=1, base=0, **OWN)
+    raw += b"".join(encode(sequence=n, **OWN, **{"base": 0, **e}) for n, e in enumerate(entries, 2))
+    made = Fold.of(valid_entries(raw))
+    assert made is not None
+    return made
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=30), st.integers(0, 5))
+def test_acknowledged_ranges_are_merged_as_a_set_would(
+    ranges: list[tuple[int, int]], base: int
+) -> None:
+    entries = [{"kind": ACK, "offset": o, "count": c, "base": base} for o, c in ranges]
+    position = fold_of({"kind": EntryKind.BASE, "base": base}, *entries).position()
+    known = set(range(base)).union(*(range(o, o + c) for o, c in ranges))
+    assert {o for o in range(50) if position.is_done(o)} == known
+    ends = [position.base, *(stop for _, stop in position.acked)]
+    assert all(first > end for end, (first, _) in zip(ends, position.acked, strict=False))
+
+
+def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
+    fold = fold_of(
+        {"kind": NACK, "offset": 0, "count": 1, "level": -1, "tries": 3, "number": 1},
+        {"kind": ACK, "offset": 1, "count": 2},
+    )  # fmt: skip
+    assert fold.position() == Position(0, ((1, 3),), frozenset({0}))
+    assert fold.nacks[1] == (1, 0, -1, 3, 1)
+    fold.take_in(1)
+    assert (fold.position(), fold.nacks) == (Position(3), {})
+
+
+def test_a_reset_forgets_what_was_consumed_and_keeps_refusals_for_the_writer() -> None:
+    fold = fold_of(
+        {"kind": ACK, "offset": 5, "count": 9},
+        {"kind": NACK, "offset": 20, "count": 1, "number": 1},
+        {"kind": RETRY, "offset": 2, "tries": 4},
+        {"kind": EntryKind.RESET, "offset": 2, "base": 2, "number": 2},
+        {"kind": ACK, "offset": 3, "count": 1, "base": 2},
+    )  # fmt: skip
+    assert fold.position() == Position(2, ((3, 4),))
+    assert (list(fold.nacks), fold.reset, fold.number) == ([1], 2, 2)
+    fold.take_in(2)
+    # The message at 20 is to be handed out again, although it was refused before the reset.
+    assert fold.position() == Position(2, ((3, 4),))
+
+
+def test_tries_count_until_the_base_passes_and_nothing_is_left_after_a_clip() -> None:
+    fold = fold_of(
+        {"kind": RETRY, "offset": 4, "tries": 1, "base": 4},
+        {"kind": RETRY, "offset": 4, "tries": 2, "base": 4},
+        {"kind": ACK, "offset": 8, "count": 5, "base": 4},
+        {"kind": NACK, "offset": 11, "count": 1, "number": 1, "base": 4},
+        {"kind": RETRY, "offset": 12, "tries": 1, "base": 4},
+    )
+    assert (fold.tries[4], fold.reach) == (2, 13)
+    fold.raise_base(5)
+    assert 4 not in fold.tries
+    fold.clip(10)
+    assert (fold.position(), fold.reach) == (Position(5, ((8, 10),)), 10)
+    fold.clip(0)
+    assert fold.position() == Position(0)
+    assert Fold.of(np.zeros(0, "V64")) is None
+    assert merged([(3, 5), (0, 3), (7, 8)], 0) == (5, [(7, 8)])
+
+
+# --- the owner's file
+
+
+HEAD = Head(7, 0, 3, None)
+
+
+def begin(
+    path: Path, files: Files | None = None, state: Fold | None = None, taken: int = 0
+) -> Journal:
+    """Begin a journal in a file."""
+    state = state or Fold(7, 0, 3, None)
+    return Journal(files or Files(), path, ("t", 0), HEAD, state, lambda: taken)
+
+
+def fold_in(path: Path) -> Fold:
+    """Return what a file describes."""
+    fold = read_journal(Files(), path)
+    assert fold is not None
+    return fold
+
+
+def test_a_state_is_the_same_after_it_was_written(tmp_path: Path) -> None:
+    state = Fold(
+        7, 0, 3, 9, moved=True, base=5, acked=[(7, 9), (20, 1 << 33)], tries={6: 2}, number=4, reset=2,
+        nacks={1: Nack(1, 3, -1, 5), 3: Nack(3, 11, 4, 0xFFFF)},
+    )  # fmt: skip
+    path = tmp_path / "j"
+    Journal(Files(), path, ("t", 0), Head(7, 0, 3, 9, moved=True), state, lambda: 0)
+    assert read_journal(Files(), path) == state
+
+
+def test_appended_entries_are_read_at_once_and_a_sync_writes_no_metadata(tmp_path: Path) -> None:
+    path, files = tmp_path / "j", FaultyFiles()
+    made = begin(path, files)
+    size = path.stat().st_size
+    made.append(ACK, 0, 2, 0)
+    last = made.append_ranges([(4, 5), (8, 10)], 2)
+    assert fold_in(path).position() == Position(2, ((4, 5), (8, 10)))
+    for number in range(100):
+        last = made.append(ACK, 20 + number, 1, 2)
+    made.sync(last)
+    syncs = files.plan.counts["sync"]
+    # It covers everything before it.
+    made.sync(last)
+    made.sync(1)
+    assert files.plan.counts["sync"] == syncs
+    assert path.stat().st_size == size
+    # A batch larger than a file is written whole.
+    made.append_ranges([(2 * n, 2 * n + 1) for n in range(100, 2100)], 2)
+    made.close()
+    made.close()
+    # What is durable needs no sync.
+    made.sync(last)
+    with pytest.raises(LostQueueError, match="handed back"):
+        made.append(ACK, 0, 1, 0)
+    assert len(fold_in(path).acked) == 2003
+    assert path.stat().st_size == len(valid_entries(path.read_bytes())) * ENTRY_BYTES
+
+
+def test_threads_share_syncs(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    made = begin(tmp_path / "j", files)
+    syncs = files.plan.counts["sync"]
+    tickets = [made.append(ACK, n, 1, 0) for n in range(20)]
+    threads = [threading.Thread(target=made.sync, args=[ticket]) for ticket in tickets[1:]]
+
+    def others_come() -> None:
+        """While the first one is in its sync."""
+        files.plan.before = None
+        for thread in threads:
+            thread.start()
+
+    files.plan.before = others_come
+    made.sync(tickets[0])
+    for thread in threads:
+        thread.join()
+    assert files.plan.counts["sync"] == syncs + 1
+
+
+def test_a_full_file_is_replaced_by_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
+    path = tmp_path / "j"
+    made = begin(path, taken=1)
+    made.append(NACK, 0, 1, 0)
+    made.append(NACK, 1, 1, 0)
+    inode, last = path.stat().st_ino, 0
+    for number in range(2, 2000):
+        last = made.append(ACK, number, 1, 0)
+    assert path.stat().st_ino != inode
+    assert path.stat().st_size <= 32 << 10
+    made.sync(last)
+    # The first refusal was taken in, the second keeps its number.
+    assert fold_in(path).position() == Position(1, ((2, 2000),), frozenset({1}))
+    made.append(NACK, 5000, 1, 0)
+    assert list(fold_in(path).nacks) == [2, 3]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync"])
+def test_after_a_failure_nothing_is_appended(call: str, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    made = begin(tmp_path / "j", files)
+    files.plan.fail(call, 1)
+    with pytest.raises(StorageError, match="could not be written"):
+        made.sync(made.append(ACK, 0, 1, 0))
+    files.plan.heal()
+    with pytest.raises(StorageError, match="could not be written"):
+        made.append(ACK, 0, 1, 0)
+
+
+def test_a_file_that_cannot_grow_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    files = FaultyFiles()
+    made = begin(path, files)
+    # Without the room of the last entry.
+    count = (16 << 10) // ENTRY_BYTES - 3
+    for number in range(count):
+        made.append(ACK, number, 1, 0)
+    files.plan.fail("pwrite", 1)
+    with pytest.raises(StorageError, match="cannot grow"):
+        made.append(ACK, count, 1, 0)
+    files.plan.heal()
+    made.sync(made.append(ACK, count, 1, 0))
+    assert fold_in(path).position() == Position(count + 1)
+
+
+def test_an_owner_whose_journal_was_replaced_is_told_and_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody had removed the lock's file while the first owner was stopped; when it went on, its file was full."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
+    path = tmp_path / "j"
+    old, full = begin(path), begin(path)
+    begin(path).append(ACK, 0, 3, 0)
+    ticket = old.append(ACK, 0, 1, 0)
+    with pytest.raises(LostQueueError, match="another owner"):
+        old.sync(ticket)
+    with pytest.raises(LostQueueError, match="another owner"):
+        old.append(ACK, 0, 1, 0)
+    with pytest.raises(LostQueueError, match="another owner"):
+        for number in range(1000):
+            full.append(ACK, 10 * number + 20, 1, 0)
+    assert fold_in(path).position() == Position(3)
+    assert [each.name for each in tmp_path.iterdir()] == ["j"]
+
+
+def test_a_forked_child_loses_the_file(tmp_path: Path) -> None:
+    made = begin(tmp_path / "j")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            made.append(ACK, 0, 1, 0)
+        except LostQueueError as error:
+            code = 0 if "forked" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    made.sync(made.append(ACK, 0, 1, 0))
+
+
+def test_too_many_refusals_without_a_writer_are_refused_and_all_else_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a million, a journal was larger than what is read of one: the answers at its end were lost."""
+    monkeypatch.setattr(journal, "REFUSALS_MAX", 100)
+    path, taken = tmp_path / "j", 0
+    made = Journal(Files(), path, ("t", 0), HEAD, Fold(7, 0, 3, None), lambda: taken)
+    for number in range(100):
+        made.append(NACK, number, 1, 0)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="open the store for writing"):
+            made.append(NACK, 100, 1, 0)
+    made.sync(made.append(ACK, 100, 1, 0))
+    made.append(EntryKind.RESET, 0, 0, 0)
+    # The next owner has the same limit.
+    state = read_journal(Files(), path)
+    assert state is not None
+    assert (len(state.nacks), state.number) == (100, 101)
+    made = Journal(Files(), path, ("t", 0), HEAD, state, lambda: taken)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(NACK, 101, 1, 0)
+    # The writer has taken some in.
+    taken = 40
+    for number in range(40):
+        made.append(NACK, 200 + number, 1, 0)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(NACK, 300, 1, 0)
+    assert len(fold_in(path).position().nacked) == 40
+
+
+def test_the_largest_journal_is_read_whole() -> None:
+    # Besides refusals, a state has what a consumer may have in flight beyond its base.
+    largest = 2 * (journal.REFUSALS_MAX + 10 * SPAN_MAX) * ENTRY_BYTES
+    assert largest <= JOURNAL_BYTES_MAX
+
+
+def test_a_new_file_reads_back_only_what_no_sync_has_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read back all 65,536 entries while the consumer was locked: a poll waited for 165 ms."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 128 << 10)
+    read = []
+
+    def checked(raw: bytes, before: Entries | None = None) -> Entries:
+        read.append(len(raw))
+        return valid_entries(raw, before)
+
+    monkeypatch.setattr(journal, "valid_entries", checked)
+    path = tmp_path / "j"
+    made = begin(path)
+    names = set()
+    for number in range(5000):
+        kind = NACK if number % 100 == 0 else ACK
+        ticket = made.append(kind, number, 1, number)
+        if number % 10 == 0:
+            made.sync(ticket)
+        names.add(path.stat().st_ino)
+    assert len(names) > 1
+    assert max(read) <= (16 << 10) + 10 * ENTRY_BYTES
+    found = fold_in(path).position()
+    assert (found.base, found.acked) == (5000, ())
+    assert found.nacked == set(range(0, 5000, 100))
+
+
+# --- read by others while it is written
+
+
+def test_a_cursor_reads_new_entries_only_and_notices_a_new_file(tmp_path: Path) -> None:
+    files, path = FaultyFiles(), tmp_path / "j"
+    cursor = JournalCursor(files, path)
+    assert cursor.refresh() is None
+
+    def seen() -> Position:
+        fold = cursor.refresh()
+        assert fold is not None
+        return fold.position()
+
+    made = begin(path)
+    for number in range(10_000):
+        made.append(ACK, number, 1, 0)
+        if number % 3000 == 0:
+            assert seen() == Position(number + 1)
+    assert seen() == Position(10_000)
+    files.plan.counts.clear()
+    assert seen() == Position(10_000)
+    assert files.plan.counts["pread"] == 3
+    begin(path)
+    assert seen() == Position(0)
+    cursor.sync()
+    path.unlink()
+    assert cursor.refresh() is None
+
+
+# --- the writer's marks
+
+
+def test_marks_are_read_as_written_and_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    marks = {("a", 0): Mark(1, 2, 3, 4, 5, -1, 7), ("a", 12): Mark(0), ("ä", 3): Mark(1 << 40)}
+    paths = GroupPaths(tmp_path, "g")
+    paths.folder.mkdir(parents=True)
+    assert read_marks(Files(), paths) == {}
+    write_marks(Files(), paths, marks)
+    assert read_marks(Files(), paths) == marks
+    raw = paths.marks.read_bytes()
+    for position in range(0, len(raw), 7):
+        changed = bytearray(raw)
+        changed[position] ^= 1 << position % 8
+        paths.marks.write_bytes(changed)
+        try:
+            assert read_marks(Files(), paths) == marks
+        except CorruptionError:
+            continue
+        # Only the line break after the CRC is not covered by it.
+        assert position == 8
+
+
+HOSTILE = [
+    b"[]", b"{", b'{"a":5}', b'{"a":{"x":{}}}', b'{"a":{"0":{"life":true}}}', b"[" * 100_000,
+    b'{"a":{"0":{"life":-1,"epoch":0,"taken":0,"pending":0,"log_end":0,"old":0,"new":0}}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_marks_with_a_correct_crc_are_not_used(
+    text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = GroupPaths(tmp_path, "g")
+    paths.folder.mkdir(parents=True)
+    paths.marks.write_bytes(b"%08x\n" % crc32c(text) + text)
+    with caplog.at_level(logging.WARNING):
+        assert usable_marks(Files(), paths) == {}
+    assert "marks" in caplog.text
+
+
+# --- what a journal, a mark and a committed offset mean together
+
+
+JOURNAL = Fold(7, 0, 3, 10, base=20, acked=[(25, 30)], number=2)
+HERE = Position(20, ((25, 30),))
+
+
+def settled(
+    fold: Fold | None = JOURNAL, mark: Mark | None = None, committed: int | None = 10, **given: int
+) -> Settled:
+    """Settle a copy of the journal."""
+    own = None if fold is None else attrs.evolve(fold, acked=list(fold.acked), nacks=dict(fold.nacks))  # fmt: skip
+    return settle(own, mark, committed, **{"store_id": 7, "topic_life": 0, **given})
+
+
+def test_without_a_writer_the_journal_is_the_position_and_without_both_the_committed_offset() -> (
+    None
+):
+    assert settled().position() == HERE
+    assert settled(None).position() == Position(10)
+    assert settled(None, committed=None).position() is None
+
+
+def test_only_the_offsets_of_the_mark_are_the_writers_own() -> None:
+    mark = Mark(0, 3, old=12, new=20)
+    for own in (12, 20):
+        assert settled(mark=mark, committed=own).position() == HERE
+    for other in (None, 0, 11, 15, 21):
+        for known in (None, mark):
+            found = settled(mark=known, committed=other)
+            assert found.position() == (None if other is None else Position(other))
+            assert found.moved
+            assert "moved" in found.note
+    # One that the opening set back to the queue's end is nobody else's.
+    back = Mark(0, 3, old=18, new=20)
+    assert settled(mark=back, committed=15, end=15).fold is not None
+    assert settled(mark=back, committed=15, end=15).moved
+    assert settled(mark=back, committed=15, end=16).fold is None
+
+
+def test_a_slow_owner_that_saw_an_older_offset_keeps_its_journal() -> None:
+    """A taker that was stopped while the writer moved the offset twice lost its acknowledged ranges (found by a review)."""
+    assert settled(mark=Mark(0, 2, old=15, new=18), committed=18).position() == HERE
+    # One that found an offset of somebody else keeps it.
+    fold, mark = attrs.evolve(JOURNAL, moved=True), Mark(0, 2, old=50, new=60)
+    assert settled(fold, mark).position() == HERE
+    assert settled(fold, mark, committed=60).moved
+    # Once the writer has taken it in, the mark counts again.
+    assert not settled(fold, Mark(0, 3, old=10, new=20), committed=20).moved
+
+
+def test_a_journal_that_is_foreign_or_void_does_not_count() -> None:
+    for more in ({"store_id": 8}, {"topic_life": 1}):
+        found = settled(JOURNAL, None, 10, **more)
+        assert found.position() == Position(10)
+        assert found.note
+        assert found.life == more.get("topic_life", 0) << VOIDED_BITS
+    found = settled(mark=Mark(1, 3, 2, 2, old=10, new=10))
+    assert (found.position(), found.life, found.number) == (Position(10), 1, 2)
+    # The next epoch is above all of this store.
+    assert settled(mark=Mark(5, 9)).epoch == 9
+    assert settled(mark=Mark(5, 1)).epoch == 3
+    assert settled(store_id=8).epoch == 0
+
+
+def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> None:
+    fold = attrs.evolve(JOURNAL, base=4, acked=[], reset=3, number=3)
+    assert settled(fold, Mark(0, 3, 2, 2, old=12, new=20), committed=20).position() == Position(4)
+    assert settled(fold, Mark(0, 3, 2, 3, old=20, new=4), committed=20).is_reset
+    assert settled(fold, Mark(0, 3, 3, 3, old=20, new=4), committed=4).position() == Position(4)
+    fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
+    mark = Mark(0, 3, 1, 2, old=10, new=20)
+    assert settled(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))

@@ -1,0 +1,418 @@
+"""The timer files: what is saved is loaded, by Penstock and by a broker; whatever does not fit is not believed.
+
+`tests/crash/test_timer_files.py` loses power at each call, and `tests/property/test_timer_files.py` changes bytes of a broker's files.
+"""
+
+import errno
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.timer_topic import (
+    SECOND,
+    START,
+    UNIT,
+    BrokerTimers,
+    BrokerView,
+    TimerTopic,
+    contents_of,
+    context_of,
+    unit_of_message,
+)
+
+from penstock.files import Files
+from penstock.testing.faults import FaultyFiles
+from penstock_messaging.timers import timer_state
+from penstock_messaging.timers.timer_check import TimerCheck, path_of, read_check, write_check
+from penstock_messaging.timers.timer_log import TimerLog
+from penstock_messaging.timers.timer_state import TimerFiles, TimerSizes, TimerState
+from penstock_messaging.timers.timer_units import TimerUnit, rows_of
+from penstock_messaging.timers.unit_chains import empty_slots, members, slots_ms
+from penstock_messaging.timers.wheel_file import NO_UNIT, WheelFile
+
+SLOTS = 256
+# Five units and a blank.
+LOG_BYTES = 5 * 52 + 30
+FIRST = "timerlog/00000000000000000000"
+NOW = START + SECOND
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_state, "SIZES", TimerSizes(SLOTS, LOG_BYTES))
+
+
+def loaded(root: Path, topic: TimerTopic) -> tuple[TimerFiles, TimerState]:
+    files = TimerFiles(context_of(root))
+    state = files.load(topic, unit_of_message)
+    assert state is not None
+    return files, state
+
+
+def waiting(state: TimerState) -> list[tuple[int, int]]:
+    return [(unit.slot_ms, unit.log_offset) for unit in state.units()]
+
+
+def of_broker(root: Path, topic: TimerTopic) -> BrokerView:
+    return BrokerTimers(contents_of(root), topic, SLOTS).recovered()
+
+
+def saved(root: Path, count: int = 12) -> TimerTopic:
+    """Save `count` timers in each of two saves, with a second that is over in between."""
+    topic, files = TimerTopic(), TimerFiles(context_of(root))
+    assert files.load(topic, unit_of_message) is None
+    for part in range(2):
+        for number in range(count):
+            files.add(topic.put(START + (part + number % 4) * SECOND))
+        files.save(START + part * SECOND, len(topic.records))
+    return topic
+
+
+def expected(topic: TimerTopic, read_ms: int) -> list[tuple[int, int]]:
+    found = [(each.slot_ms, each.log_offset) for each in topic.records[topic.first :]]
+    return sorted(each for each in found if each[0] >= read_ms)
+
+
+def assert_right(root: Path, topic: TimerTopic, read_ms: int = NOW) -> None:
+    """Assert that Penstock and a broker find what waits, and nothing wrong."""
+    _, state = loaded(root, topic)
+    assert state.problem == ""
+    assert waiting(state) == expected(topic, read_ms)
+    assert of_broker(root, topic).waiting() == waiting(state)
+
+
+def test_what_is_saved_is_loaded_by_penstock_and_by_a_broker(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert TimerFiles(context_of(empty)).load(TimerTopic(), unit_of_message) is None
+    assert [*empty.iterdir()] == [], "a store that never had timers gets no files"
+    topic = saved(tmp_path)
+    before = contents_of(tmp_path)
+    _, state = loaded(tmp_path, topic)
+    assert (state.read_ms, state.queue_offset, state.problem) == (NOW, 24, "")
+    assert waiting(state) == expected(topic, NOW)
+    assert contents_of(tmp_path) == before, "what is right is not written again"
+    view = of_broker(tmp_path, topic)
+    assert view == BrokerView(view.seconds, 24, NOW)
+    assert view.waiting() == waiting(state)
+
+
+def test_the_files_have_the_layout_of_a_broker(tmp_path: Path) -> None:
+    topic, files = TimerTopic(), TimerFiles(context_of(tmp_path))
+    files.load(topic, unit_of_message)
+    first = topic.put(START + 3 * SECOND)
+    files.add(first)
+    files.add(topic.put(START + 3 * SECOND, kind=5, enqueue_ms=NOW))
+    files.save(START, 2)
+    found = contents_of(tmp_path)
+    assert len(found[FIRST]) == LOG_BYTES
+    unit = (52, -1, 1, START, 3000, first.log_offset, 300, -7, 0)
+    assert UNIT.unpack_from(found[FIRST]) == unit
+    assert UNIT.unpack_from(found[FIRST], 52)[:5] == (52, 0, 5, NOW, 2000)
+    second = START // SECOND + 3
+    slot = struct.unpack_from(">qqqii", found["timerwheel"], second % SLOTS * 32)
+    assert slot == (second, 0, 52, 0, 0), "one waits, and one cancels"
+    assert len(found["timerwheel"]) == SLOTS * 32
+    assert struct.unpack_from(">7q", found["config/timercheck"]) == (START, 104, 2, 2, 0, START, 1)
+    assert len(found["config/timercheck"]) == 4096
+    # A file ends with a blank where no unit fits.
+    for _ in range(4):
+        files.add(topic.put(START + 3 * SECOND))
+    files.save(START, 6)
+    blank = struct.unpack_from(">iqi", contents_of(tmp_path)[FIRST], 5 * 52)
+    assert blank == (30, 0, -875286124)
+
+
+def test_of_two_offsets_in_timercheck_the_lower_counts_and_other_bytes_stay(tmp_path: Path) -> None:
+    files, path = Files(), path_of(tmp_path)
+    assert read_check(files, tmp_path) is None
+    path.parent.mkdir()
+    path.write_bytes(struct.pack(">7q", 1, 2, 9, 5, 4, 3, (1 << 63) - 1) + b"more" * 1010)
+    found = read_check(files, tmp_path)
+    assert found is not None
+    assert (found.queue_offset, found.version[0]) == (5, 4)
+    assert write_check(files, tmp_path, found, 6).version == (4, 6, 1)
+    assert path.read_bytes()[56:] == b"more" * 1010
+    # A file of an older broker has no version.
+    path.write_bytes(struct.pack(">4q", 1, 2, 3, 4))
+    assert read_check(files, tmp_path) == TimerCheck(1, 2, 3)
+    path.write_bytes(b"1234")
+    with pytest.raises(ValueError, match="has 4 bytes"):
+        read_check(files, tmp_path)
+
+
+def test_units_that_a_crash_has_left_after_the_offset_are_cut_off(tmp_path: Path) -> None:
+    topic = saved(tmp_path, 4)
+    check = (tmp_path / "config" / "timercheck").read_bytes()
+    files, _ = loaded(tmp_path, topic)
+    for number in range(7):
+        files.add(topic.put(NOW + number * SECOND))
+    files.save(NOW, 15)
+    (tmp_path / "config" / "timercheck").write_bytes(check)
+    files, state = loaded(tmp_path, topic)
+    assert (state.queue_offset, state.problem) == (8, "")
+    end = topic.records[8].log_offset
+    assert waiting(state) == [each for each in expected(topic, NOW) if each[1] < end]
+    assert of_broker(tmp_path, topic).waiting() == waiting(state)
+    for record in topic.records[8:]:
+        files.add(unit_of_message(topic.at(record.log_offset)))
+    files.save(NOW, 15)
+    assert_right(tmp_path, topic)
+    assert of_broker(tmp_path, topic).queue_offset == 15
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted((root / "timerlog").iterdir())
+
+
+def overwritten(position: int, data: bytes) -> Callable[[Path], object]:
+    """Return what changes bytes of the last file of the log but one."""
+
+    def overwrite(root: Path) -> None:
+        path = log_files(root)[-2]
+        raw = bytearray(path.read_bytes())
+        raw[position : position + len(data)] = data
+        path.write_bytes(raw)
+
+    return overwrite
+
+
+def loop_a_chain(root: Path) -> None:
+    for number in range(5):
+        overwritten(52 * number + 4, (52 * number).to_bytes(8, "big"))(root)
+
+
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda root: None,
+    "no wheel": lambda root: (root / "timerwheel").unlink(),
+    "a short wheel": lambda root: (root / "timerwheel").write_bytes(b"abc"),
+    "a wheel of ones": lambda root: (root / "timerwheel").write_bytes(b"\x01" * (SLOTS * 32)),
+}
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    **HARMLESS,
+    "no log": lambda root: shutil.rmtree(root / "timerlog"),
+    "no first file": lambda root: log_files(root)[0].unlink(),
+    "no middle file": lambda root: log_files(root)[1].unlink(),
+    "a short file": lambda root: log_files(root)[-1].write_bytes(bytes(100)),
+    "a file far away": lambda root: (root / "timerlog" / ("9" * 20)).write_bytes(bytes(LOG_BYTES)),
+    "zeros": overwritten(60, bytes(52)),
+    "another record": overwritten(52 * 3 + 28, b"\x00\x00\x00\x00\x00\x12\x34\x56"),
+    "a loop": loop_a_chain,
+    "a chain that leads ahead": overwritten(4, (1 << 40).to_bytes(8, "big")),
+    "a time far ahead": overwritten(16, (START * 2).to_bytes(8, "big")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_does_not_fit_is_read_from_the_topic_instead(tmp_path: Path, damage: str) -> None:
+    topic = saved(tmp_path)
+    DAMAGES[damage](tmp_path)
+    before = contents_of(tmp_path)
+    shown = TimerFiles(context_of(tmp_path, read_only=True)).load(topic, unit_of_message)
+    assert contents_of(tmp_path) == before
+    files, state = loaded(tmp_path, topic)
+    assert shown is not None
+    assert waiting(shown) == waiting(state) == expected(topic, NOW)
+    assert (state.problem == "") == (damage in HARMLESS), state.problem
+    view = of_broker(tmp_path, topic)
+    assert view.waiting() == waiting(state)
+    assert view.queue_offset == state.queue_offset == 24
+    files.add(topic.put(START + 2 * SECOND))
+    files.save(NOW, 25)
+    assert_right(tmp_path, topic)
+
+
+def test_a_unit_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    """A broker that was killed takes in the records since its last save again."""
+    topic, files = TimerTopic(), TimerFiles(context_of(tmp_path))
+    files.load(topic, unit_of_message)
+    units = [topic.put(NOW) for _ in range(4)]
+    for unit in [*units, *units[2:]]:
+        files.add(unit)
+    files.save(START, 4)
+    assert len(of_broker(tmp_path, topic).waiting()) == 6
+    assert_right(tmp_path, topic, START)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_what_is_left_of_a_second_at_a_close_is_all_that_waits_in_it(
+    tmp_path: Path, count: int
+) -> None:
+    topic = saved(tmp_path)
+    files, state = loaded(tmp_path, topic)
+    left = [unit for unit in state.units() if unit.slot_ms == NOW][2 : 2 + count]
+    files.leave(NOW, 24, left)
+    _, state = loaded(tmp_path, topic)
+    assert state.problem == ""
+    later = expected(topic, START + 2 * SECOND)
+    assert waiting(state) == [*((each.slot_ms, each.log_offset) for each in left), *later]
+    view = of_broker(tmp_path, topic)
+    assert (view.waiting(), view.queue_offset) == (waiting(state), 24)
+
+
+def test_records_that_retention_has_deleted_do_not_wait(tmp_path: Path) -> None:
+    topic = saved(tmp_path)
+    topic.first = 7
+    context = context_of(tmp_path)
+    context.log_min_offset = lambda: topic.records[7].log_offset  # type: ignore[misc]  # a stand-in
+    assert TimerFiles(context).load(topic, unit_of_message) is not None
+    assert FIRST not in contents_of(tmp_path)
+    assert_right(tmp_path, topic)
+
+
+@pytest.mark.parametrize("read_ms", [-5, 1 << 62])
+def test_a_time_that_no_clock_had_makes_all_messages_wait(tmp_path: Path, read_ms: int) -> None:
+    topic = saved(tmp_path)
+    path = tmp_path / "config" / "timercheck"
+    path.write_bytes(struct.pack(">q", read_ms) + path.read_bytes()[8:])
+    _, state = loaded(tmp_path, topic)
+    assert "which cannot be" in state.problem
+    assert waiting(state) == expected(topic, 0)
+    path.write_bytes(b"short")
+    _, state = loaded(tmp_path, topic)
+    assert "has 5 bytes" in state.problem
+    assert (state.read_ms, state.queue_offset, waiting(state)) == (0, 0, [])
+
+
+def test_a_queue_that_has_lost_its_end_continues_there(tmp_path: Path) -> None:
+    topic = saved(tmp_path)
+    del topic.records[20:]
+    files, state = loaded(tmp_path, topic)
+    assert state.queue_offset == 20
+    assert "it ends at 20" in state.problem
+    assert waiting(state) == expected(topic, NOW)
+    files.add(topic.put(START + 2 * SECOND, size=301))
+    files.save(NOW, 21)
+    assert_right(tmp_path, topic)
+
+
+def test_a_second_that_is_long_over_does_not_take_the_slot_of_one_to_come(tmp_path: Path) -> None:
+    topic = saved(tmp_path)
+    files, state = loaded(tmp_path, topic)
+    due = state.read_ms + 2 * SECOND
+    files.add(topic.put(due - SLOTS * SECOND))
+    files.save(state.read_ms, 25)
+    assert of_broker(tmp_path, topic).waiting() == waiting(state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["pwrite", "sync", "sync_folder", "rename", "create", "resize"])
+def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, call: str) -> None:
+    for after in range(8):
+        root = tmp_path / str(after)
+        root.mkdir()
+        topic = saved(root)
+        disk = FaultyFiles()
+        files = TimerFiles(context_of(root, disk))
+        assert files.load(topic, unit_of_message) is not None
+        failures = 0
+        for part in range(2):
+            for number in range(9):
+                files.add(topic.put(START + (2 + number % 4) * SECOND))
+            disk.plan.fail(call, errno.ENOSPC, after=after + part, times=1)
+            while True:
+                try:
+                    files.save(START + SECOND, len(topic.records))
+                    break
+                except OSError:
+                    failures += 1
+            disk.plan.heal()
+        assert failures <= 2
+        _, state = loaded(root, topic)
+        assert state.problem == ""
+        assert waiting(state) == expected(topic, START + SECOND)
+        assert of_broker(root, topic).waiting() == waiting(state)
+
+
+# --- the parts
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 11])
+def test_units_are_placed_so_that_a_blank_fits_after_each(tmp_path: Path, count: int) -> None:
+    log = TimerLog(Files(), tmp_path, LOG_BYTES)
+    log.read()
+    rows = rows_of([TimerUnit(5000, 1000 * n, 100 + n, 1, 2000, n) for n in range(count)])
+    log.write(log.place(count), rows)
+    again = TimerLog(Files(), tmp_path, 999)
+    found = again.read()
+    assert found.damage == ""
+    assert found.units["topic_hash"].tolist() == [*range(count)]
+    assert found.positions.tolist() == [n // 5 * LOG_BYTES + n % 5 * 52 for n in range(count)]
+    assert again.place(1).tolist() == log.place(1).tolist()
+    # 15 bytes are no blank.
+    assert TimerLog(Files(), tmp_path / "other", 3 * 52 + 15).place(3).tolist() == [0, 52, 171]
+    # A new log begins after the old one, whose files go only then.
+    old = log.renew()
+    assert old == [n * LOG_BYTES for n in range(-(-count // 5))]
+    log.write(log.place(1), rows_of([TimerUnit(5000, 7, 100, 1, 2000, 0)]))
+    both = TimerLog(Files(), tmp_path, LOG_BYTES).read()
+    assert (len(both.units), both.damage) == (count + 1, "")
+    log.remove(old)
+    assert len(log_files(tmp_path)) == 1
+
+
+CHAINS = [
+    ((-1, 0, 52, 104), [0, 1, 2, 3], True),
+    ((-1, 0, -1, 104), [2, 3], True),
+    # The first of them is gone with its file.
+    ((-5, 0, 52, 104), [0, 1, 2, 3], False),
+    ((-1, 0, 0, 104), [0, 1, 2, 3], False),
+    ((-1, 0, 104, 104), [0, 1, 2, 3], False),
+    ((-1, 0, 156, 156), [0, 1, 2, 3], False),
+    ((7, 7, 7, 7), [0, 1, 2, 3], False),
+    # What is wrong in an earlier chain does not matter.
+    ((-1, 7, -1, 104), [2, 3], True),
+]
+
+
+@pytest.mark.parametrize(("previous", "found", "is_right"), CHAINS)
+def test_the_last_chain_of_a_second_counts(
+    previous: tuple[int, ...], found: list[int], is_right: bool
+) -> None:
+    positions = np.array([0, 52, 104, 156], np.int64)
+    seconds = np.full(4, 1000, np.int64)
+    chosen, is_linked = members(seconds, positions, np.array(previous, np.int64), 0)
+    assert (chosen.tolist(), is_linked) == (found, is_right)
+    # It may begin in a file that is gone.
+    later, gone = positions[:2] + 520, np.array([52, 520], np.int64)
+    assert members(seconds[:2], later, gone, 520)[1]
+
+
+def test_times_that_a_field_cannot_say_keep_their_second() -> None:
+    long = 90 * 86_400_000
+    rows = rows_of([TimerUnit(long, 1, 9, 1, 0, 0), TimerUnit(0, 1, 9, 1, long, 0)])
+    assert slots_ms(rows).tolist() == [long, 0]
+    rows["enqueue_ms"] = (1 << 63) - 1
+    assert slots_ms(rows)[0] < 0, "one that no clock has is long ago"
+
+
+def test_of_the_wheel_only_what_differs_is_written(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    wheel = WheelFile(files, tmp_path, 50)
+
+    def slots(*seconds: int, last: int = 7) -> "np.ndarray":
+        found = empty_slots(np.array(seconds, np.int64) * 1000)
+        found["first"], found["last"], found["count"] = 3, last, 1
+        return found
+
+    files.plan.fail("sync_folder", times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        wheel.write(slots(90, 100, 101, 130))
+    before = files.plan.counts["sync_folder"]
+    for _ in range(3):
+        wheel.write(slots(90, 100, 101, 130))
+    assert files.plan.counts["sync_folder"] == before + 1, "its name was not durable"
+    wanted = np.concatenate((slots(100), slots(101, last=8)), dtype=slots(1).dtype)
+    found = wheel.differing(wanted, 100)
+    assert found is not None
+    assert found["second"].tolist() == [101, 130], "90 is over, and 130 has no unit"
+    wheel.write(found)
+    nothing = wheel.differing(wanted, 100)
+    assert nothing is not None
+    assert nothing.tolist() == []
+    left = empty_slots(np.array([90, 101, 130, 151], np.int64) * 1000)
+    wheel.read(left)
+    assert left["last"].tolist() == [7, 8, NO_UNIT, NO_UNIT], "151 has the slot of 101"

@@ -1,0 +1,921 @@
+"""Messages with a time: delivered then, never before and never twice, unless they are cancelled; on a clock and a thread that the test runs."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.timer_shop import DAY, NOW, WORKER, TimerShop
+
+from penstock import Message, MessageError, PropertyError, StoredMessage
+from penstock.contracts import DelayedMessage
+from penstock.testing import ManualWorkers, open_store
+from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of
+from penstock_messaging.timers import timer_delivery, timer_queue
+from penstock_messaging.timers.cancellations import Cancellations
+from penstock_messaging.timers.due_timers import (
+    DueTimers,
+    SecondColumns,
+    due_in,
+    is_later,
+    key_hash,
+)
+from penstock_messaging.timers.requests import due_ms_of
+from penstock_messaging.timers.timer_message import (
+    Timer,
+    cancelling,
+    copied,
+    out_ms_of,
+    timed,
+    timer_in,
+    timer_of,
+)
+from penstock_messaging.timers.timer_queue import entry_of
+from penstock_messaging.timers.waiting_timers import (
+    CANCELS,
+    ROLLS,
+    WAITS,
+    WaitingTimer,
+    WaitingTimers,
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[TimerShop]:
+    made = TimerShop(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def theirs(out_ms: int, more: bytes = b"REAL_QID\x010\x02", topic: bytes = b"orders") -> bytes:
+    """Return the text of a message that another program has put to the timer topic."""
+    return b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%s\x02" % (out_ms, topic) + more
+
+
+def rounds(shop: TimerShop, count: int) -> None:
+    for _ in range(count):
+        shop.workers.run(WORKER)
+
+
+def in_small_steps(monkeypatch: pytest.MonkeyPatch, taken: int, count: int, due: int) -> None:
+    """Let a few messages be as many as the service takes in, delivers and holds at a time, which is thousands."""
+    monkeypatch.setattr(timer_queue, "COUNT_MAX", taken)
+    monkeypatch.setattr(timer_delivery, "_COUNT_MAX", count)
+    monkeypatch.setattr(timer_delivery, "_DUE_MAX", due)
+
+
+# --- what a caller may request
+
+
+def due(*, is_refused: bool = False, **given: Any) -> int:
+    message = Message("orders", b"", **given)
+    return due_ms_of(message, NOW, delay_max_ms=3 * DAY, is_refused=is_refused)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"delay_ms": -1}, "delay_ms -1 is refused"),
+    ({"delay_ms": 3 * DAY + 1}, "259200001 ms is refused: the longest is 259200000 ms"),
+    ({"deliver_at": NOW + 4 * DAY}, "345600000 ms is refused: the longest is 259200000 ms"),
+    ({"delay_ms": 1, "deliver_at": NOW}, "delay_ms and deliver_at is refused"),
+    ({"delay_ms": 1, "delay_level": 3}, "delay_level and delay_ms is refused"),
+    ({"deliver_at": 0, "delay_level": -3}, "delay_level and deliver_at is refused"),
+    # For a directory that a broker of 4.x takes over.
+    ({"delay_ms": 1, "is_refused": True}, "delay_level"),
+]
+
+
+def test_a_delay_counts_from_now_and_a_time_is_taken_as_it_is(shop: TimerShop) -> None:
+    assert (due(delay_ms=1), due(delay_ms=3 * DAY)) == (NOW + 1, NOW + 3 * DAY)
+    assert due(deliver_at=NOW + 7) == NOW + 7
+    for over in (0, NOW - 1, NOW):
+        assert due(deliver_at=over, is_refused=True) == NOW
+    for wrong, reason in REFUSED:
+        with pytest.raises(MessageError, match=reason) as caught:
+            due(**wrong)
+        assert "othing was stored" in str(caught.value)
+    with pytest.raises(MessageError, match="delay_ms or deliver_at"):
+        shop.store.put(TIMER_TOPIC, b"x", properties={"TIMER_OUT_MS": "0"})
+    settings: list[tuple[dict[str, Any], int]] = [
+        ({"delay_max_ms": 99}, 100),
+        ({"timers": "refuse"}, 1),
+    ]
+    for setting, delay_ms in settings:
+        shop.close()
+        shop.settings = {"extensions": {"messaging": setting}}
+        with pytest.raises(MessageError, match="refused"):
+            shop.put(b"x", delay_ms)
+        assert shop.store.topics() == {}
+        assert not shop.has_thread
+
+
+# --- the forms of a timer message, which brokers of 5.x read and write
+
+
+def accept(message: Message, text: bytes = b"") -> None:
+    """Take any message."""
+
+
+def stored(shop: TimerShop, message: Message, text: bytes) -> StoredMessage:
+    return shop.store.at(shop.store.put_copies([(message, text)])[0].log_offset)
+
+
+def test_a_message_with_a_time_waits_with_the_properties_of_a_broker() -> None:
+    # The second before a time is always earlier.
+    assert [out_ms_of(ms) for ms in (5000, 5001, 5999, 6000)] == [4000, 5000, 5000, 5000]
+    message = Message("orders", b"b", queue=3, tag="t", keys=["k"], properties={"a": "b"}, flag=7)
+    waiting, text = timed(message, NOW + 3500, accept)
+    assert (waiting.topic, waiting.queue, waiting.body, waiting.flag) == (TIMER_TOPIC, 0, b"b", 7)
+    pairs = pairs_of(text)
+    unique = pairs.pop(b"UNIQ_KEY")
+    assert len(unique) == 32
+    assert unique != pairs_of(timed(message, NOW, accept)[1])[b"UNIQ_KEY"]
+    assert pairs == {
+        b"TAGS": b"t", b"KEYS": b"k", b"a": b"b", b"REAL_TOPIC": b"orders", b"REAL_QID": b"3",
+        b"TIMER_DELIVER_MS": b"%d" % (NOW + 3500), b"TIMER_OUT_MS": b"%d" % (NOW + 3000),
+    }  # fmt: skip
+
+
+def test_properties_of_the_store_that_a_caller_gives_are_not_those_of_the_message() -> None:
+    """A delivered message may be put again with all its properties."""
+    own = ("REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES")
+    given = {"REAL_TOPIC": TIMER_TOPIC, **dict.fromkeys(own, "1"), "UNIQ_KEY": "mine"}
+    assert pairs_of(timed(Message("orders", b"", properties=given), NOW, accept)[1]) == {
+        b"UNIQ_KEY": b"mine", b"REAL_TOPIC": b"orders", b"REAL_QID": b"0",
+        b"TIMER_DELIVER_MS": b"%d" % NOW, b"TIMER_OUT_MS": b"%d" % (NOW - 1000),
+    }  # fmt: skip
+    message = Message("orders", b"", properties={"TIMER_DEL_UNIQKEY": "orders+other"})
+    with pytest.raises(PropertyError, match=r"use Store\.cancel_delayed"):
+        timed(message, NOW, accept)
+
+
+def test_when_a_message_is_due() -> None:
+    # Where the exact time is not known, or cannot be right, at the end of the second.
+    exact = {
+        b"5001": 5001,
+        b"6000": 6000,
+        b"5000": 6000,
+        b"6001": 6000,
+        b"-1": 6000,
+        b"9" * 5000: 6000,
+    }
+    for given_ms, due_ms in exact.items():
+        text = b"TIMER_OUT_MS\x015000\x02TIMER_DELIVER_MS\x01" + given_ms + b"\x02"
+        assert timer_in(pairs_of(text)) == Timer(5000, due_ms, b"", b"", b"")
+    assert timer_in(pairs_of(b"TIMER_OUT_MS\x015000\x02")).due_ms == 6000
+    for wrong in (b"-1", b"9" * 20, b"x"):
+        with pytest.raises(MessageError, match="TIMER_OUT_MS"):
+            timer_in(pairs_of(b"TIMER_OUT_MS\x01" + wrong + b"\x02"))
+    # A part of a second goes on in its own second.
+    assert not is_later(
+        WaitingTimer(5000, 1, 10, WAITS, 0), Timer(5500, 5900, b"t", b"k", b""), 5000
+    )
+
+
+def test_a_copy_keeps_everything_and_adds_two_times_or_a_count(shop: TimerShop) -> None:
+    message, text = timed(Message("orders", b"b", queue=2, tag="t", born_time_ms=5), NOW, accept)
+    waiting = stored(shop, message, text)
+    copy, copy_text = copied(waiting, due_ms=NOW, enqueue_ms=NOW - 9000, now_ms=NOW + 3)
+    assert (copy.topic, copy.queue, copy.body, copy.born_time_ms) == ("orders", 2, b"b", 5)
+    times = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (NOW - 9000, NOW + 3)
+    assert copy_text == text + times
+    # Before its second it is put to the timer topic again.
+    for more, count in ((b"", b"1"), (b"7", b"8"), (b"x", b"1")):
+        again = stored(shop, message, text + b"TIMER_ROLL_TIMES\x01" + more + b"\x02")
+        copy, copy_text = copied(again, due_ms=NOW - 1999, enqueue_ms=1, now_ms=2)
+        assert (copy.topic, copy.queue) == (TIMER_TOPIC, 0)
+        assert pairs_of(copy_text)[b"TIMER_ROLL_TIMES"] == count
+    for topic in (b"RMQ_SYS_TRANS_HALF_TOPIC", TIMER_TOPIC.encode(), b"SCHEDULE_TOPIC_XXXX"):
+        wrong = stored(shop, message, theirs(5000, topic=topic))
+        with pytest.raises(MessageError, match="nothing is delivered"):
+            copied(wrong, due_ms=5500, enqueue_ms=0, now_ms=0)
+
+
+def test_a_cancelling_message_names_the_other_one_as_a_broker_does(shop: TimerShop) -> None:
+    message, text = timed(Message("orders", b"", properties={"UNIQ_KEY": "K"}), NOW, accept)
+    timer = timer_of(stored(shop, message, text))
+    named = [pairs_of(text)[b"TIMER_DEL_UNIQKEY"] for _, text in cancelling(timer)]
+    assert named == [b"orders+K", b"K"], "as brokers of 5.3 and of 5.5 have it"
+    for cancel in cancelling(timer):
+        read = timer_of(stored(shop, *cancel))
+        assert (read.cancels, read.out_ms, read.topic) == (timer.key, timer.out_ms, b"orders")
+
+
+# --- when
+
+
+@pytest.mark.parametrize("delay_ms", [1, 999, 1000, 1001, 2500, 60_000, 3 * DAY])
+def test_a_message_is_delivered_at_its_time_and_never_before(
+    shop: TimerShop, delay_ms: int
+) -> None:
+    shop.put(b"x", delay_ms, queue=2, tag="t")
+    assert shop.bodies(queue=2) == []
+    # Over two days it is put to the timer topic again on the way.
+    for _ in range(3):
+        shop.run(after_ms=(delay_ms - 1) // 3)
+    shop.run(after_ms=(delay_ms - 1) % 3)
+    assert shop.bodies(queue=2) == []
+    shop.run(after_ms=1)
+    assert shop.bodies(queue=2) == [b"x"]
+    message = shop.store.read("orders", 2).messages[0]
+    assert (message.tag, message.store_time_ms) == ("t", NOW + delay_ms)
+    assert message.all_properties["TIMER_DEQUEUE_MS"] == str(NOW + delay_ms)
+    assert message.all_properties.get("TIMER_ROLL_TIMES") == ("1" if delay_ms > 2 * DAY else None)
+    assert shop.stats()["waiting"] == 0
+
+
+def test_messages_are_delivered_in_the_order_of_their_times(shop: TimerShop) -> None:
+    delays = (2500, 700, 1900, 700, 30)
+    for delay_ms in delays:
+        shop.put(b"%d" % delay_ms, delay_ms)
+    for ms in range(10, 3000, 10):
+        shop.run(after_ms=10)
+        assert shop.bodies() == [b"%d" % delay for delay in sorted(delays) if delay <= ms]
+
+
+def test_every_way_to_put_takes_a_time(shop: TimerShop) -> None:
+    messages = [Message("orders", b"a", delay_ms=5), Message("orders", b"b")]
+    assert [receipt.queue_offset for receipt in shop.store.put_many(messages)] == [0, 0]
+    shop.store.submit("orders", b"c", deliver_at=NOW + 3)
+    shop.store.put("orders", b"d", deliver_at=NOW - 5)
+    shop.store.put("orders", b"level", delay_level=1)
+    assert shop.bodies() == [b"b", b"d"]
+    shop.run(after_ms=100)
+    assert shop.bodies() == [b"b", b"d", b"c", b"a"]
+    # Those with a level and those with a time do not wait for each other.
+    shop.clock.now_ms += 900
+    shop.workers.run("penstock-deliver")
+    assert shop.bodies()[4:] == [b"level"]
+
+
+def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
+    with shop.store.transaction() as tx:
+        tx.put("orders", b"later", delay_ms=50)
+        tx.put("orders", b"now")
+    assert shop.bodies() == [b"now"]
+    shop.run(after_ms=50)
+    assert shop.bodies() == [b"now", b"later"]
+
+
+def test_a_message_of_another_program_is_delivered_at_the_end_of_its_second(
+    shop: TimerShop,
+) -> None:
+    shop.put(b"", 1)
+    shop.put_raw(b"theirs", theirs(NOW + 3000))
+    shop.run(after_ms=3999)
+    assert shop.bodies() == [b""]
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"", b"theirs"]
+
+
+def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerShop) -> None:
+    """It was put to the timer topic again every 10 ms; a broker with another `timerPrecisionMs` writes such times."""
+    shop.put(b"", 1)
+    shop.put_raw(b"theirs", theirs(NOW + 3500))
+    for _ in range(40):
+        shop.run(after_ms=100)
+    assert shop.bodies() == [b""]
+    shop.run(after_ms=500)
+    assert shop.bodies() == [b"", b"theirs"]
+    assert shop.store.max_offset(TIMER_TOPIC) == 2
+
+
+def test_the_thread_sleeps_until_the_next_message(shop: TimerShop) -> None:
+    shop.put(b"x", 30_000)
+    # Soon after a put the queue is looked at again, since the message may come later than its announcement.
+    assert shop.run() == 1
+    shop.run(after_ms=2000)
+    # Nothing is announced for a minute.
+    shop.put(b"y", 200_000)
+    shop.run(after_ms=70_000)
+    # What was delivered is saved a second later.
+    assert shop.run() == 1
+    assert shop.run(after_ms=1000) == 10
+    assert shop.run(after_ms=127_930) == 0.07
+    assert shop.bodies() == [b"x"]
+
+
+def test_a_message_that_is_due_earlier_wakes_the_thread(shop: TimerShop) -> None:
+    shop.put(b"x", 30_000)
+    shop.run()
+    worker = shop.workers.by_name[WORKER]
+    worker.is_awake = False
+    shop.put(b"y", 30_000)
+    assert not worker.is_awake
+    shop.put(b"z", 20)
+    assert worker.is_awake
+
+
+def test_a_store_without_timer_messages_has_no_thread_and_no_files(shop: TimerShop) -> None:
+    shop.store.put("orders", b"x")
+    shop.store.put("orders", b"y", delay_level=1)
+    shop.close()
+    assert not shop.has_thread
+    assert not (shop.root / "timerwheel").exists()
+    assert not (shop.root / "config" / "timercheck").exists()
+    shop.open()
+    assert not shop.has_thread
+
+
+@pytest.mark.slow
+def test_a_clock_that_goes_back_delivers_nothing_early_and_loses_nothing(shop: TimerShop) -> None:
+    shop.put(b"x", 5000)
+    shop.run(after_ms=4000)
+    shop.clock.now_ms -= 3_600_000
+    shop.put(b"y", 100)
+    shop.run(after_ms=99)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"y"]
+    shop.put(b"z", 100)
+    shop.run()
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=3_600_000 + 10_000)
+    assert sorted(set(shop.bodies())) == [b"x", b"y", b"z"]
+
+
+# --- closed, killed, opened
+
+
+def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerShop) -> None:
+    for delay_ms in (100, 300, 600, 5000):
+        shop.put(b"%d" % delay_ms, delay_ms)
+    shop.run(after_ms=300)
+    assert shop.bodies() == [b"100", b"300"]
+    shop.close()
+    shop.open()
+    assert shop.stats()["waiting"] == 2
+    shop.run(after_ms=200)
+    assert shop.bodies() == [b"100", b"300"]
+    shop.run(after_ms=9000)
+    assert shop.bodies() == [b"100", b"300", b"600", b"5000"]
+    shop.close()
+    shop.open()
+    assert not shop.has_thread
+    assert len(shop.bodies()) == 4
+
+
+@pytest.mark.slow
+def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:
+    """A save a second after a delivery counted only the seconds that were over then, so a kill repeated up to two seconds."""
+    for number in range(30):
+        shop.put(b"%d" % number, 100 * number + 50)
+    for _ in range(205):
+        shop.run(after_ms=10)
+    assert len(shop.bodies()) == 21
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=5000)
+    assert len(shop.bodies()) == 30
+
+
+@pytest.mark.slow
+def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
+    """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
+    for number, delay_ms in enumerate((1050, 2020, 2040)):
+        shop.put(b"%d" % number, delay_ms)
+    for _ in range(500):
+        shop.run(after_ms=10)
+    shop.kill()
+    shop.open()
+    if WORKER in shop.workers.by_name:
+        shop.run(after_ms=5000)
+    assert shop.bodies() == [b"0", b"1", b"2"]
+
+
+def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerShop) -> None:
+    shop.put(b"x", 5000)
+    shop.kill()
+    assert not (shop.root / "config" / "timercheck").exists()
+    shop.open()
+    assert shop.has_thread
+    shop.run(after_ms=5000)
+    assert shop.bodies() == [b"x"]
+
+
+def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
+    assert shop.store.summary() == []
+    late = shop.put(b"late", 9000, queue=3)
+    soon = shop.put(b"soon", 2000, properties={"UNIQ_KEY": "K"})
+    shop.put(b"gone", 5000, properties={"UNIQ_KEY": "K"})
+    shop.put_raw(b"", theirs(NOW + 4000, b"TIMER_DEL_UNIQKEY\x01orders+K\x02"))
+    shop.put_raw(b"", b"TIMER_OUT_MS\x01%d\x02" % NOW)
+    shop.put_raw(b"", b"")
+    expected = [
+        DelayedMessage(soon.message_id, "orders", 0, NOW + 2000, NOW, 4),
+        DelayedMessage(late.message_id, "orders", 3, NOW + 9000, NOW, 4),
+    ]
+    assert shop.store.delayed() == expected
+    (line,) = shop.store.summary()
+    assert (line.key, line.value["waiting"]) == ("timers", 3)
+    assert "4.x cannot deliver" in line.text
+    shop.close()
+    shop.clock.now_ms += 10_000
+    workers = ManualWorkers()
+    with open_store(shop.root, clock=shop.clock, spawn=workers, read_only=True) as reader:
+        assert reader.delayed() == expected
+        assert WORKER not in workers.by_name
+        assert list(reader.scan("orders")) == []
+    shop.open()
+    shop.run()
+    assert shop.store.summary()[0].value == {"waiting": 0, "first_due_ms": None}
+
+
+# --- what is in the way
+
+
+def test_the_disk_is_full_and_nothing_is_lost(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.put(b"x", 50)
+
+    def full(_copies: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store, "put_copies", full)
+        assert shop.run(after_ms=50) == 1
+        assert shop.run(after_ms=1000) == 1
+    assert caplog.text.count("none is lost") == 1
+    assert "no space" in shop.stats()["trouble"]
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]
+    assert shop.stats()["trouble"] is None
+
+
+UNDELIVERABLE = [
+    b"",
+    b"TIMER_OUT_MS\x01x\x02",
+    b"TIMER_OUT_MS\x010\x02",
+    theirs(0, topic=b"rmq_sys_wheel_timer"),
+    theirs(0, topic=b"RMQ_SYS_TRANS_HALF_TOPIC"),
+    theirs(0, topic=b"../x"),
+    theirs(0, topic=b"closed"),
+    theirs(0, b"REAL_QID\x01-4\x02"),
+]
+
+
+@pytest.mark.parametrize("text", UNDELIVERABLE)
+def test_what_cannot_be_delivered_is_skipped_with_a_warning(
+    shop: TimerShop, text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.store.create_topic("closed", queues=1, perm=4)
+    shop.put(b"a", 10)
+    shop.put_raw(b"bad", text)
+    shop.put(b"b", 10)
+    shop.run(after_ms=2000)
+    assert shop.bodies() == [b"a", b"b"]
+    assert shop.stats()["skipped"] == 1
+    assert "not delivered, and skipped" in caplog.text
+    assert len(shop.bodies(TIMER_TOPIC)) == 3
+
+
+def test_an_offset_that_the_queue_does_not_have_is_moved_into_it(shop: TimerShop) -> None:
+    shop.put(b"x", 1000)
+    queue, refused = timer_queue.TimerQueue(), list[str]()
+    queue.offset = 7
+    assert not queue.take_in(shop.store, NOW, lambda *_: None, refused.append)
+    assert queue.offset == 1
+    assert "read to 7, and has the offsets 0 to 1" in refused[0]
+
+
+def test_many_messages_of_one_moment_are_delivered_in_batches(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_steps(monkeypatch, taken=1000, count=7, due=10)
+    shop.store.put_many([Message("orders", b"%02d" % n, delay_ms=1500) for n in range(40)])
+    shop.run(after_ms=1500)
+    assert shop.bodies() == [b"%02d" % n for n in range(40)]
+
+
+# --- cancelled
+
+
+def test_what_cancels_is_found_by_second_topic_and_key(shop: TimerShop) -> None:
+    """What is due with it and what is due later, and not the message of another second."""
+    same, other = {"UNIQ_KEY": "K"}, {"UNIQ_KEY": "L"}
+    receipts = [
+        shop.put(b"x", 5100, properties=same),
+        shop.put(b"x", 5900, properties=same),
+        shop.put(b"other", 5900, properties=other),
+        shop.put(b"second", 6900, properties=same),
+        shop.put(b"topic", 5900, topic="other", properties=same),
+    ]
+    messages = [shop.store.get(receipt.message_id) for receipt in receipts]
+    cancels = shop.store.put_copies(cancelling(timer_of(messages[0])))[0]
+    due = DueTimers()
+    for message in [*messages, shop.store.get(cancels.message_id)]:
+        timer = timer_of(message)
+        entry = entry_of(message, timer, NOW)
+        due.add(entry, due_in(entry, timer, NOW + 5000), key_hash(timer))
+    taken = due.take(NOW + 5500, 10, 1 << 20)
+    found, done = Cancellations(WaitingTimers(), due).among(shop.store, taken)
+    assert found == [receipts[0].log_offset, receipts[1].log_offset]
+    assert done == [cancels.log_offset]
+
+
+@pytest.mark.parametrize("after_ms", [0, 4999, 5700])
+def test_a_cancelled_message_is_not_delivered(shop: TimerShop, after_ms: int) -> None:
+    """Before it is taken in, while it waits, and while its second is being delivered."""
+    first, other = shop.put(b"x", 5900), shop.put(b"y", 5900)
+    if after_ms:
+        shop.run(after_ms=after_ms)
+    assert shop.store.cancel_delayed(first)
+    assert not shop.store.cancel_delayed(first.message_id)
+    assert [each.message_id for each in shop.store.delayed()] == [other.message_id]
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"y"]
+    assert shop.stats()["cancelled"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["close", "kill"])
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_saved: bool) -> None:
+    receipt = shop.put(b"x", 5900)
+    shop.put(b"y", 5900)
+    if is_saved:
+        shop.run(after_ms=1000)
+        shop.run(after_ms=1000)
+    assert shop.store.cancel_delayed(receipt)
+    getattr(shop, ends)()
+    shop.open()
+    assert len(shop.store.delayed()) == 1
+    assert not shop.store.cancel_delayed(receipt)
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"y"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_saved: bool
+) -> None:
+    """The message that cancels was looked for only among those of seconds that had been opened, and in a later batch."""
+    in_small_steps(monkeypatch, taken=2, count=1000, due=20_000)
+    receipts = [shop.put(b"%d" % number, 3000 + number) for number in range(8)]
+    if is_saved:
+        shop.run()
+        shop.run(after_ms=1000)
+    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[1:])
+    shop.kill()
+    shop.clock.now_ms += 60_000
+    shop.open()
+    shop.run()
+    assert shop.bodies() == [b"0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second_kill_ms", [5050, 5950])
+def test_a_cancelled_message_stays_cancelled_after_two_kills(
+    shop: TimerShop, second_kill_ms: int
+) -> None:
+    """The message was delivered after the second kill, if its second was then delivered in part.
+
+    A save before the first kill named the message, one after it what cancels the message. By then both had been handled, and what
+    cancels was put into a second that is over, though the message still stood in one that is not.
+    """
+    receipt = shop.put(b"x", 5900)
+    shop.put(b"y", 5900)
+    shop.run()
+    shop.run(after_ms=1000)
+    assert shop.store.cancel_delayed(receipt)
+    shop.kill()
+    shop.clock.now_ms = NOW + 4900
+    shop.open()
+    shop.run()
+    shop.clock.now_ms = NOW + 5000
+    shop.run(after_ms=second_kill_ms - 5000)
+    shop.kill()
+    shop.open()
+    shop.run()
+    shop.run(after_ms=10_000)
+    assert set(shop.bodies()) == {b"y"}
+
+
+def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:
+    receipt = shop.put(b"x", 3 * DAY)
+    shop.put(b"y", 3 * DAY)
+    shop.run()
+    shop.run(after_ms=2 * DAY + 1000)
+    shop.run()
+    assert shop.store.max_offset(TIMER_TOPIC) == 4
+    assert shop.store.cancel_delayed(receipt)
+    for _ in range(3):
+        shop.run(after_ms=DAY)
+    assert shop.bodies() == [b"y"]
+
+
+def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelled(
+    shop: TimerShop,
+) -> None:
+    plain, delivered = shop.store.put("other", b"p"), shop.put(b"d", 10, topic="other")
+    shop.put(b"x", 5500, properties={"UNIQ_KEY": "K"})
+    shop.put(b"y", 5500, properties={"UNIQ_KEY": "K"}, topic="other")
+    shop.put_raw(b"0", theirs(NOW + 5000, b"TIMER_DEL_UNIQKEY\x01orders+K\x02"))
+    shop.put(b"z", 5500, properties={"UNIQ_KEY": "old"})
+    # A broker of an older version names no topic.
+    shop.put_raw(b"0", theirs(NOW + 5000, b"TIMER_DEL_UNIQKEY\x01old\x02"))
+    shop.run(after_ms=9000)
+    assert (shop.bodies(), shop.bodies("other")) == ([], [b"p", b"d", b"y"])
+    assert shop.stats()["cancelled"] == 2
+    for each in (plain, delivered):
+        assert shop.store.cancel_delayed(each) is False
+    with pytest.raises(MessageError, match="no UNIQ_KEY"):
+        shop.store.cancel_delayed(shop.put_raw(b"theirs", theirs(NOW + 15_000)))
+
+
+@pytest.mark.slow
+def test_a_rolled_message_that_would_be_rolled_again_is_cancelled_with_its_copy(
+    shop: TimerShop,
+) -> None:
+    receipt = shop.put(b"x", 3 * DAY)
+    shop.run()
+    shop.run(after_ms=1000)
+    shop.run(after_ms=2 * DAY)
+    shop.kill()
+    assert shop.open().cancel_delayed(receipt)
+    assert shop.store.delayed() == []
+    shop.run()
+    shop.run(after_ms=2 * DAY)
+    assert shop.bodies() == []
+
+
+@pytest.mark.slow
+def test_a_cancelled_copy_stays_so_while_the_files_name_the_message_that_was_rolled(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cancelled the copy was put into a second that is over; after a kill there was another copy, and it was delivered."""
+    in_small_steps(monkeypatch, taken=1000, count=1, due=20_000)
+    receipt = shop.put(b"x", 3 * DAY)
+    shop.run()
+    shop.run(after_ms=DAY)
+    for number in range(6):
+        shop.put(b"%d" % number, DAY + 500)
+    shop.run()
+    shop.run(after_ms=1000)
+    # A second with more than is delivered within a second.
+    shop.clock.now_ms = NOW + 2 * DAY + 1500
+    rounds(shop, 2)
+    assert shop.store.max_offset(TIMER_TOPIC) == 8
+    assert shop.store.cancel_delayed(receipt)
+    shop.clock.now_ms += 1100
+    rounds(shop, 1)
+    assert shop.timers.read_ms == NOW + 2 * DAY
+    shop.kill()
+    shop.open()
+    shop.run()
+    shop.run(after_ms=2 * DAY)
+    assert {*shop.bodies()} == {b"%d" % number for number in range(6)}
+
+
+# When what cancels a message is put to the timer topic again, in the next tests; and the second of the message.
+AGAIN_MS, LAST_MS = NOW + DAY // 4 + 2 * DAY, NOW + 3 * DAY - 1000
+
+
+def rolled_and_cancelled(shop: TimerShop) -> None:
+    """Go to where a message that an earlier process cancelled was put to the timer topic again, and what cancels it is to be."""
+    receipt = shop.put(b"x", 3 * DAY - 100)
+    shop.run()
+    shop.run(after_ms=1000)
+    shop.clock.now_ms = AGAIN_MS - 2 * DAY
+    for _ in range(4):
+        shop.store.put("orders", b"later", deliver_at=LAST_MS + 100_000)
+    assert shop.store.cancel_delayed(receipt)
+    shop.run()
+    shop.run(after_ms=1000)
+    shop.kill()
+    shop.open()
+    shop.clock.now_ms = NOW + 2 * DAY
+    shop.run()
+    shop.store.put("orders", b"y", deliver_at=LAST_MS + 900)
+    for _ in range(3):
+        shop.run(after_ms=1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """The machine sleeps when the second has come in which that is put again, or just after it was put, behind other messages.
+
+    Then it was handled after the message, which had come due.
+    """
+    rolled_and_cancelled(shop)
+    in_small_steps(monkeypatch, taken=1, count=1000, due=20_000)
+    shop.clock.now_ms = AGAIN_MS
+    if is_begun:
+        shop.clock.now_ms += 1500
+    rounds(shop, 1)
+    assert (shop.store.max_offset(TIMER_TOPIC) > 9) == is_begun
+    shop.clock.now_ms = LAST_MS + 60_000
+    shop.run()
+    assert shop.bodies() == [b"y"]
+
+
+@pytest.mark.slow
+def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: TimerShop) -> None:
+    """It was named in an earlier one, at which it was to be put again, and the machine slept until the message was nearly due."""
+    rolled_and_cancelled(shop)
+    shop.store.put("orders", b"z", deliver_at=LAST_MS + 950)
+    shop.run()
+    shop.clock.now_ms = LAST_MS + 100
+    shop.run()
+    assert shop.timers.read_ms == LAST_MS
+    shop.kill()
+    shop.open()
+    shop.run()
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"y", b"z"]
+
+
+@pytest.mark.slow
+def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_together(
+    shop: TimerShop,
+) -> None:
+    """It was put to the timer topic again after what cancels it had been handled, and delivered."""
+    receipt = shop.put(b"x", 3 * DAY)
+    shop.put(b"y", 3 * DAY)
+    shop.run()
+    shop.run(after_ms=1500)
+    shop.close()
+    shop.clock.now_ms += 3 * DAY // 2
+    assert shop.open().cancel_delayed(receipt)
+    shop.close()
+    shop.clock.now_ms += 3 * DAY
+    shop.open()
+    assert len(shop.store.delayed()) == 1
+    for _ in range(3):
+        shop.run(after_ms=1000)
+    assert shop.bodies() == [b"y"]
+
+
+@pytest.mark.slow
+def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened_yet(
+    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_steps(monkeypatch, taken=1000, count=2, due=3)
+
+    receipts = [shop.put(b"%d" % number, 500 * number + 1) for number in range(12)]
+    shop.run(after_ms=1)
+    shop.run(after_ms=1000)
+    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[4:])
+    shop.kill()
+    shop.clock.now_ms += 60_000
+    shop.open()
+    for _ in range(9):
+        shop.run(after_ms=1000)
+    assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
+    shop: TimerShop, is_saved: bool
+) -> None:
+    """The files cannot name a second that they say is over; such a message was taken for one of the second after it.
+
+    So it came late, and what cancelled it in its own second did not find it. The same happened without a clock that went back to
+    a message that was put while the files were written.
+    """
+    shop.put(b"first", 10_000)
+    shop.run(after_ms=10_000)
+    shop.run(after_ms=1000)
+    shop.clock.now_ms -= 5000
+    receipt = shop.put(b"x", 1500)
+    shop.put(b"y", 1500)
+    shop.run()
+    shop.run(after_ms=1000)
+    assert shop.store.cancel_delayed(receipt)
+    if is_saved:
+        shop.clock.now_ms -= 1000
+        shop.run()
+    shop.kill()
+    shop.open()
+    shop.clock.now_ms += 1000 * is_saved
+    shop.run(after_ms=499)
+    assert shop.bodies() == [b"first"]
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"first", b"y"]
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"first", b"y"]
+
+
+# --- what waits, in memory
+
+
+def entry(log_offset: int, slot_ms: int = 5000, size: int = 10) -> WaitingTimer:
+    return WaitingTimer(slot_ms, log_offset, size, WAITS, 0)
+
+
+def offsets(timers: DueTimers, now_ms: int, count: int = 99, size: int = 999) -> list[int]:
+    return [each.entry.log_offset for each in timers.take(now_ms, count, size)]
+
+
+def second_of(slot_ms: int, timers: list[tuple[int, int]]) -> SecondColumns:
+    """Return a second of messages with these log offsets and times."""
+    second = SecondColumns(slot_ms)
+    for log_offset, due_ms in timers:
+        second.add(entry(log_offset, slot_ms), due_ms, -log_offset)
+    return second
+
+
+TIMES = st.lists(st.integers(5001, 5010), max_size=8)
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.booleans(), TIMES), max_size=5), st.integers(1, 4))
+def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]], count: int) -> None:  # fmt: skip
+    due, expected, number = DueTimers(), [], 0
+    for is_late, times in parts:
+        timers = [(number + at, due_ms) for at, due_ms in enumerate(times)]
+        number += len(times)
+        expected += [(due_ms, log_offset) for log_offset, due_ms in timers]
+        if is_late:
+            for log_offset, due_ms in timers:
+                due.add(entry(log_offset), due_ms)
+        else:
+            due.add_second(second_of(5000, timers))
+    assert sorted((each.due_ms, each.entry.log_offset) for each in due) == sorted(expected)
+    found: list[object] = []
+    while due:
+        assert due.first_ms() == min(expected)[0] if not found else True
+        taken = due.take(6000, count, 1 << 30)
+        due.give_back(taken[1:])
+        found.append(taken[0].entry.log_offset)
+    assert found == [log_offset for _, log_offset in sorted(expected)]
+
+
+def test_what_is_due_is_taken_in_batches_and_can_be_removed() -> None:
+    due = DueTimers()
+    # The last one is added a second time after an interrupt.
+    for number in (0, 1, 2, 3, 4, 4):
+        due.add(entry(number, size=600), 5001)
+    assert offsets(due, 5000) == []
+    assert offsets(due, 6000, count=2, size=2000) == [0, 1]
+    assert offsets(due, 6000, size=1300) == [2, 3]
+    assert offsets(due, 6000, size=1) == [4], "at least one"
+    due.add_second(second_of(5000, [(0, 7001), (2, 7001)]))
+    due.add_second(second_of(6000, [(1, 7002)]))
+    due.add(entry(3, 6000), 7001)
+    assert sorted(each.entry.log_offset for each in due.of_second(6000)) == [1, 3]
+    assert set(due.slots_ms()) == {5000, 6000}
+    assert [due.with_offset(each) is not None for each in range(5)] == [True] * 4 + [False]
+    assert due.remove([1, 2, 77]) == 2
+    assert (len(due), due.first_ms()) == (2, 7001)
+    assert offsets(due, 9000) == [0, 3]
+    assert due.first_ms() is None
+
+
+ENTRIES = st.builds(
+    lambda second, age, offset, size, kind: WaitingTimer(
+        second * 1000, offset, size, kind, (second - age) * 1000
+    ),
+    st.integers(1_000_000, 1_000_020), st.integers(0, 172_800), st.integers(0, 1 << 62),
+    st.integers(0, (1 << 31) - 1), st.sampled_from([WAITS, WAITS | ROLLS, WAITS | CANCELS]),
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES, max_size=60, unique_by=lambda entry: entry.log_offset))
+def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[WaitingTimer]) -> None:
+    waiting = WaitingTimers()
+    for entry in entries:
+        waiting.add(entry)
+    in_order = sorted(entries, key=lambda entry: entry.slot_ms)
+    assert list(waiting) == in_order
+    taken: list[object] = []
+    while not waiting.is_empty:
+        first_ms = waiting.first_ms()
+        assert first_ms is not None
+        assert list(waiting.of_second(first_ms)) == [e for e in in_order if e.slot_ms == first_ms]
+        taken += waiting.first()
+        waiting.drop_first()
+    assert taken == in_order
+    assert (len(waiting), waiting.first_ms()) == (0, None)
+
+
+def test_an_entry_is_found_and_removed_by_its_offset() -> None:
+    waiting, found = WaitingTimers(), entry(1)
+    assert not waiting.remove(found)
+    # The last one is added a second time after an interrupt.
+    waiting.add(found)
+    waiting.add(found)
+    assert [*waiting] == [found]
+    assert not waiting.remove(found._replace(log_offset=2))
+    # A packed number is no log offset.
+    assert waiting.with_offset(5 << 31) is None
+    assert waiting.with_offset(1) == waiting.with_offset(1, 5000) == found
+    assert waiting.with_offset(1, 6000) is None
+    assert waiting.remove(found)
+    assert (len(waiting), [*waiting.first()]) == (0, [])
+    waiting.drop_first()
+    assert waiting.first_ms() is None
+    # An age that no entry can have does not spoil the other fields.
+    most = (1 << 31) - 1
+    for number, enqueue_ms in enumerate((-(1 << 62), 1 << 60)):
+        waiting.add(WaitingTimer(5000, number, most, WAITS | ROLLS, enqueue_ms))
+    assert [(e.log_offset, e.size, e.kind) for e in waiting] == [(n, most, 3) for n in (0, 1)]

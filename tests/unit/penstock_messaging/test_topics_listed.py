@@ -1,0 +1,646 @@
+"""Topics as a broker's file lists them: declared, created by messages, found again after a kill, changed, deleted; and which messages they refuse."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+from tests.lanes import cases
+from tests.unit.penstock_messaging.shop import Shop
+
+import penstock
+from penstock import Message, Store
+from penstock.contracts import NO_HISTORY
+from penstock.errors import (
+    ArgumentError,
+    BusyError,
+    ConfigError,
+    CorruptionError,
+    MessageError,
+    ReadOnlyError,
+    StorageError,
+    StoreClosedError,
+    TopicError,
+    TopicExistsError,
+    TopicPermissionError,
+    TopicQueueError,
+    UnknownTopicError,
+)
+from penstock.format.rocketmq_json import parse_rocketmq_json
+from penstock.testing import FaultyFiles, InlineWorkers, SimulatedDisk, make_context, open_store
+from penstock.testing.platter import Image, Survival
+from penstock_messaging.configuration.checks import check_put
+from penstock_messaging.configuration.routing import Routing
+from penstock_messaging.configuration.topics import FORBIDDEN, TopicConfigs, config_of
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "broker-config"
+
+
+class Kernel:
+    """The parts of a store that topics use, and its history."""
+
+    removed: ClassVar[dict[str, int]] = {"removed": 7}
+
+    def __init__(self, *, ours: bool = True, **queues: list[int]) -> None:
+        self.ours, self.queues = ours, queues
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def topics(self) -> dict[str, list[int]]:
+        return self.queues
+
+    def groups(self) -> None:
+        if isinstance(self.failure, CorruptionError):
+            raise self.failure
+
+    def remove_topic(self, topic: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append(f"remove {topic}")
+        self.queues.pop(topic, None)
+        self.meanwhile()
+
+    def recheck_puts(self, topic: str) -> None:
+        self.calls.append(f"recheck {topic}")
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        assert first == 0
+        assert last > 1 << 60
+        return self.ours
+
+    def is_unlisted(self, topic: str) -> bool:
+        return not topic.startswith("%RETRY%")
+
+
+def kernel(**given: Any) -> Any:
+    return Kernel(**given)
+
+
+def topics_of(root: Path, *, auto_create: bool = True, **more: Any) -> TopicConfigs:
+    context = make_context(root, **more)
+    return TopicConfigs(context, default_queues=4, auto_create=auto_create)
+
+
+def give(root: Path, entries: object, **auto: int) -> Path:
+    path = root / "config" / "topics.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"topicConfigTable": entries}))
+    (root / "penstock").mkdir(exist_ok=True)
+    (root / "penstock" / "auto-topics").write_text(json.dumps(auto))
+    return path
+
+
+def listed(root: Path) -> Any:
+    text = (root / "config" / "topics.json").read_text()
+    return parse_rocketmq_json(text)["topicConfigTable"]
+
+
+def counts(topics: TopicConfigs | Store) -> dict[str, int]:
+    configs = topics.topic_configs() if isinstance(topics, Store) else topics.all()
+    return {name: each.queues for name, each in configs.items()}
+
+
+# --- the file of a broker
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_a_topic_that_is_added_looks_as_if_the_broker_had_added_it(
+    tmp_path: Path, version: str
+) -> None:
+    """The broker created T3 by a message with 4 queues: taken out and created again, it is the same in every byte."""
+    path = give(tmp_path, {})
+    raw = (GOLDEN / version / "topics.json").read_bytes()
+    path.write_bytes(raw)
+    topics = topics_of(tmp_path)
+    orders = topics.get("orders")
+    assert orders is not None
+    assert (orders[1:4], orders.is_auto, topics.get("gone")) == ((4, 4, 6), False, None)
+    assert counts(topics)["SCHEDULE_TOPIC_XXXX"] == 18
+    assert list(topics.all()) == sorted(topics.all())
+    if version == "5.3.3":
+        assert topics.all()["fifo"].attributes == {"message.type": "FIFO"}
+    topics.delete("T3", kernel())
+    assert b'"T3":{' not in path.read_bytes()
+    topics.ensure("T3", 1)
+    topics.save()
+    table = b'"topicConfigTable":{'
+    assert path.read_bytes().partition(table)[2] == raw.partition(table)[2]
+
+
+ODD: list[Any] = [
+    None, 3, [], {"perm": "6"}, {"perm": True}, {"perm": -1}, {"readQueueNums": 1.0}, {"writeQueueNums": 1 << 31},
+    {"attributes": [1]}, {"attributes": {"a": 1}}, {"readQueueNums": "9" * 2000},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ODD)
+def test_an_entry_that_cannot_be_understood_is_set_aside_and_kept(
+    tmp_path: Path, entry: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert config_of("t", {"perm": None, "order": True, "x": 1})[:5] == ("t", 16, 16, 6, True)
+    give(tmp_path, {"odd": entry, "good": {}})
+    topics = topics_of(tmp_path)
+    assert list(topics.all()) == ["good"]
+    assert "entry of topic 'odd' is not used" in caplog.text
+    assert topics.has_none("odd")
+    assert topics.ensure("odd", 9) is None
+    with pytest.raises(TopicExistsError):
+        topics.create("odd")
+    with pytest.raises(UnknownTopicError, match="cannot be understood"):
+        topics.alter("odd", queues=3)
+    topics.create("new")
+    assert listed(tmp_path)["odd"] == entry
+    topics.delete("odd", kernel())
+    assert list(listed(tmp_path)) == ["good", "new"]
+    assert topics.ensure("odd") is not None
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b"\0\0"])
+def test_an_unreadable_file_is_not_replaced_and_messages_still_create_topics(
+    tmp_path: Path, raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = give(tmp_path, {})
+    path.write_bytes(raw)
+    topics, store = topics_of(tmp_path), kernel(t=[0])
+    assert topics.ensure("t") is not None
+    topics.save()
+    assert "it is not replaced" in caplog.text
+    assert topics.remarks()
+    for call, given in (("create", ()), ("alter", ()), ("delete", (store,))):
+        with pytest.raises(CorruptionError, match="it is not replaced"):
+            getattr(topics, call)("u" if call == "create" else "t", *given)
+    assert store.queues == {"t": [0]}
+    assert path.read_bytes() == raw
+
+
+def test_a_reader_sees_each_change_and_makes_none(tmp_path: Path) -> None:
+    reader, writer = topics_of(tmp_path, read_only=True), topics_of(tmp_path)
+    assert reader.all() == {}
+    for call, given in (("ensure", ()), ("create", ()), ("alter", ()), ("delete", (kernel(),))):
+        with pytest.raises(ReadOnlyError):
+            getattr(reader, call)("t", *given)
+    assert not (tmp_path / "config").exists()
+    writer.create("t", queues=2)
+    assert reader.get("t") == writer.get("t")
+    writer.alter("t", queues=3)
+    assert reader.get("t") == writer.get("t")
+    writer.delete("t", kernel())
+    assert reader.get("t") is None
+
+
+# --- created by messages
+
+
+def test_a_topic_that_messages_create_grows_with_them(tmp_path: Path) -> None:
+    changes: list[int] = []
+    topics = TopicConfigs(
+        make_context(tmp_path), default_queues=4, auto_create=True, on_change=lambda: changes.append(1)
+    )  # fmt: skip
+    for queue, count in ((0, 4), (3, 4), (9, 10), (1, 10)):
+        found = topics.ensure("t", queue)
+        assert found is not None
+        assert (found[1:3], found.is_auto) == ((count, count), True)
+    assert len(changes) == 2
+    assert not (tmp_path / "config").exists()
+    topics.save()
+    assert listed(tmp_path)["t"]["writeQueueNums"] == 10
+    again = topics_of(tmp_path)
+    assert again.get("t") == topics.get("t")
+    again.ensure("t", 12)
+    # As many as a broker gives it.
+    system = {"SCHEDULE_TOPIC_XXXX": 18, "%RETRY%g": 1, "%DLQ%g": 1, "RMQ_SYS_X": 1}
+    for name in system:
+        again.ensure(name)
+    assert counts(again) == {"t": 13, **system}
+    assert again.ensure("%LMQ%a", 3) is None, "of a light message queue nothing is listed"
+    again.create("declared", queues=2)
+    again.ensure("declared", 5)
+    assert counts(again)["declared"] == 2
+
+
+def test_a_topic_that_a_broker_has_changed_since_is_declared(tmp_path: Path) -> None:
+    four, eight = ({"readQueueNums": n, "writeQueueNums": n} for n in (4, 8))
+    entries = {"same": four, "more": eight, "closed": {**four, "perm": 4}, "never": four}
+    # Of one that has grown, a crash may have left the entry as it was, and of a new one none.
+    give(tmp_path, {**entries, "grown": four}, same=4, more=4, closed=4, grown=6, new=4)
+    topics = topics_of(tmp_path)
+    assert [name for name, each in topics.all().items() if each.is_auto] == ["grown", "same"]
+    topics.ensure("grown", 5)
+    assert counts(topics)["grown"] == 6
+    assert topics.get("new") is None
+
+
+def test_what_the_queue_index_has_is_adopted(tmp_path: Path) -> None:
+    store = kernel(a=[0, 7], b=[1], **{"%LMQ%x": [0], "SELF_TEST_TOPIC": [0], "%RETRY%g": [0, 1]})
+    topics = topics_of(tmp_path)
+    topics.adopt(store, lambda: NO_HISTORY)
+    assert counts(topics) == {"%RETRY%g": 2, "a": 8, "b": 4}
+    topics.save()
+    again, store = topics_of(tmp_path), kernel(a=[0, 9], c=[0])
+    # In a directory that no broker has written.
+    again.adopt(store, lambda: store)
+    assert (counts(again)["a"], again.all()["c"].is_auto, "c" in listed(tmp_path)) == (
+        10,
+        True,
+        False,
+    )
+
+
+def test_what_a_broker_may_have_deleted_is_not_adopted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages of Penstock in a topic that a broker has deleted are kept: listed, the topic would have the others again."""
+    give(tmp_path, {"kept": {"writeQueueNums": 2, "readQueueNums": 2}})
+    retries = {"%RETRY%g": [0]}
+    store = kernel(ours=False, kept=[0, 5], unlisted=[0], other=[0], removed=[0], **retries)
+    topics = topics_of(tmp_path)
+    topics.adopt(store, lambda: store)
+    assert counts(topics) == {"%RETRY%g": 1, "kept": 2, "removed": 4}
+    assert "lacks topics that have messages: 'other', 'unlisted'" in caplog.text
+    # It takes messages, as before, until somebody says that it is to be listed, or deleted.
+    assert topics.ensure("unlisted", 9) is None
+    topics.create("unlisted", queues=1)
+    assert listed(tmp_path).keys() == {"%RETRY%g", "kept", "removed", "unlisted"}
+    topics.delete("other", store)
+    assert topics.ensure("other") is not None
+
+
+def test_in_a_brokers_directory_a_new_topic_is_saved_at_once(tmp_path: Path) -> None:
+    """So that no topic without an entry is Penstock's own; and a full disk stops no message."""
+    give(tmp_path, {})
+    files, store = FaultyFiles(), kernel(ours=False)
+    topics = topics_of(tmp_path, files=files)
+    topics.adopt(store, lambda: store)
+    topics.ensure("a")
+    topics.ensure("a", 9)
+    assert listed(tmp_path)["a"]["readQueueNums"] == 4
+    files.plan.fail("create")
+    assert topics.ensure("b") is not None
+
+
+# --- declared, changed, deleted
+
+
+def test_a_topic_is_declared_durably_and_once(tmp_path: Path) -> None:
+    rechecked: list[str] = []
+    topics = TopicConfigs(
+        make_context(tmp_path), default_queues=4, auto_create=True, on_recheck=rechecked.append
+    )
+    topics.create("a")
+    topics.create("b", queues=8, write_queues=2, perm=4, attributes={"message.type": "FIFO"})
+    topics.create("c", write_queues=6)
+    again = topics_of(tmp_path).all()
+    assert again == topics.all()
+    assert again["a"][1:4] == (4, 4, 6)
+    assert again["b"][1:6] == (8, 2, 4, False, {"message.type": "FIFO"})
+    assert again["c"][1:3] == (6, 6)
+    assert rechecked == ["a", "b", "c"]
+    with pytest.raises(TopicExistsError, match=r"already\. To change it"):
+        topics.create("a")
+    topics.ensure("auto")
+    with pytest.raises(TopicExistsError, match="its first message created it"):
+        topics.create("auto")
+    with pytest.raises(TopicError, match="light message queues"):
+        topics.create("%LMQ%a")
+    for name in FORBIDDEN:
+        with pytest.raises(TopicError, match="cannot be created"):
+            topics.create(name)
+        topics.ensure(name)
+        with pytest.raises(TopicError, match="cannot be deleted"):
+            topics.delete(name, kernel())
+
+
+def test_what_is_not_given_stays_when_a_topic_is_altered(tmp_path: Path) -> None:
+    entry = {"readQueueNums": 3, "writeQueueNums": 3, "topicSysFlag": 1, "later": [1]}
+    give(tmp_path, {"t": entry}, t=3)
+    topics = topics_of(tmp_path)
+    topics.alter("t", perm=4)
+    found = listed(tmp_path)["t"]
+    assert (found["perm"], found["topicSysFlag"], found["later"]) == (4, 1, [1])
+    # A file of 4.x has no attributes, and gets none unless they are asked for.
+    assert "attributes" not in found
+    assert json.loads((tmp_path / "penstock" / "auto-topics").read_text()) == {}
+    topics.alter("t", queues=5, attributes={"a": "1", "b": "2"})
+    topics.alter("t", write_queues=2, attributes={"a": "", "none": ""})
+    assert topics.all()["t"][1:] == (5, 2, 4, False, {"b": "2"}, False)
+    assert topics_of(tmp_path).all() == topics.all()
+    with pytest.raises(UnknownTopicError, match="no such topic"):
+        topics.alter("none", perm=6)
+
+
+def test_numbers_of_queues_and_attributes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    give(tmp_path, {"odd": {"readQueueNums": 2, "writeQueueNums": 8}})
+    topics = topics_of(tmp_path)
+    for queues, write_queues in ((None, 9), (3, 4)):
+        with pytest.raises(ArgumentError, match="write_queues must be at most"):
+            topics.alter("odd", queues=queues, write_queues=write_queues)
+    with pytest.raises(ArgumentError, match="at most the number of queues that consumers read, 1"):
+        topics.create("t", queues=1, write_queues=2)
+    # What a broker has set does not stand in the way of other changes.
+    assert topics.alter("odd", perm=4)[1:4] == (2, 8, 4)
+    topics.create("t", attributes={"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"})
+    for wrong in ({"queue.type": "BatchCQ"}, {"cleanup.policy": "COMPACTION"}, {"": "x"}):
+        for change in (topics.alter, topics.create):
+            with pytest.raises(ArgumentError, match="attributes must be a mapping"):
+                change("t" if change == topics.alter else "u", attributes=wrong)
+    assert listed(tmp_path).keys() == {"odd", "t"}
+
+
+def test_a_change_that_the_disk_refuses_is_not_made(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    topics = topics_of(tmp_path, files=files)
+    topics.create("t", queues=2)
+    files.plan.fail("create")
+    with pytest.raises(StorageError, match="unchanged"):
+        topics.alter("t", queues=5)
+    with pytest.raises(StorageError, match="unchanged"):
+        topics.create("u")
+    files.plan.heal()
+    assert counts(topics) == counts(topics_of(tmp_path)) == {"t": 2}
+
+
+def test_a_delete_removes_the_queues_first_and_refuses_puts_meanwhile(tmp_path: Path) -> None:
+    topics, store = topics_of(tmp_path), kernel(t=[0, 5], unlisted=[0])
+    topics.ensure("t", 5)
+    topics.save()
+
+    def meanwhile() -> None:
+        assert "t" in listed(tmp_path)
+        with pytest.raises(BusyError, match="nothing was stored"):
+            check_put(topics, "t", 0)
+
+    store.meanwhile = meanwhile
+    topics.delete("t", store)
+    assert store.calls == ["recheck t", "remove t", "recheck t"]
+    assert listed(tmp_path) == topics.all() == {}
+    assert json.loads((tmp_path / "penstock" / "auto-topics").read_text()) == {}
+    # Created again, it is as new.
+    check_put(topics, "t", 0)
+    assert counts(topics)["t"] == 4
+    # One that only the queue index has.
+    store.meanwhile = lambda: None
+    topics.delete("unlisted", store)
+    with pytest.raises(UnknownTopicError, match="no such topic"):
+        topics.delete("unlisted", store)
+
+
+NO = StorageError("no"), CorruptionError(Path("offsets"), 0, "JSON", "none")
+
+
+@pytest.mark.parametrize("failure", NO)
+def test_a_delete_that_the_kernel_refuses_changes_nothing(tmp_path: Path, failure: Any) -> None:
+    topics, store = topics_of(tmp_path), kernel(t=[0])
+    topics.create("t")
+    store.failure = failure
+    with pytest.raises(type(failure)):
+        topics.delete("t", store)
+    assert not topics.is_being_deleted("t")
+    assert list(listed(tmp_path)) == list(topics.all()) == ["t"]
+    # Again, once the cause is gone.
+    store.failure = None
+    topics.delete("t", store)
+    assert topics.all() == {}
+
+
+# --- which messages are refused, whichever way they are put
+
+
+# Each way to put a message.
+PUTS: list[Callable[[Store, str, int], object]] = [
+    lambda store, topic, queue: store.put(topic, b"x", queue=queue),
+    lambda store, topic, queue: store.put_many([Message("good", b"y"), Message(topic, b"x", queue=queue)]),
+    lambda store, topic, queue: store.submit(topic, b"x", queue=queue),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_messages_are_refused_by_name_by_queue_and_by_permission(shop: Shop, put: Any) -> None:
+    store = shop.store
+    for topic in sorted(FORBIDDEN):
+        for _ in range(2):
+            with pytest.raises(TopicError, match="RocketMQ reserves that name"):
+                put(store, topic, 0)
+        # A copy is no message of a caller.
+        store.put_copies([(Message(topic, b"x"), b"")])
+    assert "good" not in store.topics()
+    store.create_topic("t", queues=8, write_queues=2)
+    put(store, "t", 7)
+    named = r"queue 8 of topic 't' .* 8 queues, from 0 to 7"
+    with pytest.raises(TopicQueueError, match=named) as caught:
+        put(store, "t", 8)
+    assert (caught.value.topic, caught.value.queue, caught.value.limit) == ("t", 8, 7)
+    # A cached cursor must not let it pass.
+    store.alter_topic("t", perm=4)
+    for _ in range(2):
+        with pytest.raises(TopicPermissionError, match=r"perm 4 lacks 2.*A broker would store"):
+            put(store, "t", 7)
+    store.alter_topic("t", perm=2)
+    put(store, "t", 7)
+    assert store.max_offset("t", 7) == 2
+    assert store.topics()["t"] == [7]
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_without_automatic_creation_an_unknown_topic_takes_no_message(shop: Shop, put: Any) -> None:
+    shop.store.put_many([Message("old", b"x", queue=1), Message("good", b"x")])
+    shop.close()
+    shop.settings = {"extensions.messaging.auto_create_topics": False}
+    with pytest.raises(UnknownTopicError, match="auto_create_topics is false"):
+        put(shop.store, "new", 0)
+    assert "new" not in shop.store.topic_configs()
+    shop.store.create_topic("new", queues=1)
+    put(shop.store, "new", 0)
+    # What was created before is there, and does not grow.
+    put(shop.store, "old", 3)
+    with pytest.raises(TopicQueueError):
+        put(shop.store, "old", 4)
+    # As a client of a broker does, where it cannot give a message back.
+    put(shop.store, "%RETRY%g", 0)
+
+
+def test_messages_create_queues_up_to_the_last_number(shop: Shop) -> None:
+    give(shop.root, {"odd": {"perm": "x"}})
+    for queue in (0, 3, 65_535, 100):
+        shop.store.put("t", b"x", queue=queue)
+    assert counts(shop.store) == {"t": 65_536}
+    for auto in (True, False):
+        shop.close()
+        shop.settings = {"extensions.messaging.auto_create_topics": auto}
+        shop.store.put("t", b"x", queue=4000)
+        # Its entry is not understood, and stays.
+        shop.store.put("odd", b"x", queue=77)
+    assert listed(shop.root)["odd"] == {"perm": "x"}
+
+
+# --- messages without a queue
+
+
+def test_known_keys_and_turns(tmp_path: Path) -> None:
+    give(tmp_path, {"none": {"writeQueueNums": 0, "readQueueNums": 0}})
+    topics = topics_of(tmp_path)
+    routing = Routing(topics)
+
+    def queue_of(topic: str = "t", **given: Any) -> object:
+        return routing.routed(Message(topic, b"x", **given)).queue
+
+    # Computed with Java: 97, 3366, 0, and -2**31, of which Java's abs() is negative.
+    keys = ("a", "k1", "", "polygenelubricants")
+    assert [queue_of(partition_key=key) for key in keys] == [1, 2, 0, 0]
+    topics.create("t", queues=8, write_queues=3)
+    assert [queue_of(queue=None) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert queue_of("u", queue=None) == 0
+    topics.alter("t", queues=2)
+    assert {queue_of(queue=None) for _ in range(4)} == {0, 1}
+    assert queue_of("none", queue=None) == queue_of("none", partition_key="x") == 0
+    message = Message("t", b"x", queue=3)
+    assert routing.routed(message) is message
+    contradictions: list[tuple[dict[str, Any], str]] = [
+        ({"partition_key": "k", "queue": None}, "the key picks the queue; leave queue out"),
+        ({"partition_key": "k", "queue": 2}, "leave one of them out"),
+        ({"partition_key": b"k"}, "it must be a string"),
+    ]
+    for wrong, reason in contradictions:
+        with pytest.raises(MessageError, match=reason):
+            queue_of(**wrong)
+    for invalid in ({"queue": None}, {"partition_key": "k"}):
+        with pytest.raises(TopicError):
+            queue_of("a/b", **invalid)
+
+
+def test_every_way_of_putting_is_routed(shop: Shop) -> None:
+    store = shop.store
+    store.put("t", b"0", queue=None)
+    store.submit("t", b"1", queue=None)
+    more = [Message("t", b"2", queue=None), Message("t", b"3", queue=None), Message("t", b"4")]
+    assert [receipt.queue for receipt in store.put_many(more)] == [2, 3, 0]
+    receipts = [store.put("t", b"5", partition_key="k1", tag="a") for _ in range(3)]
+    assert {each.queue for each in receipts} == {2}
+    assert store.topics() == {"t": [0, 1, 2, 3]}
+    assert store.at(receipts[0].log_offset).all_properties == {"TAGS": "a"}
+
+
+# --- a whole store
+
+
+def test_topics_are_listed_by_the_next_opening_if_not_before(shop: Shop) -> None:
+    """Those of a version that did not list any, and of a process that was killed."""
+    shop.settings = {"extensions": []}
+    shop.store.put("t", b"x", queue=7)
+    shop.close()
+    assert not (shop.root / "config").exists()
+    shop.settings = {}
+    assert counts(shop.store) == {"t": 8}
+    shop.store.put("t", b"x", queue=9)
+    shop.store.put("new", b"x", queue=5)
+    shop.kill()
+    assert not (shop.root / "config").exists()
+    assert counts(shop.store) == {"new": 6, "t": 10}
+    shop.close()
+    assert listed(shop.root).keys() == {"new", "t"}
+    # An opening that changes nothing writes nothing.
+    before = {path: path.stat().st_mtime_ns for path in (shop.root / "config").iterdir()}
+    shop.store.put("t", b"x", queue=3)
+    shop.close()
+    assert {path: path.stat().st_mtime_ns for path in (shop.root / "config").iterdir()} == before
+
+
+def test_readers_and_stores_without_the_extension_change_no_topic(shop: Shop) -> None:
+    with open_store(shop.root.with_name("plain"), extensions=[]) as plain:
+        for call in ("create_topic", "alter_topic", "delete_topic"):
+            with pytest.raises(ConfigError, match=r"add messaging to extensions\.use"):
+                getattr(plain, call)("t")
+    shop.store.create_topic("t", queues=3, attributes={"message.type": "NORMAL"})
+    with open_store(shop.root, read_only=True) as reader:
+        assert reader.topic_configs() == shop.store.topic_configs()
+        for call in ("create_topic", "alter_topic", "delete_topic"):
+            with pytest.raises(ReadOnlyError):
+                getattr(reader, call)("t")
+    with pytest.raises(StoreClosedError):
+        reader.topic_configs()
+
+
+def test_a_deleted_topic_is_gone_and_begins_at_0_when_it_is_created_again(shop: Shop) -> None:
+    shop.store.put("kept", b"x")
+    for number in range(10):
+        shop.store.put("t", b"old", queue=number)
+    shop.store.commit_offset("g", "t", 0, offset=1)
+    shop.store.delete_topic("t")
+    assert list(shop.store.topics()) == list(shop.store.topic_configs()) == ["kept"]
+    assert shop.store.groups() == {}
+    assert shop.store.topic_life("t") == 1
+    with pytest.raises(UnknownTopicError):
+        shop.store.delete_topic("t")
+    assert list(listed(shop.root)) == ["kept"]
+    shop.close()
+    assert list(shop.store.topics()) == ["kept"]
+    assert shop.store.put("t", b"new", queue=None).queue_offset == 0
+    assert counts(shop.store)["t"] == 4
+    assert shop.bodies("t") == [b"new"]
+    assert [finding for finding in shop.store.verify(deep=True) if not finding.is_note] == []
+
+
+SETTINGS: dict[str, Any] = {
+    "geometry.segment_bytes": 16384, "geometry.queue_entries": 20, "geometry.index_slots": 20,
+    "geometry.index_entries": 40, "retention.use": [],
+}  # fmt: skip
+ROOT = Path("/store")
+
+
+def on(disk: SimulatedDisk) -> Store:
+    return penstock.open(ROOT, files=disk, environ={}, spawn=InlineWorkers(), clock=disk.clock, **SETTINGS)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def images() -> list[Image]:
+    """The disk before each call of a story with topics that are created, declared, altered and deleted."""
+    disk, taken = SimulatedDisk(), []
+    with on(disk) as store:
+        store.put("gone", b"x", queue=1)
+        store.put("auto", b"x")
+    with on(disk) as store:
+        disk.plan.before = lambda: taken.append(disk.image())
+        store.put("auto", b"x", queue=6)
+        store.create_topic("made", queues=2)
+        store.put("made", b"x", queue=1)
+        store.alter_topic("made", queues=3)
+        store.delete_topic("gone")
+        store.alter_topic("auto", perm=4)
+    disk.plan.before = None
+    taken.append(disk.image())
+    return taken
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_moment_leaves_each_change_done_or_not(images: list[Image]) -> None:
+    states = [(at, survival) for at in range(len(images)) for survival in Survival]
+    seen = Counter[str]()
+    for at, survival in cases(states, "topics"):
+        where = (at, survival)
+        with on(SimulatedDisk.after(images[at], survival, Random(at))) as store:
+            configs, topics = store.topic_configs(), store.topics()
+            remarks = store.extension("messaging").stats()["config_remarks"]
+            assert remarks == [], where
+            # What has messages is listed, and nothing declared by itself.
+            assert topics.keys() <= configs.keys(), where
+            auto = configs["auto"]
+            assert (auto.is_auto, auto.perm, auto.queues) in (
+                (True, 6, 4), (True, 6, 7), (False, 4, 7)), where  # fmt: skip
+            assert auto.queues > max(topics["auto"]), where
+            made = configs.get("made")
+            assert made is None or (made.is_auto, made.queues) in ((False, 2), (False, 3)), where
+            if "gone" not in topics:
+                assert store.topic_life("gone") == 1, where
+                # Between the two: it can be deleted again, or used.
+                seen["listed without queues"] += "gone" in configs
+            if auto.perm == 6:
+                store.put("auto", b"y", queue=9)
+                seen["still auto"] += 1
+            seen[f"made {made.queues if made else 0}"] += 1
+            store.put("gone", b"y")
+            if store.topic_life("gone"):
+                assert [message.body for message in store.scan("gone")] == [b"y"], where
+    assert {"listed without queues", "still auto", "made 0", "made 2", "made 3"} <= seen.keys()
