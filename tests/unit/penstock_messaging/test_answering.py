@@ -9,17 +9,9 @@ import pytest
 from tests.consumers import Members, bodies
 
 import penstock
-from penstock import (
-    ArgumentError,
-    ArgumentTypeError,
-    LostQueueError,
-    Message,
-    StorageError,
-    Store,
-)
+from penstock import ArgumentError, ArgumentTypeError, LostQueueError, Message, StorageError, Store
 from penstock.contracts.open_store import OpenStore
 from penstock.errors import AlreadyAnsweredError, ConsumerClosedError
-from penstock_messaging.consuming.answers import BY_RULE, RetryRules, checked_level
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.held_acks import HeldAcks
@@ -156,20 +148,6 @@ def test_a_refused_message_is_recorded_for_the_writer(members: Members) -> None:
     with members(max_retries=0) as consumer:
         consumer.nack(poll(consumer), delay_level=3)
     assert [members.journal().nacked[n] for n in (3, 4)] == [(-1, 0), (-1, 0)], "dead letters"
-
-
-def test_the_last_attempt_is_the_one_after_all_retries() -> None:
-    by_group = RetryRules(None, lambda: 2, lambda level: level * 7)
-    assert [by_group.is_last(attempt) for attempt in (1, 2, 3)] == [False, False, True]
-    own = RetryRules(0, lambda: 2, lambda level: level)
-    assert own.is_last(1)
-    assert (by_group.tries, own.tries) == (GROUP_TRIES, 0)
-    # An ordered queue waits for a second, or as the level says.
-    assert (by_group.pause_ns(BY_RULE), by_group.pause_ns(3)) == (1_000_000_000, 21_000_000)
-    assert [checked_level(each) for each in (None, 1, 18)] == [BY_RULE, 1, 18]
-    for wrong in (0, 19, "3"):
-        with pytest.raises((ArgumentError, ArgumentTypeError)):
-            checked_level(wrong)
 
 
 # --- what is no answer

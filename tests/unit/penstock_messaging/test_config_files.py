@@ -3,9 +3,7 @@
 import errno
 import json
 import math
-from itertools import groupby
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,8 +11,7 @@ from tests.unit.penstock_messaging.shop import Shop
 
 from penstock.errors import BusyError, CorruptionError, MessageError, ReadOnlyError, StorageError
 from penstock.format.rocketmq_json import parse_rocketmq_json
-from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, make_context
-from penstock.testing.platter import Image, Survival
+from penstock.testing import FaultyFiles, ManualClock, make_context
 from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import encoded, in_bean_order, in_map_order
@@ -170,26 +167,6 @@ def test_a_full_disk_and_a_hostile_number_leave_the_file_as_it_is(tmp_path: Path
     assert path.read_bytes() == ONE_TOPIC
 
 
-@pytest.mark.parametrize("survival", list(Survival))
-def test_a_crash_at_any_moment_leaves_the_file_before_or_after_a_change(survival: Survival) -> None:
-    disk = SimulatedDisk()
-    images: list[Image] = []
-    file = topics_file(Path("/s"), files=disk)
-    file.save({"a": {}})
-    disk.plan.before = lambda: images.append(disk.image())
-    file.save({"a": {}, "b": {}})
-    file.save({"b": {}, "c": {}})
-    images.append(disk.image())
-    assert len(images) > 10
-    seen = []
-    for at, image in enumerate(images):
-        left = SimulatedDisk.after(image, survival, Random(at))
-        again = topics_file(Path("/s"), files=left)
-        seen.append("".join(again.load()))
-        assert again.problem is None
-    assert [name for name, _ in groupby(seen)] == ["a", "ab", "bc"]
-
-
 # --- the table in memory, and when it is written
 
 
@@ -279,14 +256,6 @@ def test_a_list_that_cannot_be_saved_is_noted_once_and_retried(
     assert shop.step("penstock-topics", after_ms=999) == 0.001
     shop.close()
     assert topics_file(shop.root).load().keys() == {"t", "u"}
-
-
-def test_the_topics_that_messages_created_are_loaded_as_saved(tmp_path: Path) -> None:
-    file = AutoTopics(make_context(tmp_path))
-    assert file.load() == {}
-    file.save({"b": 4, 'ü"': 12})
-    assert AutoTopics(make_context(tmp_path)).load() == {"b": 4, 'ü"': 12}
-    assert file.path == tmp_path / "penstock" / "auto-topics"
 
 
 @pytest.mark.parametrize(
@@ -400,17 +369,3 @@ def test_an_entry_that_cannot_be_understood_is_set_aside_and_kept(
     assert group_entries(tmp_path)["odd"] == entry
     assert groups.delete("odd")
     assert list(group_entries(tmp_path)) == ["new"]
-
-
-def test_an_unreadable_file_of_groups_is_not_replaced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = give(tmp_path, "subscriptionGroup.json", b"{")
-    groups = groups_of(tmp_path)
-    assert groups.ensure("g") == GroupConfig("g")
-    groups.save()
-    assert "groups are not saved" in caplog.text
-    for change in (lambda: groups.alter("g", retry_max=1), lambda: groups.delete("g")):
-        with pytest.raises(CorruptionError, match="it is not replaced"):
-            change()
-    assert path.read_bytes() == b"{"

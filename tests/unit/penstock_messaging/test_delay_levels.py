@@ -2,26 +2,15 @@
 
 import errno
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 from tests.unit.penstock_messaging.shop import Shop
 
 import penstock
 from penstock import Message, MessageError, PropertyError
-from penstock.testing import (
-    FaultyFiles,
-    ManualClock,
-    ManualWorkers,
-    SimulatedDisk,
-    make_context,
-    open_store,
-)
-from penstock.testing.platter import Image, Survival
+from penstock.testing import make_context, open_store
 from penstock_messaging.delays import delivery
 from penstock_messaging.delays.delay_offsets import DelayOffsets, text_of_table
 from penstock_messaging.delays.delivery import Delivery, due_time_ms, waiting
@@ -274,34 +263,6 @@ def test_the_thread_runs_only_while_messages_wait(shop: DelayShop) -> None:
     assert not shop.has_thread
 
 
-def test_a_signal_handler_may_put_a_delayed_message_within_another_put(tmp_path: Path) -> None:
-    class Interrupted(ManualWorkers):
-        """Puts a message while the thread of the first one is begun."""
-
-        begun = 0
-
-        def __call__(self, name: str, step: Any, wakes: Any = None) -> Any:
-            if name == WORKER:
-                self.begun += 1
-                if self.begun == 1:
-                    store.put("orders", b"handler", delay_level=1)
-            return super().__call__(name, step, wakes)
-
-    clock, workers = ManualClock(), Interrupted()
-    with open_store(tmp_path, clock=clock, spawn=workers) as store:
-        # In a thread, since a lock that it waits for would never be released.
-        put = threading.Thread(
-            target=lambda: store.put("orders", b"main", delay_level=1), daemon=True
-        )
-        put.start()
-        put.join(30)
-        assert not put.is_alive()
-        assert workers.begun == 2
-        clock.now_ms += 1000
-        workers.run_all()
-        assert sorted(each.body for each in store.scan("orders")) == [b"handler", b"main"]
-
-
 def test_a_put_wakes_the_thread_only_if_it_sleeps_for_longer(shop: DelayShop) -> None:
     def is_woken_by(level: int) -> bool:
         worker.is_awake = False
@@ -330,22 +291,6 @@ def test_a_message_that_is_expected_before_it_is_stored_is_not_late(shop: DelayS
 
 
 # --- many
-
-
-@pytest.mark.slow
-def test_many_thousand_that_are_due_at_once_are_all_delivered_in_order(shop: DelayShop) -> None:
-    for first in range(0, 5000, 500):
-        numbers = range(first, first + 500)
-        shop.store.put_many([Message("orders", b"%d" % n, delay_level=1 + n % 2) for n in numbers])
-    shop.clock.now_ms += HOUR
-    rounds = 0
-    while shop.delivery.waiting():
-        assert shop.run() is not None
-        rounds += 1
-    assert rounds <= 4, "1000 of each level in a round"
-    found = [int(body) for body in shop.bodies()]
-    for parity in (0, 1):
-        assert [n for n in found if n % 2 == parity] == [*range(parity, 5000, 2)]
 
 
 def test_large_messages_are_delivered_a_few_at_a_time(shop: DelayShop) -> None:
@@ -478,16 +423,6 @@ def test_a_clock_that_jumps_back_delivers_what_was_stored_later_than_now(shop: D
     assert shop.bodies()[600:] == [b"x"]
 
 
-def test_a_clock_that_jumps_back_a_little_delays_by_that_much(shop: DelayShop) -> None:
-    shop.put(b"x", 2)
-    shop.run(after_ms=3000)
-    shop.clock.now_ms -= 2000
-    shop.run(after_ms=3999)
-    assert shop.bodies() == []
-    shop.run(after_ms=1)
-    assert shop.bodies() == [b"x"]
-
-
 @pytest.mark.parametrize("level", [3, 5, 18])
 @pytest.mark.parametrize("step_ms", [1, 200])
 def test_a_message_stored_after_the_round_took_its_time_waits(
@@ -595,24 +530,6 @@ def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCapt
     shop.run(after_ms=1000)
     assert shop.bodies() == [b"body 0", b"body 2"]
     assert "1 of the messages 0 to 2 are gone or corrupt" in caplog.text
-
-
-@pytest.mark.slow
-def test_a_lost_queue_file_does_not_hold_back_its_level(shop: DelayShop) -> None:
-    shop.settings = {"retention.use": []}
-    for number in range(450):
-        shop.put(b"%d" % number, 1)
-    shop.close()
-    with open_store(shop.root, clock=shop.clock, spawn=shop.workers) as store:
-        files = sorted((shop.root / "consumequeue" / SCHEDULE_TOPIC / "0").iterdir())
-        assert len(files) == 3
-        files[1].unlink()
-        shop.clock.now_ms += 1000
-        while (pause := shop.workers.run(WORKER)) is not None and pause < 0.5:
-            shop.clock.now_ms += 10
-        found = [int(m.body) for m in store.scan("orders")]
-    assert found[:200] == [*range(200)]
-    assert found[-50:] == [*range(400, 450)]
 
 
 def test_a_queue_of_a_broker_with_more_levels_is_delivered(
@@ -796,55 +713,3 @@ def test_a_broken_file_is_kept_and_its_spare_is_used(tmp_path: Path, content: st
     # A broker that is killed while it writes may leave only the spare.
     (tmp_path / "config" / "delayOffset.json").unlink()
     assert (given(tmp_path).get(1), given(tmp_path).problem) == (3, "")
-
-
-def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    context = make_context(tmp_path, files=files)
-    offsets = DelayOffsets(context)
-    offsets.load()
-    offsets.set(1, 1)
-    offsets.save()
-    for call in ("create", "pwrite", "sync", "rename"):
-        offsets.set(1, offsets.get(1) + 1)
-        files.plan.fail(call)
-        with pytest.raises(OSError, match=r"."):
-            offsets.save()
-        assert not offsets.is_saved
-        assert json.loads(text(tmp_path)) == {"offsetTable": {"1": 1}}
-        files.plan.heal()
-    offsets.save()
-    assert json.loads(text(tmp_path)) == {"offsetTable": {"1": 5}}
-
-
-@pytest.mark.parametrize("survival", Survival)
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_a_crash_at_any_call_leaves_the_old_content_or_the_new(
-    survival: Survival, is_broken: bool
-) -> None:
-    root = Path("/store")
-    disk = SimulatedDisk(clock=ManualClock())
-    context = make_context(root, files=disk)
-    disk.make_folder_durably(root / "config")
-    for name, content in (
-        ("delayOffset.json.bak", FORM_4),
-        ("delayOffset.json", "{" if is_broken else FORM_4),
-    ):
-        disk.write_whole(root / "config" / name, content.encode())
-    offsets = DelayOffsets(context)
-    offsets.load()
-    images: list[Image] = []
-    disk.plan.watch = lambda call, path: images.append(disk.image())
-    offsets.set(1, 4)
-    offsets.save()
-    disk.plan.watch = None
-    images.append(disk.image())
-    seen = []
-    for number, image in enumerate(images):
-        crashed = SimulatedDisk.after(image, survival, Random(number))
-        found = DelayOffsets(make_context(root, files=crashed))
-        found.load()
-        seen.append((found.get(1), found.get(3)))
-    assert set(seen[:-1]) <= {(3, 1), (4, 1)}
-    assert seen[0] == (3, 1)
-    assert seen[-1] == (4, 1)

@@ -1,40 +1,28 @@
 """The members of a group: who lives, who has which queue from which position on, and how a group is moved or deleted from outside."""
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, opened, services, take
 from tests.unit.penstock_messaging.shop import KillableFiles
 
-import penstock
-from penstock import Message
-from penstock.errors import (
-    ArgumentError,
-    CorruptionError,
-    LostQueueError,
-    QueueHeldError,
-    StorageError,
-)
+from penstock import Message, errors
 from penstock.files import Files
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Survival
+from penstock_messaging.consuming.selection import TopicSelection
 from penstock_messaging.groups.assignment import assigned, average_share
 from penstock_messaging.groups.claims import Claims
 from penstock_messaging.groups.entries import EPOCH_MAX
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.marks import Mark, write_marks
 from penstock_messaging.groups.members import Membership, living_members, remove_dead_members
-from penstock_messaging.groups.overview import groups_of_store, overview, topics_of
 from penstock_messaging.groups.owned_queue import GROUP_SETTING, OwnedQueue
 from penstock_messaging.groups.paths import GroupPaths, check_group_name, groups_of
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
@@ -80,7 +68,7 @@ def test_only_what_penstock_names_so_is_a_group_or_a_journal(paths: GroupPaths) 
     for name in ("billing", "%RETRY%x", "a|b", "x" * 120):
         assert check_group_name("consumer", name) == name
     for wrong in ("", "a/b", "..", "a b", "ä", "a\n", "x" * 121, 5, None):
-        with pytest.raises(ArgumentError, match="group"):
+        with pytest.raises(errors.ArgumentError, match="group"):
             check_group_name("consumer", wrong)
     assert (groups_of(FILES, paths.root), paths.journals(FILES)) == ([], [])
     folder = paths.topic("orders")
@@ -96,13 +84,13 @@ def test_only_what_penstock_names_so_is_a_group_or_a_journal(paths: GroupPaths) 
 
 
 def test_a_stores_id_is_made_once_and_never_guessed(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="Open the store once for writing"):
+    with pytest.raises(errors.StorageError, match="Open the store once for writing"):
         read_store_id(FILES, tmp_path)
     first = ensure_store_id(FILES, tmp_path)
     assert ensure_store_id(FILES, tmp_path) == read_store_id(FILES, tmp_path) == first > 0
     for raw in (b"", b"12", b"+123456789abcdef\n", b"1" * 17 + b"\n", b"\xff" * 17):
         (tmp_path / "penstock" / "store-id").write_bytes(raw)
-        with pytest.raises(CorruptionError, match="store-id"):
+        with pytest.raises(errors.CorruptionError, match="store-id"):
             ensure_store_id(FILES, tmp_path)
 
 
@@ -188,7 +176,7 @@ def test_a_member_takes_no_id_and_no_file_of_others(paths: GroupPaths) -> None:
     files = Hasty()
     assert joined(paths, files).is_alive
     files.times = 100
-    with pytest.raises(StorageError, match="removed again and again"):
+    with pytest.raises(errors.StorageError, match="removed again and again"):
         joined(paths, files)
 
 
@@ -249,29 +237,6 @@ def test_shares_are_those_of_allocate_message_queue_averagely() -> None:
     assert assigned("x", {"a": lambda _: True}, {"t": [0]}) == set(), "no living member"
 
 
-def wants_topic(member: str, topic: str) -> bool:
-    """Return whether a member subscribes: to more topics, the later its last letter."""
-    return ord(topic) - ord("s") <= ord(member[-1]) - ord("a")
-
-
-NAMES = st.lists(st.text("abcdef", min_size=1, max_size=2), unique=True, max_size=5)
-
-
-@pytest.mark.slow
-@given(NAMES, st.dictionaries(st.sampled_from("stuv"), st.integers(1, 6), max_size=4))
-def test_each_queue_has_exactly_one_member_that_subscribes_to_it(
-    members: list[str], topics: dict[str, int]
-) -> None:
-    wants = {member: partial(wants_topic, member) for member in members}
-    there = {topic: range(count) for topic, count in topics.items()}
-    shares = {m: assigned(m, wants, there) for m in members}
-    everything = [queue for share in shares.values() for queue in share]
-    assert len(everything) == len(set(everything))
-    wanted = {(t, q) for t, qs in there.items() for q in qs if any(w(t) for w in wants.values())}
-    assert set(everything) == wanted
-    assert all(wants[m](topic) for m, share in shares.items() for topic, _ in share)
-
-
 # --- taking a queue, and answering for it
 
 
@@ -316,7 +281,7 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     owned.hand_back()
     owned.sync(ticket)
     for call in CALLS:
-        with pytest.raises(LostQueueError, match="handed back"):
+        with pytest.raises(errors.LostQueueError, match="handed back"):
             call(owned)
     owned.hand_back()
     assert now(groups) == Position(1)
@@ -324,7 +289,7 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     # One that is lost for another reason says so.
     owned = take(groups)
     owned.lose("its topic was deleted")
-    with pytest.raises(LostQueueError, match="its topic was deleted") as caught:
+    with pytest.raises(errors.LostQueueError, match="its topic was deleted") as caught:
         owned.ack([1], 1)
     assert (caught.value.topic, caught.value.queue) == (TOPIC, 0)
     owned.hand_back()
@@ -338,7 +303,7 @@ def test_an_owner_with_an_old_epoch_is_refused(groups: Groups) -> None:
     other = take(groups)
     assert other.epoch == 2
     ticket = owned.ack([0], 0)
-    with pytest.raises(LostQueueError):
+    with pytest.raises(errors.LostQueueError):
         owned.sync(ticket)
     owned.check_lock()
     assert owned.is_lost
@@ -358,7 +323,7 @@ def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) ->
         code = 1
         try:
             owned.ack([0], 0)
-        except LostQueueError:
+        except errors.LostQueueError:
             code = 0
         # The parent lets go while this process lives.
         os.read(read, 1)
@@ -379,7 +344,7 @@ def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store
     owned.sync(owned.ack([0], 0))
     store.remove_topic(TOPIC)
     store.put(TOPIC, b"new")
-    with pytest.raises(LostQueueError, match="its topic was deleted"):
+    with pytest.raises(errors.LostQueueError, match="its topic was deleted"):
         owned.sync(owned.ack([0], 0))
     assert owned.is_lost
     owned.hand_back()
@@ -389,7 +354,7 @@ def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store
 def test_a_reader_takes_queues_without_a_writer_but_for_the_first_time(store: Store) -> None:
     store.close()
     reader = open_store(store.path, read_only=True, **SETTINGS)
-    with reader, pytest.raises(StorageError, match="for writing"):
+    with reader, pytest.raises(errors.StorageError, match="for writing"):
         of(reader).position(GROUP, TOPIC, 0)
     with open_store(store.path, **SETTINGS) as writer:
         owned = take(of(writer))
@@ -441,7 +406,7 @@ def test_numbers_that_no_owner_can_have_reached_are_corruption(
     """The journal that began with such an offset could not be read by anybody: `groups reset` changed nothing, and reported success."""
     take(groups).hand_back()
     write_marks(FILES, groups.paths(GROUP), {(TOPIC, 0): Mark(0, EPOCH_MAX)})
-    with pytest.raises(CorruptionError, match="epoch"):
+    with pytest.raises(errors.CorruptionError, match="epoch"):
         take(groups)
     assert groups.holder(GROUP, TOPIC, 0) is None, "the lock is free again"
     groups.paths(GROUP).marks.unlink()
@@ -450,7 +415,9 @@ def test_numbers_that_no_owner_can_have_reached_are_corruption(
     file.parent.mkdir(exist_ok=True)
     file.write_text(f'{{"offsetTable":{{"{TOPIC}@{GROUP}":{{0:{(1 << 63) - 1}}}}}}}')
     with open_store(store.path, read_only=True, **SETTINGS) as reader:
-        with pytest.raises(CorruptionError, match=r"correct it in config/consumerOffset.json"):
+        with pytest.raises(
+            errors.CorruptionError, match=r"correct it in config/consumerOffset.json"
+        ):
             take(of(reader))
         assert of(reader).holder(GROUP, TOPIC, 0) is None
     # A writer sets it back.
@@ -465,7 +432,7 @@ def test_network_file_systems_are_refused_by_name(groups: Groups) -> None:
 
     groups.check_local()
     groups.context = attrs.evolve(groups.context, files=Remote())
-    with pytest.raises(StorageError, match="of type nfs"):
+    with pytest.raises(errors.StorageError, match="of type nfs"):
         groups.check_local()
 
 
@@ -476,7 +443,7 @@ def test_a_mark_of_another_life_voids_a_journal() -> None:
     assert taken_in(Mark(7, taken=4), 1 << 32, TOPIC, 0) == 0
     for topic_life in (0, 1 << 32):
         assert taken_in(Mark(topic_life, taken=4), topic_life, TOPIC, 0) == 4
-        with pytest.raises(LostQueueError, match="moved"):
+        with pytest.raises(errors.LostQueueError, match="moved"):
             taken_in(Mark(topic_life + 1), topic_life, TOPIC, 0)
 
 
@@ -497,21 +464,14 @@ def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_dur
 # --- who has which queues
 
 
-class Names:
-    """A selection of topics by names and patterns."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.names = tuple(name for name in text.split(",") if "*" not in name)
-
-    def matches(self, topic: str) -> bool:
-        return any(re.fullmatch(n.replace("*", ".*"), topic) for n in self.text.split(","))
+class Selection(TopicSelection):
+    """One that another version may not understand."""
 
     @classmethod
-    def parse(cls, text: str) -> "Names":
+    def parse(cls, text: str) -> "TopicSelection":
         if text.startswith("!"):
             raise ValueError("it begins with !")
-        return cls(text)
+        return super().parse(text)
 
 
 class Member:
@@ -521,7 +481,12 @@ class Member:
         self.asked: list[OwnedQueue] = []
         self.keeps, self.wakes = False, 0
         self.claims = Claims(
-            groups, group, Names(topics), on_wanted_back=self._asked, wake=self._wake, **given
+            groups,
+            group,
+            Selection(topics.split(",")),
+            on_wanted_back=self._asked,
+            wake=self._wake,
+            **given,
         )
         self.claims.start()
 
@@ -596,7 +561,7 @@ def test_a_dead_members_queues_move_with_the_next_step(store: Store, four: Group
 def test_a_member_with_a_selection_that_is_not_understood_gets_nothing(
     four: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, strange = Member(four), Member(four, "!")
+    one, strange = Member(four), Member(four, "!x")
     settle(one, one)
     assert (one.queues, strange.queues) == (ALL, [])
     assert caplog.text.count("not understood") == 1
@@ -641,7 +606,7 @@ def test_an_owner_whose_offset_was_moved_loses_the_queue_and_takes_it_there(stor
     store.commit_offset("g", TOPIC, 0, offset=1)
     intake.take_all()
     one.claims.step()
-    with pytest.raises(LostQueueError, match="moved"):
+    with pytest.raises(errors.LostQueueError, match="moved"):
         owned.ack([3], 3)
     one.claims.step()
     again = one.claims.owned[TOPIC, 0]
@@ -673,7 +638,7 @@ def test_a_failing_disk_is_tried_again_and_keeps_nothing_from_being_handed_back(
     one.claims.step()
     assert one.queues == ALL
     files.plan.fail("sync", path="1.journal")
-    with pytest.raises(StorageError, match="could not be written"):
+    with pytest.raises(errors.StorageError, match="could not be written"):
         one.claims.stop()
     other = Member(four)
     assert other.queues == ALL
@@ -706,7 +671,7 @@ def test_a_plan_changes_nothing_until_it_is_carried_out(
     assert moves == [Move(TOPIC, 0, 10, after)]
     assert now(half) == Position(10)
     owned = take(half)
-    with pytest.raises(QueueHeldError, match=f"process {os.getpid()}"):
+    with pytest.raises(errors.QueueHeldError, match=f"process {os.getpid()}"):
         reset(half, GROUP, moves)
     owned.hand_back()
     assert now(half) == Position(10)
@@ -727,17 +692,17 @@ def test_a_deleted_group_leaves_nothing_and_a_living_one_is_not_deleted(half: Gr
     paths = half.paths(GROUP)
     member = Membership(FILES, paths, TOPIC, 0, {})
     member.join()
-    with pytest.raises(QueueHeldError, match=member.id):
+    with pytest.raises(errors.QueueHeldError, match=member.id):
         delete_files(half, GROUP)
     member.leave()
     owned = take(half)
-    with pytest.raises(QueueHeldError, match="process"):
+    with pytest.raises(errors.QueueHeldError, match="process"):
         delete_files(half, GROUP)
     owned.hand_back()
     # While another program deletes it.
     lock = FILES.lock_one(paths.deleting)
     assert lock is not None
-    with pytest.raises(QueueHeldError):
+    with pytest.raises(errors.QueueHeldError):
         delete_files(half, GROUP)
     lock.release()
     assert now(half) == Position(10)
@@ -768,7 +733,7 @@ def test_nobody_joins_a_group_that_is_deleted(half: Groups) -> None:
             for files in (FILES, Slow()) if not refused else ():
                 refused.append(Membership(files, paths, TOPIC, 0, {}))
                 # The second one sees it after it has joined.
-                with pytest.raises(StorageError, match="is being deleted"):
+                with pytest.raises(errors.StorageError, match="is being deleted"):
                     refused[-1].join()
             super().remove(path)
 
@@ -779,29 +744,7 @@ def test_nobody_joins_a_group_that_is_deleted(half: Groups) -> None:
     assert not paths.deleting.exists()
     refused[0].join()
     assert refused[0].is_alive
-    with pytest.raises(QueueHeldError, match=refused[0].id):
+    with pytest.raises(errors.QueueHeldError, match=refused[0].id):
         delete_files(half, GROUP)
     assert not paths.deleting.exists()
     refused[0].leave()
-
-
-def test_how_far_groups_are_is_known_from_offsets_and_journals(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        for number in range(10):
-            store.put_many([Message(topic, b"%d" % number) for topic in ("orders", "other")])
-        store.commit_offset("plain", "other", offset=4)
-    with penstock.open(tmp_path / "s", read_only=True) as store:
-        with pytest.raises(ArgumentError, match="group"):
-            groups_of_store(store, "a/b")
-        owned = take(groups_of_store(store, "billing"), group="billing")
-        owned.ack([0, 1, 2], 0)
-        owned.nack(3, 0, 0xFFFF, 3)
-        owned.hand_back()
-        found = overview(store)
-        assert found.rows == [("billing", "orders", 0, 3, 7), ("plain", "other", 0, 4, 6)]
-        assert (found.waiting, found.unreadable) == ({"billing": 1}, [])
-        assert overview(store, "plain") == ([("plain", "other", 0, 4, 6)], {}, [])
-        assert [topics_of(store, each) for each in ("billing", "plain")] == [
-            ("orders",),
-            ("other",),
-        ]

@@ -24,18 +24,10 @@ from penstock import (
     StoreClosedError,
     TopicError,
 )
-from penstock.message import ReadResult, ReadStatus
 from penstock.runtime.workers import WorkerGroup
 from penstock_messaging.consuming.consumed_message import BOUND, OUT
 from penstock_messaging.consuming.consumer import STEP_S, GroupConsumer
 from penstock_messaging.consuming.consumer_options import checked_options
-from penstock_messaging.consuming.fetching import (
-    BATCH,
-    BATCH_BYTES,
-    BATCH_MAX,
-    FIRST_BATCH,
-    Fetcher,
-)
 from penstock_messaging.consuming.in_flight import (
     SPAN_MAX,
     Handling,
@@ -108,31 +100,6 @@ def test_a_filter_passes_over_other_messages(members: Members) -> None:
         assert consumer.lag() == {("orders", 0): 0}
         members.workers.run_all()
         assert members.journal().base == 2000
-
-
-def test_messages_that_are_gone_or_corrupt_do_not_block_a_queue(members: Members) -> None:
-    put(members, 5)
-    victim = members.store.read("orders", 0, 2, 1).messages[0]
-    (path,) = (members.store.path / "commitlog").iterdir()
-    with path.open("r+b") as file:
-        file.seek(victim.log_offset + victim.size - 20)
-        file.write(b"\xff" * 20)
-    with members() as consumer:
-        taken = poll(consumer)
-        assert bodies(taken) == [b"0", b"1", b"3", b"4"]
-        consumer.ack(taken)
-        assert consumer.lag() == {("orders", 0): 0}
-
-
-def test_topics_that_appear_later_and_patterns(members: Members) -> None:
-    put(members, 1, "order-eu")
-    with members("order-*") as consumer:
-        consumer.ack(poll(consumer))
-        put(members, 1, "order-us")
-        put(members, 1, "invoices")
-        members.workers.run_all()
-        assert consumer.assignment() == [("order-eu", 0), ("order-us", 0)]
-        assert [each.topic for each in poll(consumer)] == ["order-us"]
 
 
 def test_a_poll_that_finds_nothing_looks_for_new_topics(members: Members) -> None:
@@ -455,11 +422,13 @@ def test_close_ends_a_loop_in_another_thread(members: Members) -> None:
 def test_a_failing_step_is_raised_at_the_next_poll(members: Members) -> None:
     put(members, 1)
     with members() as consumer:
+        assert consumer.stats() == {"queues": 1, "in_flight": 0, "failed": 0}
         claims: Any = members.group.members[0]
         claims.step = lambda: 1 / 0
         members.workers.run_all()
         with pytest.raises(StorageError, match="division by zero"):
             poll(consumer)
+        assert consumer.stats() == {"queues": 1, "in_flight": 0, "failed": 1}
 
 
 def test_a_forked_child_cannot_use_it(members: Members) -> None:
@@ -683,99 +652,7 @@ def test_names_and_patterns_select_topics() -> None:
         checked_topics(["a/b"])
 
 
-# --- reading ahead
-
-
-class Queues:
-    """Queues of many messages of one size."""
-
-    def __init__(self, size: int = 100, end: int = 10_000) -> None:
-        self.size, self.end = size, end
-        self.limits: list[tuple[int, int]] = []
-        self.tags: list[str] = []
-        self.meanwhile: Any = lambda: None
-
-    def read(self, topic: str, queue: int, offset: int, limit: int, tag: str) -> ReadResult:
-        self.limits.append((queue, limit))
-        self.tags.append(tag)
-        self.meanwhile()
-        stop = min(offset + limit, self.end)
-        found: Any = [
-            SimpleNamespace(queue_offset=each, size=self.size, reconsume_times=0)
-            for each in range(offset, stop)
-        ]
-        status = ReadStatus.FOUND if found else ReadStatus.OFFSET_OVERFLOW_ONE
-        return ReadResult(status, found, max(offset, stop), 0, self.end)
-
-
-def reading(store: Any, queues: int = 2, *, is_retry: bool = False) -> tuple[Fetcher, InFlight]:
-    in_flight = InFlight(ack_wait_ns=10, out_max=100_000)
-    fetcher = Fetcher(store, in_flight, threading.RLock(), "paid")
-    owned: list[Any] = [Owned("orders", n) for n in range(queues)]
-    fetcher.queues = [
-        QueueFlight(NONE, each, StartPosition(0), is_retry=is_retry) for each in owned
-    ]
-    return fetcher, in_flight
-
-
-def test_a_batch_is_read_from_one_queue_after_another() -> None:
-    store = Queues()
-    fetcher, in_flight = reading(store)
-    for _ in range(3):
-        assert fetcher.fetch(1)
-        # What is ready is handed out before more is read.
-        assert fetcher.fetch(1)
-        in_flight.take(1000, 0)
-    assert store.limits == [(0, FIRST_BATCH), (1, BATCH), (0, BATCH)]
-    # The filter was applied before the first try.
-    reading(store, 1, is_retry=True)[0].fetch(1)
-    assert store.tags == ["paid", "paid", "paid", "*"]
-    assert not reading(Queues(end=0))[0].fetch(1)
-
-
-def test_what_is_read_follows_what_is_requested_and_the_size_of_messages() -> None:
-    store = Queues(end=100)
-    fetcher, in_flight = reading(store)
-    assert fetcher.fetch(150)
-    assert store.limits == [(0, 150), (1, 50)]
-    assert len(in_flight.take(1000, 0)) == 150
-    store = Queues()
-    fetcher, in_flight = reading(store, 1)
-    for _ in range(3):
-        assert fetcher.fetch(50)
-        assert len(in_flight.take(50, 0)) == 50
-        in_flight.take(1000, 0)
-    assert store.limits == [(0, 50), (0, 100), (0, 100)]
-    store = Queues(size=BATCH_BYTES // 4)
-    fetcher, in_flight = reading(store, 1)
-    fetcher.fetch(1)
-    in_flight.take(1000, 0)
-    fetcher.fetch(BATCH_MAX)
-    assert store.limits == [(0, FIRST_BATCH), (0, 4)]
-
-
-def test_reading_ahead_follows_a_reading_that_found_all_it_wanted() -> None:
-    store = Queues(end=150)
-    fetcher, in_flight = reading(store, 1)
-    found = []
-    for read in (lambda: None, lambda: fetcher.fetch(50), fetcher.fetch_ahead, fetcher.fetch_ahead):
-        read()
-        # What is there is handed out first.
-        is_early = fetcher.may_read_ahead
-        count = len(in_flight.take(1000, 0))
-        found.append((is_early, count, fetcher.may_read_ahead))
-    assert found == [(False, 0, False), (False, 50, True), (False, 100, True), (False, 0, False)]
-
-    def fail() -> None:
-        raise StorageError("the disk")
-
-    fetcher, in_flight = reading(store, 1)
-    fetcher.fetch(100)
-    in_flight.take(1000, 0)
-    store.meanwhile = fail
-    fetcher.fetch_ahead()
-    with pytest.raises(StorageError, match="the disk"):
-        fetcher.fetch(100)
+# --- read ahead
 
 
 def test_while_an_answer_waits_for_the_disk_the_next_messages_are_read(
@@ -800,29 +677,18 @@ def test_while_an_answer_waits_for_the_disk_the_next_messages_are_read(
         assert bodies(consumer.take(100)) == [b"%d" % n for n in range(100, 150)]
 
 
-def test_what_was_read_of_a_queue_that_went_or_pauses_is_dropped() -> None:
-    store = Queues()
-    fetcher, in_flight = reading(store, 1)
-    in_flight.pause(["orders"])
-    assert not fetcher.fetch(1)
-    in_flight.resume([])
-    store.meanwhile = lambda: in_flight.leave(fetcher.queues[0])
-    fetcher.fetch(1)
-    assert store.limits == [(0, FIRST_BATCH)]
-    assert in_flight.take(10, 0) == []
-    assert fetcher.queues[0].base == 0
+# --- bound to a transaction, and interrupted; `tests/property/test_in_flight.py` holds the rest against a model
 
 
-# --- in flight; `tests/property/test_in_flight.py` compares it with a model
-
-
-def flight_of(position: StartPosition = StartPosition(0)) -> QueueFlight:  # noqa: B008 - a constant
+def two_out() -> tuple[InFlight, QueueFlight, Any, Any]:
+    """Return what is in flight, the queue, and two messages that are handed out."""
     owned: Any = Owned("orders", 0)
-    return QueueFlight(NONE, owned, position, is_retry=False)
-
-
-def stored(*offsets: int) -> Any:
-    return [Stored(each) for each in offsets]
+    stored: Any = [Stored(0), Stored(1)]
+    in_flight = InFlight(ack_wait_ns=10, out_max=2)
+    flight = QueueFlight(NONE, owned, StartPosition(0), is_retry=False)
+    in_flight.add(flight, stored, 2)
+    first, second = in_flight.take(2, 0)
+    return in_flight, flight, first, second
 
 
 def held() -> object:
@@ -830,19 +696,8 @@ def held() -> object:
     return held
 
 
-def test_what_is_done_ahead_is_passed_over() -> None:
-    flight = flight_of(StartPosition(2, [(2, 4), (6, 8)], [9], {5: 3}))
-    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 4, 3)
-    made = flight.accept(stored(4, 5, 6, 7, 8, 9, 10), 11)
-    assert [each.offset for each in made] == [4, 5, 8, 10]
-    assert [each.attempt for each in made] == [1, 4, 1, 1]
-    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 11, 0)
-
-
 def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
-    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
-    in_flight.add(flight, stored(0, 1), 2)
-    first, second = in_flight.take(2, 0)
+    in_flight, flight, first, second = two_out()
     # As if `bind` was interrupted after the state, and `give_back` before it.
     first.state = BOUND
     in_flight.bind(second, held)
@@ -857,9 +712,7 @@ def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
 
 
 def test_what_a_transaction_that_is_gone_has_bound_is_given_back() -> None:
-    in_flight, flight = InFlight(ack_wait_ns=10, out_max=2), flight_of()
-    in_flight.add(flight, stored(0, 1), 2)
-    first, second = in_flight.take(2, 0)
+    in_flight, flight, first, second = two_out()
     transactions: list[object] = [held]
     in_flight.bind(first, lambda: transactions[0])
     in_flight.bind(second, held)

@@ -1,8 +1,6 @@
 """The journal of a queue: what its owner appends is read, by itself and by others, and nothing is guessed about torn or foreign bytes."""
 
 import logging
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -218,26 +216,6 @@ def test_appended_entries_are_read_at_once_and_a_sync_writes_no_metadata(tmp_pat
     assert path.stat().st_size == len(valid_entries(path.read_bytes())) * ENTRY_BYTES
 
 
-def test_threads_share_syncs(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    made = begin(tmp_path / "j", files)
-    syncs = files.plan.counts["sync"]
-    tickets = [made.append(ACK, n, 1, 0) for n in range(20)]
-    threads = [threading.Thread(target=made.sync, args=[ticket]) for ticket in tickets[1:]]
-
-    def others_come() -> None:
-        """While the first one is in its sync."""
-        files.plan.before = None
-        for thread in threads:
-            thread.start()
-
-    files.plan.before = others_come
-    made.sync(tickets[0])
-    for thread in threads:
-        thread.join()
-    assert files.plan.counts["sync"] == syncs + 1
-
-
 def test_a_full_file_is_replaced_by_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,21 +282,6 @@ def test_an_owner_whose_journal_was_replaced_is_told_and_replaces_nothing(
             full.append(ACK, 10 * number + 20, 1, 0)
     assert fold_in(path).position() == Position(3)
     assert [each.name for each in tmp_path.iterdir()] == ["j"]
-
-
-def test_a_forked_child_loses_the_file(tmp_path: Path) -> None:
-    made = begin(tmp_path / "j")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            made.append(ACK, 0, 1, 0)
-        except LostQueueError as error:
-            code = 0 if "forked" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    made.sync(made.append(ACK, 0, 1, 0))
 
 
 def test_too_many_refusals_without_a_writer_are_refused_and_all_else_goes_on(

@@ -10,19 +10,8 @@ import pytest
 from tests.unit.penstock_messaging.shop import Shop
 
 import penstock
-from penstock import Message, Store, StoredMessage, aio
+from penstock import Message, Store, StoredMessage, errors
 from penstock.contracts import Prepared
-from penstock.errors import (
-    ArgumentError,
-    ConfigError,
-    DiskFullError,
-    MessageError,
-    MessageTooLargeError,
-    OffsetError,
-    PreparedFinishedError,
-    ReadOnlyError,
-    StoreClosedError,
-)
 from penstock.message import Durability
 from penstock.testing import InlineWorkers, open_store
 from penstock_messaging.prepared import open_halves
@@ -43,7 +32,6 @@ from penstock_messaging.prepared.half_message import (
 )
 from penstock_messaging.prepared.half_queue import messages_from, progress, read_open, removals_done
 from penstock_messaging.prepared.open_halves import OpenHalves
-from penstock_messaging.prepared.shown import age_text
 from penstock_messaging.properties_text import pairs_of, text_of
 
 WORKER = "penstock-check-back"
@@ -152,14 +140,14 @@ def test_a_half_message_names_where_it_goes_and_its_commit_has_the_same_text(
 
 def test_what_the_store_says_itself_a_caller_cannot_say() -> None:
     for name in ("PGROUP", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY", "TRANSACTION_CHECK_TIMES"):
-        with pytest.raises(MessageError, match=name):
+        with pytest.raises(errors.MessageError, match=name):
             half_message(Message("orders", b"", properties={name: "x"}), "shop", "id")
 
 
 @pytest.mark.parametrize("more", [{"delay_level": 3}, {"properties": {"TIMER_DELAY_SEC": "5"}}, {"properties": {"DELAY": "1"}}])  # fmt: skip
 def test_a_delay_is_refused(more: Mapping[str, object]) -> None:
     """A broker would delay the half message itself, and never deliver it."""
-    with pytest.raises(MessageError, match="nothing was stored"):
+    with pytest.raises(errors.MessageError, match="nothing was stored"):
         refuse_delays(Message("orders", b"x", **more))  # type: ignore[arg-type] # as the test gives them
 
 
@@ -174,7 +162,7 @@ NOWHERE: list[tuple[dict[bytes, bytes], str]] = [
 
 def test_what_another_program_has_written_is_understood_or_refused(shop: HalfShop) -> None:
     for properties, reason in NOWHERE:
-        with pytest.raises(MessageError, match=reason):
+        with pytest.raises(errors.MessageError, match=reason):
             committed(half_with(shop, properties))
     odd = {
         b"REAL_QID": b"x", b"TRANSACTION_CHECK_TIMES": b"-4", b"CHECK_IMMUNITY_TIME_IN_SECONDS": b"-1",
@@ -282,7 +270,7 @@ def test_a_prepared_message_is_seen_once_it_is_committed(shop: HalfShop) -> None
     assert (shop.bodies(), shop.open_bodies()) == ([], [])
     for prepared, outcome in ((first, "committed"), (second, "rolled back")):
         for call in (prepared.commit, prepared.rollback):
-            with pytest.raises(PreparedFinishedError, match=outcome) as caught:
+            with pytest.raises(errors.PreparedFinishedError, match=outcome) as caught:
                 call()
             assert caught.value.outcome == outcome
     assert shop.store.max_offset(OP_TOPIC) == 2
@@ -304,11 +292,11 @@ def test_progress_is_saved_at_a_close_as_a_broker_reads_it(shop: HalfShop) -> No
         assert (shown.age_s, shown.checks) == (0.0, 0)
         assert "of group 'shop' for 'orders'" in repr(shown)
         for call in (shown.commit, shown.rollback):
-            with pytest.raises(ReadOnlyError):
+            with pytest.raises(errors.ReadOnlyError):
                 call()
-        with pytest.raises(ReadOnlyError), shown:
+        with pytest.raises(errors.ReadOnlyError), shown:
             pass
-        with pytest.raises(ReadOnlyError):
+        with pytest.raises(errors.ReadOnlyError):
             reader.prepare("t", b"2", group="g")
         assert reader.summary()[0].value["open"] == 2
     for each in shop.store.prepared():
@@ -361,7 +349,7 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> Non
     newest = shop.store.read(HALF_TOPIC, 0, 3, 1).messages[0]
     assert shop.store.at(receipt.log_offset).prepared_offset == newest.log_offset
     assert shop.bodies(OP_TOPIC) == [b"0", b"1", b"2", b"3"]
-    with pytest.raises(PreparedFinishedError):
+    with pytest.raises(errors.PreparedFinishedError):
         shop.halves.check_again(half)
     shop.kill()
     assert shop.open_bodies() == []
@@ -369,19 +357,19 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> Non
 
 def test_what_cannot_be_put_cannot_be_prepared(shop: HalfShop) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"group": ""}, MessageError),
-        ({"tag": "\x02"}, MessageError),
-        ({"properties": {"a": "x" * 32_600}}, MessageTooLargeError),
-        ({"wait": "no"}, ArgumentError),
+        ({"group": ""}, errors.MessageError),
+        ({"tag": "\x02"}, errors.MessageError),
+        ({"properties": {"a": "x" * 32_600}}, errors.MessageTooLargeError),
+        ({"wait": "no"}, errors.ArgumentError),
     ]
     for more, kind in wrong:
         with pytest.raises(kind):
             shop.prepare(**more)
-    with pytest.raises(MessageError):
+    with pytest.raises(errors.MessageError):
         shop.store.prepare("SCHEDULE_TOPIC_XXXX", b"x", group="g")
     assert shop.store.max_offset(HALF_TOPIC) == 0
     plain = open_store(shop.root.with_name("plain"), extensions=[])
-    with plain, pytest.raises(ConfigError):
+    with plain, pytest.raises(errors.ConfigError):
         plain.prepare("orders", b"x", group="g")
 
 
@@ -392,23 +380,23 @@ def test_what_cannot_be_committed_now_stays_prepared(
     shop.store.create_topic("orders")
     gone, full = shop.prepare(), shop.prepare(b"full")
     shop.store.delete_topic("orders")
-    with pytest.raises(MessageError):
+    with pytest.raises(errors.MessageError):
         gone.commit()
     assert shop.open_bodies() == [b"x", b"full"]
     gone.rollback()
     shop.store.create_topic("orders")
 
     def fail(*_given: object) -> Any:
-        raise DiskFullError(shop.root, 1)
+        raise errors.DiskFullError(shop.root, 1)
 
     with monkeypatch.context() as patch:
         patch.setattr(shop.store, "put_copies", fail)
-        with pytest.raises(DiskFullError):
+        with pytest.raises(errors.DiskFullError):
             full.commit()
     assert full.commit().queue_offset == 0
     left = shop.prepare()
     shop.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         left.commit()
     assert shop.open_bodies() == [b"x"]
 
@@ -421,7 +409,7 @@ def test_after_an_interrupt_nothing_is_stored_twice_and_nothing_is_forgotten(
     interrupted_put(shop, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         prepared.commit()
-    with pytest.raises(PreparedFinishedError, match="interrupted"):
+    with pytest.raises(errors.PreparedFinishedError, match="interrupted"):
         prepared.commit()
     with pytest.raises(KeyboardInterrupt):
         shop.prepare(b"2")
@@ -463,23 +451,6 @@ def test_a_prepare_is_durable_under_any_flush_policy_and_a_commit_waits_as_a_put
             assert prepared.commit(wait=False).durability is Durability.ACCEPTED
 
 
-MODES = [{"write": "file"}, {"write": "transient-pool"}, {"log.checksum": "crc32+record"}]
-
-
-@pytest.mark.parametrize("more", MODES)
-def test_it_works_with_every_writer(shop: HalfShop, more: dict[str, Any]) -> None:
-    shop.settings = more
-    first, second = shop.prepare(b"1"), shop.prepare(b"2")
-    shop.halves.check_again(shop.halves.all()[0])
-    first.commit()
-    second.rollback()
-    shop.prepare(b"3")
-    assert (shop.bodies(), shop.open_bodies()) == ([b"1"], [b"3"])
-    shop.kill()
-    assert shop.open_bodies()[-1:] == [b"3"]
-    assert [finding.text for finding in shop.store.verify()] == []
-
-
 # --- as a context manager
 
 
@@ -492,7 +463,7 @@ def test_the_end_of_a_block_commits_unless_it_was_finished_there(shop: HalfShop)
     with shop.prepare(b"3") as prepared:
         (same,) = shop.store.prepared()
         same.commit()
-    with pytest.raises(PreparedFinishedError):
+    with pytest.raises(errors.PreparedFinishedError):
         prepared.rollback()
     assert (shop.bodies(), shop.open_bodies()) == ([b"1", b"3"], [])
 
@@ -511,25 +482,6 @@ def test_an_exception_rolls_back_unless_a_check_back_knows_more(shop: HalfShop) 
         with pytest.raises(ValueError, match="lost"), shop.prepare(body, group):
             raise ValueError("lost")
     assert shop.open_bodies() == [b"left", b"2"]
-
-
-def test_a_store_says_how_many_are_open_and_how_old(shop: HalfShop) -> None:
-    ages = {0: "0 s", 59.9: "59 s", 60: "1 min", 7199: "1 h", 172_800: "2 d"}
-    assert {seconds: age_text(seconds) for seconds in ages} == ages
-    assert shop.store.summary() == []
-    first = shop.prepare(b"1")
-    shop.clock.now_ms += 90_000
-    second = shop.prepare(b"2", queue=3)
-    (line,) = shop.store.summary()
-    assert (line.key, line.what) == ("prepared", "prepared, not committed")
-    assert line.text == "2, the oldest 1 min old: see penstock transactions"
-    same = {"group": "shop", "topic": "orders", "checks": 0}
-    assert line.value == {
-        "open": 2, "oldest_s": 90.0, "listed": [
-            {"transaction_id": first.transaction_id, "queue": 0, "age_s": 90.0, **same},
-            {"transaction_id": second.transaction_id, "queue": 3, "age_s": 0.0, **same},
-        ],
-    }  # fmt: skip
 
 
 # --- the program is asked
@@ -690,7 +642,7 @@ def test_a_message_that_retention_has_deleted_is_dropped(
     asked.prepare(b"1")
 
     def gone(log_offset: int) -> Any:
-        raise OffsetError(log_offset, 1000, 2000)
+        raise errors.OffsetError(log_offset, 1000, 2000)
 
     monkeypatch.setattr(asked.store, "at", gone)
     asked.run(IMMUNITY_MS)
@@ -728,23 +680,8 @@ async def _wrong(_prepared: Prepared) -> None:
 def test_what_cannot_be_asked_is_refused_before_the_store_is_opened(
     tmp_path: Path, given: Any
 ) -> None:
-    with pytest.raises(ArgumentError, match="check_back"):
+    with pytest.raises(errors.ArgumentError, match="check_back"):
         penstock.open(tmp_path / "s", check_back=given)
     assert not (tmp_path / "s").exists()
-    with pytest.raises(ConfigError, match="add messaging"):
+    with pytest.raises(errors.ConfigError, match="add messaging"):
         penstock.open(tmp_path / "s", check_back=str, extensions=[])
-
-
-def test_asyncio_opens_with_one_too(tmp_path: Path) -> None:
-    async def work() -> None:
-        asked: list[str] = []
-        store = await aio.open(
-            tmp_path / "s", check_back=lambda prepared: asked.append(prepared.group),
-            **{"extensions.messaging.check_immunity_ms": 0},
-        )  # fmt: skip
-        async with store:
-            await store.prepare("orders", b"x", group="g")
-            while not asked:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(work(), 60))

@@ -8,19 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.group_story import (
-    GROUP,
-    SETTINGS,
-    TOPIC,
-    PlainRetries,
-    retries_of,
-    services,
-    take,
-)
+from tests.crash.group_story import GROUP, SETTINGS, TOPIC, retries_of, services, take
 from tests.unit.penstock_messaging.shop import Shop
 
 from penstock import Message, MessageError, Store, StoredMessage
-from penstock.errors import StorageError
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import copy_store
@@ -31,7 +22,6 @@ from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.intake import Intake
 from penstock_messaging.groups.marks import read_marks
 from penstock_messaging.groups.members import Membership
-from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.taking import Groups
 from penstock_messaging.properties_text import RETRY_TOPIC, pairs_of, stored_text
 from penstock_messaging.retries.copies import (
@@ -44,14 +34,7 @@ from penstock_messaging.retries.copies import (
     retry_level,
     retry_topic,
 )
-from penstock_messaging.retries.dead_letters import (
-    REPLAY_GROUP,
-    Replayed,
-    letters,
-    queues,
-    replay,
-    replay_start,
-)
+from penstock_messaging.retries.dead_letters import REPLAY_GROUP, Replayed, replay, replay_start
 from penstock_messaging.retries.stored_retries import StoredRetries
 
 WAITING = "SCHEDULE_TOPIC_XXXX"
@@ -89,17 +72,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         for number in range(40):
             store.put(TOPIC, b"%d" % (number // 2), queue=number % 2)
         yield Bench(store, files)
-
-
-def test_acknowledgements_raise_the_offset_to_the_lowest_gap(bench: Bench) -> None:
-    owned = take(bench.groups)
-    owned.ack([0, 1, 5], 0)
-    bench.take_in()
-    assert bench.committed() == 2
-    owned.ack([2, 3, 4], 2)
-    bench.take_in()
-    assert bench.committed() == 6
-    assert bench.position() == Position(6)
 
 
 def test_all_queues_are_committed_in_one_write_and_nothing_new_in_none(bench: Bench) -> None:
@@ -166,27 +138,6 @@ def test_after_a_kill_at_any_call_there_is_one_retry(bench: Bench, point: int) -
     bench.again().take_in()
     assert retries_of(bench.store) == {"1": 1}
     assert bench.committed() == 2
-
-
-def test_retries_that_are_in_the_log_already_are_found_and_no_others(bench: Bench) -> None:
-    retries, store = PlainRetries(), bench.store
-
-    def put_retries(group: str, count: int) -> list[tuple[str, int]]:
-        messages = store.read(TOPIC, 0, 0, count).messages
-        store.put_copies(
-            [retries.copy(each, group, 1 + n % 3, None) for n, each in enumerate(messages)]
-        )
-        return [(message.message_id, 1) for message in messages]
-
-    (early,) = put_retries("g", 1)
-    end = store.flush()
-    of_others = put_retries("h", 20)
-    made = RetriesMade(store, "g", end, retries.origin)
-    assert all(key not in made for key in (early, *of_others))
-    mine = put_retries("g", 19)
-    made = RetriesMade(store, "g", end, retries.origin)
-    assert all(key in made for key in mine)
-    assert (mine[0][0], 2) not in made
 
 
 def test_an_offset_that_is_committed_by_hand_counts(
@@ -340,40 +291,6 @@ def test_a_queue_or_a_group_that_cannot_be_taken_in_does_not_hold_up_the_others(
     marks.rmdir()
     bench.take_in()
     assert bench.committed(group="a") == 1
-
-
-@pytest.mark.parametrize("path", [".journal", "marks", "consumerOffset.json"])
-@pytest.mark.parametrize(
-    "call", ["create", "open", "pwrite", "pwrite_pieces", "sync", "rename", "sync_folder", "resize"]
-)
-def test_a_full_disk_at_any_write_loses_no_answer_and_makes_no_retry_twice(
-    call: str, path: str, bench: Bench
-) -> None:
-    for step in range(4):
-        acked, refused = 2 * step, 2 * step + 1
-        owned = take(bench.groups)
-        bench.files.plan.fail(call, errno.ENOSPC, path=path, after=step)
-        for answer in (
-            lambda owned=owned, acked=acked: owned.sync(owned.ack([acked], acked)),
-            lambda owned=owned, refused=refused: owned.nack(refused, 0, GROUP_SETTING, refused - 1),
-            bench.take_in,
-            owned.hand_back,
-        ):
-            with suppress(StorageError, OSError):
-                answer()
-        bench.files.plan.heal()
-        owned = take(bench.groups)
-        if not owned.position.is_done(acked):
-            owned.sync(owned.ack([acked], acked))
-        if not owned.position.is_done(refused):
-            owned.sync(owned.nack(refused, 0, GROUP_SETTING, refused))
-        bench.take_in()
-        assert bench.committed() == refused + 1
-        assert bench.position() == Position(refused + 1)
-        assert retries_of(bench.store) == {str(n): 1 for n in range(1, refused + 1, 2)}
-        owned.hand_back()
-    bench.again().intake.take_all()
-    assert retries_of(bench.store) == {str(n): 1 for n in (1, 3, 5, 7)}
 
 
 # --- what a broker stores when a group refuses a message: spec section 3.2 of the broker
@@ -573,17 +490,6 @@ def done(store: Store, **options: Any) -> list[tuple[int, str, int, str]]:
     count = replay(store, "billing", on_batch=found.extend, **options)
     assert count == sum(not each.reason for each in found)
     return [(each.offset, each.topic, each.queue, each.reason) for each in found]
-
-
-def test_groups_with_dead_letters_are_listed(store: Store) -> None:
-    assert (queues(store), [*letters(store, "billing")], done(store)) == ([], [], [])
-    give_up(store, 3)
-    give_up(store, 1, group="audit")
-    time = store.read(DLQ).messages[0].store_time_ms
-    replay(store, "billing", limit=2)
-    rows = [("audit", 1, 1, time, time), ("billing", 3, 1, time, time)]
-    assert [tuple(each) for each in queues(store)] == rows
-    assert [m.body for m in letters(store, "billing", 1)] == [b"1", b"2"]
 
 
 def test_a_replay_begins_the_retries_again_or_puts_the_message_as_it_was(store: Store) -> None:

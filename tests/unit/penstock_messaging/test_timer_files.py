@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.timer_topic import (
     SECOND,
@@ -27,11 +26,7 @@ from penstock.files import Files
 from penstock.testing.faults import FaultyFiles
 from penstock_messaging.timers import timer_state
 from penstock_messaging.timers.timer_check import TimerCheck, path_of, read_check, write_check
-from penstock_messaging.timers.timer_log import TimerLog
 from penstock_messaging.timers.timer_state import TimerFiles, TimerSizes, TimerState
-from penstock_messaging.timers.timer_units import TimerUnit, rows_of
-from penstock_messaging.timers.unit_chains import empty_slots, members, slots_ms
-from penstock_messaging.timers.wheel_file import NO_UNIT, WheelFile
 
 SLOTS = 256
 # Five units and a blank.
@@ -328,91 +323,3 @@ def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, c
 
 
 # --- the parts
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, 6, 11])
-def test_units_are_placed_so_that_a_blank_fits_after_each(tmp_path: Path, count: int) -> None:
-    log = TimerLog(Files(), tmp_path, LOG_BYTES)
-    log.read()
-    rows = rows_of([TimerUnit(5000, 1000 * n, 100 + n, 1, 2000, n) for n in range(count)])
-    log.write(log.place(count), rows)
-    again = TimerLog(Files(), tmp_path, 999)
-    found = again.read()
-    assert found.damage == ""
-    assert found.units["topic_hash"].tolist() == [*range(count)]
-    assert found.positions.tolist() == [n // 5 * LOG_BYTES + n % 5 * 52 for n in range(count)]
-    assert again.place(1).tolist() == log.place(1).tolist()
-    # 15 bytes are no blank.
-    assert TimerLog(Files(), tmp_path / "other", 3 * 52 + 15).place(3).tolist() == [0, 52, 171]
-    # A new log begins after the old one, whose files go only then.
-    old = log.renew()
-    assert old == [n * LOG_BYTES for n in range(-(-count // 5))]
-    log.write(log.place(1), rows_of([TimerUnit(5000, 7, 100, 1, 2000, 0)]))
-    both = TimerLog(Files(), tmp_path, LOG_BYTES).read()
-    assert (len(both.units), both.damage) == (count + 1, "")
-    log.remove(old)
-    assert len(log_files(tmp_path)) == 1
-
-
-CHAINS = [
-    ((-1, 0, 52, 104), [0, 1, 2, 3], True),
-    ((-1, 0, -1, 104), [2, 3], True),
-    # The first of them is gone with its file.
-    ((-5, 0, 52, 104), [0, 1, 2, 3], False),
-    ((-1, 0, 0, 104), [0, 1, 2, 3], False),
-    ((-1, 0, 104, 104), [0, 1, 2, 3], False),
-    ((-1, 0, 156, 156), [0, 1, 2, 3], False),
-    ((7, 7, 7, 7), [0, 1, 2, 3], False),
-    # What is wrong in an earlier chain does not matter.
-    ((-1, 7, -1, 104), [2, 3], True),
-]
-
-
-@pytest.mark.parametrize(("previous", "found", "is_right"), CHAINS)
-def test_the_last_chain_of_a_second_counts(
-    previous: tuple[int, ...], found: list[int], is_right: bool
-) -> None:
-    positions = np.array([0, 52, 104, 156], np.int64)
-    seconds = np.full(4, 1000, np.int64)
-    chosen, is_linked = members(seconds, positions, np.array(previous, np.int64), 0)
-    assert (chosen.tolist(), is_linked) == (found, is_right)
-    # It may begin in a file that is gone.
-    later, gone = positions[:2] + 520, np.array([52, 520], np.int64)
-    assert members(seconds[:2], later, gone, 520)[1]
-
-
-def test_times_that_a_field_cannot_say_keep_their_second() -> None:
-    long = 90 * 86_400_000
-    rows = rows_of([TimerUnit(long, 1, 9, 1, 0, 0), TimerUnit(0, 1, 9, 1, long, 0)])
-    assert slots_ms(rows).tolist() == [long, 0]
-    rows["enqueue_ms"] = (1 << 63) - 1
-    assert slots_ms(rows)[0] < 0, "one that no clock has is long ago"
-
-
-def test_of_the_wheel_only_what_differs_is_written(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    wheel = WheelFile(files, tmp_path, 50)
-
-    def slots(*seconds: int, last: int = 7) -> "np.ndarray":
-        found = empty_slots(np.array(seconds, np.int64) * 1000)
-        found["first"], found["last"], found["count"] = 3, last, 1
-        return found
-
-    files.plan.fail("sync_folder", times=1)
-    with pytest.raises(OSError, match="Input/output"):
-        wheel.write(slots(90, 100, 101, 130))
-    before = files.plan.counts["sync_folder"]
-    for _ in range(3):
-        wheel.write(slots(90, 100, 101, 130))
-    assert files.plan.counts["sync_folder"] == before + 1, "its name was not durable"
-    wanted = np.concatenate((slots(100), slots(101, last=8)), dtype=slots(1).dtype)
-    found = wheel.differing(wanted, 100)
-    assert found is not None
-    assert found["second"].tolist() == [101, 130], "90 is over, and 130 has no unit"
-    wheel.write(found)
-    nothing = wheel.differing(wanted, 100)
-    assert nothing is not None
-    assert nothing.tolist() == []
-    left = empty_slots(np.array([90, 101, 130, 151], np.int64) * 1000)
-    wheel.read(left)
-    assert left["last"].tolist() == [7, 8, NO_UNIT, NO_UNIT], "151 has the slot of 101"

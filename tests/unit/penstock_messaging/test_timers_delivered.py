@@ -15,14 +15,7 @@ from penstock.contracts import DelayedMessage
 from penstock.testing import ManualWorkers, open_store
 from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of
 from penstock_messaging.timers import timer_delivery, timer_queue
-from penstock_messaging.timers.cancellations import Cancellations
-from penstock_messaging.timers.due_timers import (
-    DueTimers,
-    SecondColumns,
-    due_in,
-    is_later,
-    key_hash,
-)
+from penstock_messaging.timers.due_timers import DueTimers, SecondColumns, is_later
 from penstock_messaging.timers.requests import due_ms_of
 from penstock_messaging.timers.timer_message import (
     Timer,
@@ -33,7 +26,6 @@ from penstock_messaging.timers.timer_message import (
     timer_in,
     timer_of,
 )
-from penstock_messaging.timers.timer_queue import entry_of
 from penstock_messaging.timers.waiting_timers import (
     CANCELS,
     ROLLS,
@@ -386,16 +378,6 @@ def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
     assert shop.bodies() == [b"0", b"1", b"2"]
 
 
-def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerShop) -> None:
-    shop.put(b"x", 5000)
-    shop.kill()
-    assert not (shop.root / "config" / "timercheck").exists()
-    shop.open()
-    assert shop.has_thread
-    shop.run(after_ms=5000)
-    assert shop.bodies() == [b"x"]
-
-
 def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
     assert shop.store.summary() == []
     late = shop.put(b"late", 9000, queue=3)
@@ -492,29 +474,6 @@ def test_many_messages_of_one_moment_are_delivered_in_batches(
 
 
 # --- cancelled
-
-
-def test_what_cancels_is_found_by_second_topic_and_key(shop: TimerShop) -> None:
-    """What is due with it and what is due later, and not the message of another second."""
-    same, other = {"UNIQ_KEY": "K"}, {"UNIQ_KEY": "L"}
-    receipts = [
-        shop.put(b"x", 5100, properties=same),
-        shop.put(b"x", 5900, properties=same),
-        shop.put(b"other", 5900, properties=other),
-        shop.put(b"second", 6900, properties=same),
-        shop.put(b"topic", 5900, topic="other", properties=same),
-    ]
-    messages = [shop.store.get(receipt.message_id) for receipt in receipts]
-    cancels = shop.store.put_copies(cancelling(timer_of(messages[0])))[0]
-    due = DueTimers()
-    for message in [*messages, shop.store.get(cancels.message_id)]:
-        timer = timer_of(message)
-        entry = entry_of(message, timer, NOW)
-        due.add(entry, due_in(entry, timer, NOW + 5000), key_hash(timer))
-    taken = due.take(NOW + 5500, 10, 1 << 20)
-    found, done = Cancellations(WaitingTimers(), due).among(shop.store, taken)
-    assert found == [receipts[0].log_offset, receipts[1].log_offset]
-    assert done == [cancels.log_offset]
 
 
 @pytest.mark.parametrize("after_ms", [0, 4999, 5700])
@@ -850,27 +809,6 @@ def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]]
     assert found == [log_offset for _, log_offset in sorted(expected)]
 
 
-def test_what_is_due_is_taken_in_batches_and_can_be_removed() -> None:
-    due = DueTimers()
-    # The last one is added a second time after an interrupt.
-    for number in (0, 1, 2, 3, 4, 4):
-        due.add(entry(number, size=600), 5001)
-    assert offsets(due, 5000) == []
-    assert offsets(due, 6000, count=2, size=2000) == [0, 1]
-    assert offsets(due, 6000, size=1300) == [2, 3]
-    assert offsets(due, 6000, size=1) == [4], "at least one"
-    due.add_second(second_of(5000, [(0, 7001), (2, 7001)]))
-    due.add_second(second_of(6000, [(1, 7002)]))
-    due.add(entry(3, 6000), 7001)
-    assert sorted(each.entry.log_offset for each in due.of_second(6000)) == [1, 3]
-    assert set(due.slots_ms()) == {5000, 6000}
-    assert [due.with_offset(each) is not None for each in range(5)] == [True] * 4 + [False]
-    assert due.remove([1, 2, 77]) == 2
-    assert (len(due), due.first_ms()) == (2, 7001)
-    assert offsets(due, 9000) == [0, 3]
-    assert due.first_ms() is None
-
-
 ENTRIES = st.builds(
     lambda second, age, offset, size, kind: WaitingTimer(
         second * 1000, offset, size, kind, (second - age) * 1000
@@ -896,26 +834,3 @@ def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[Wait
         waiting.drop_first()
     assert taken == in_order
     assert (len(waiting), waiting.first_ms()) == (0, None)
-
-
-def test_an_entry_is_found_and_removed_by_its_offset() -> None:
-    waiting, found = WaitingTimers(), entry(1)
-    assert not waiting.remove(found)
-    # The last one is added a second time after an interrupt.
-    waiting.add(found)
-    waiting.add(found)
-    assert [*waiting] == [found]
-    assert not waiting.remove(found._replace(log_offset=2))
-    # A packed number is no log offset.
-    assert waiting.with_offset(5 << 31) is None
-    assert waiting.with_offset(1) == waiting.with_offset(1, 5000) == found
-    assert waiting.with_offset(1, 6000) is None
-    assert waiting.remove(found)
-    assert (len(waiting), [*waiting.first()]) == (0, [])
-    waiting.drop_first()
-    assert waiting.first_ms() is None
-    # An age that no entry can have does not spoil the other fields.
-    most = (1 << 31) - 1
-    for number, enqueue_ms in enumerate((-(1 << 62), 1 << 60)):
-        waiting.add(WaitingTimer(5000, number, most, WAITS | ROLLS, enqueue_ms))
-    assert [(e.log_offset, e.size, e.kind) for e in waiting] == [(n, most, 3) for n in (0, 1)]

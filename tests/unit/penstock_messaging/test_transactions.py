@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -13,16 +12,8 @@ import pytest
 from tests.unit.penstock_messaging.shop import KillableFiles, Shop
 
 import penstock
-from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError
+from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError, errors
 from penstock.contracts import Consumer
-from penstock.errors import (
-    ConfigError,
-    CorruptionError,
-    MessageError,
-    ReadOnlyError,
-    StoreClosedError,
-    TransactionEndedError,
-)
 from penstock.files import Files
 from penstock.format.crc32c import crc32c
 from penstock.store.message_batch import StoreBatch
@@ -31,7 +22,6 @@ from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.groups.fold import Fold
 from penstock_messaging.groups.position import Settled
 from penstock_messaging.transactions import decision_file
-from penstock_messaging.transactions.batch import BatchTransaction
 from penstock_messaging.transactions.decided_acks import (
     DecidedElsewhere,
     about,
@@ -68,7 +58,7 @@ def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
             tx.put("t", b"1")
             raise error
         assert tx.receipts == ()
-    with pytest.raises(StoreClosedError), shop.store.transaction() as tx:
+    with pytest.raises(errors.StoreClosedError), shop.store.transaction() as tx:
         tx.put("t", b"1")
         shop.close()
     assert shop.bodies("t") == [b"1", b"2"]
@@ -77,11 +67,11 @@ def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
 def test_a_refused_message_is_an_error_at_the_call_and_the_others_are_stored(shop: Shop) -> None:
     with shop.store.transaction() as tx:
         tx.put("t", b"1")
-        with pytest.raises(MessageError):
+        with pytest.raises(errors.MessageError):
             tx.put("a/b", b"")
-        with pytest.raises(MessageError, match="prepared_offset"):
+        with pytest.raises(errors.MessageError, match="prepared_offset"):
             tx.put_many([Message("t", b"", prepared_offset=5)])
-        with pytest.raises(MessageError) as caught:
+        with pytest.raises(errors.MessageError) as caught:
             tx.put_many([Message("t", b"kept out"), Message("t", b"", queue=-1)])
         assert "message 1 of the call" in caught.value.__notes__[0]
         with pytest.raises(TypeError):
@@ -106,43 +96,24 @@ def test_delays_keys_and_queues_in_turn_work_as_in_a_put(shop: Shop) -> None:
 
 def test_a_transaction_is_used_only_inside_of_its_block_and_by_the_writer(shop: Shop) -> None:
     tx = shop.store.transaction()
-    with pytest.raises(TransactionEndedError, match="put is refused"):
+    with pytest.raises(errors.TransactionEndedError, match="put is refused"):
         tx.put("t", b"")
     with tx:
         tx.put("t", b"1")
         kept = tx.put
-        with pytest.raises(TransactionEndedError), tx:
+        with pytest.raises(errors.TransactionEndedError), tx:
             pass
     for call in (lambda: kept("t", b""), lambda: tx.put_many([]), tx.__enter__):
-        with pytest.raises(TransactionEndedError, match="nothing was stored"):
+        with pytest.raises(errors.TransactionEndedError, match="nothing was stored"):
             call()
     assert shop.bodies("t") == [b"1"]
-    with open_store(shop.root, read_only=True) as reader, pytest.raises(ReadOnlyError):
+    with open_store(shop.root, read_only=True) as reader, pytest.raises(errors.ReadOnlyError):
         reader.transaction()
     plain = open_store(shop.root.with_name("plain"), extensions=[])
-    with plain, pytest.raises(ConfigError):
+    with plain, pytest.raises(errors.ConfigError):
         plain.transaction()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         plain.transaction()
-
-
-def test_threads_share_a_transaction_and_have_their_own(shop: Shop) -> None:
-    def fill(shared: Any, name: int) -> None:
-        with shop.store.transaction() as own:
-            for number in range(100):
-                shared.put("shared", b"%d" % number)
-                own.put("own", b"%d" % number)
-
-    with shop.store.transaction() as tx:
-        assert isinstance(tx, BatchTransaction)
-        threads = [threading.Thread(target=fill, args=(tx, name)) for name in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-    assert len(shop.bodies("shared")) == 400
-    # Each of the others lies in one piece.
-    assert shop.bodies("own") == [b"%d" % number for number in range(100)] * 4
 
 
 # --- and acknowledgements
@@ -355,7 +326,7 @@ def test_a_store_that_another_thread_closes_meanwhile_leaves_the_outcome_open(
 
     given = opened.consumer.poll(2, 0)
     monkeypatch.setattr(Store, "flush", closed)
-    with pytest.raises(StoreClosedError) as raised, opened.store.transaction() as tx:
+    with pytest.raises(errors.StoreClosedError) as raised, opened.store.transaction() as tx:
         tx.ack(given)
         tx.put_many([Message("out", message.body) for message in given])
     assert "is known when the store is opened again" in raised.value.__notes__[0]
@@ -488,28 +459,6 @@ def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
             assert message.queue_offset == number
 
 
-@pytest.mark.slow
-def test_many_threads_share_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_file, "FULL_BYTES", 1024)
-    with penstock.open(tmp_path / "s") as store:
-        store.put_many([Message("in", b"%d" % n, queue=n % 3) for n in range(60)])
-        with store.consumer("g", "in") as consumer:
-
-            def move() -> None:
-                while given := consumer.poll(1, 0):
-                    with store.transaction() as tx:
-                        tx.ack(given)
-                        tx.put("out", given[0].body)
-
-            threads = [threading.Thread(target=move) for _ in range(4)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
-            assert not any(consumer.lag().values())
-        assert outputs(store) == list(range(60))
-
-
 # --- what the next owner of a queue must know of decisions
 
 
@@ -557,7 +506,7 @@ def test_a_reader_knows_that_the_writer_must_say_it_and_guesses_nothing(tmp_path
     raw = bytearray(decision_path(tmp_path).read_bytes())
     raw[80] ^= 1
     decision_path(tmp_path).write_bytes(raw)
-    with pytest.raises(CorruptionError, match="open the store for writing"):
+    with pytest.raises(errors.CorruptionError, match="open the store for writing"):
         elsewhere.ranges("g", "other", 0, settled())
     (line,) = summary_of(lambda: elsewhere.undecided(lambda *_: settled()))
     assert line.text.startswith("not known: ")
