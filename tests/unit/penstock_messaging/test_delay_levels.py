@@ -209,15 +209,6 @@ def test_a_message_is_delivered_when_its_delay_is_over(shop: DelayShop, level: i
     assert message.store_time_ms == shop.clock.now_ms
 
 
-def test_levels_do_not_wait_for_each_other_and_each_keeps_its_order(shop: DelayShop) -> None:
-    for number in range(6):
-        shop.put(b"%d" % number, (2, 1)[number % 2])
-    shop.run(after_ms=1000)
-    assert shop.bodies() == [b"1", b"3", b"5"]
-    shop.run(after_ms=4000)
-    assert shop.bodies() == [b"1", b"3", b"5", b"0", b"2", b"4"]
-
-
 def test_all_ways_to_put_take_a_delay(shop: DelayShop) -> None:
     store = shop.store
     receipt = store.put("orders", b"a", queue=3, delay_level=1, tag="t", keys=["k"])
@@ -444,6 +435,7 @@ def test_records_that_are_not_read_yet_are_not_taken_for_due(
     shop: DelayShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the times of queue entries say nothing, records are read, a number of them at a time."""
+    # As if two were the thousands that are read at a time.
     monkeypatch.setattr(delivery, "_RECORDS_MAX", 2)
     for number in range(3):
         shop.put(b"%d" % number, 1)

@@ -331,6 +331,7 @@ def test_a_new_file_reads_back_only_what_no_sync_has_folded(
         read.append(len(raw))
         return valid_entries(raw, before)
 
+    # No plan of `FaultyFiles` counts bytes that are read.
     monkeypatch.setattr(journal, "valid_entries", checked)
     path = tmp_path / "j"
     made = begin(path)

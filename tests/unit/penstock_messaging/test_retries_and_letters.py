@@ -140,24 +140,6 @@ def test_after_a_kill_at_any_call_there_is_one_retry(bench: Bench, point: int) -
     assert bench.committed() == 2
 
 
-def test_an_offset_that_is_committed_by_hand_counts(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    owned = take(bench.groups)
-    owned.ack(list(range(10)), 0)
-    bench.take_in()
-    bench.store.commit_offset(GROUP, TOPIC, offset=0)
-    owned.ack([10], 10)
-    bench.take_in()
-    assert "dropped" in caplog.text
-    assert bench.committed() == 0
-    assert bench.position() == Position(0)
-    # The old owner's further answers change nothing.
-    owned.ack([11], 11)
-    bench.take_in()
-    assert bench.committed() == 0
-
-
 def test_a_commit_between_reading_and_writing_is_not_overwritten(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,15 +218,6 @@ def test_a_message_is_delivered_at_its_time_and_never_before(
     assert shop.stats()["waiting"] == 0
 
 
-def test_messages_are_delivered_in_the_order_of_their_times(shop: TimerShop) -> None:
-    delays = (2500, 700, 1900, 700, 30)
-    for delay_ms in delays:
-        shop.put(b"%d" % delay_ms, delay_ms)
-    for ms in range(10, 3000, 10):
-        shop.run(after_ms=10)
-        assert shop.bodies() == [b"%d" % delay for delay in sorted(delays) if delay <= ms]
-
-
 def test_every_way_to_put_takes_a_time(shop: TimerShop) -> None:
     messages = [Message("orders", b"a", delay_ms=5), Message("orders", b"b")]
     assert [receipt.queue_offset for receipt in shop.store.put_many(messages)] == [0, 0]
@@ -249,17 +240,6 @@ def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
     assert shop.bodies() == [b"now"]
     shop.run(after_ms=50)
     assert shop.bodies() == [b"now", b"later"]
-
-
-def test_a_message_of_another_program_is_delivered_at_the_end_of_its_second(
-    shop: TimerShop,
-) -> None:
-    shop.put(b"", 1)
-    shop.put_raw(b"theirs", theirs(NOW + 3000))
-    shop.run(after_ms=3999)
-    assert shop.bodies() == [b""]
-    shop.run(after_ms=1)
-    assert shop.bodies() == [b"", b"theirs"]
 
 
 def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerShop) -> None:
