@@ -1,12 +1,13 @@
 """What a shell and an editor show of the objects that programs have: signatures, and texts that tell them apart."""
 
 import inspect
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import Message, Store
+from penstock import ArgumentError, ConfigError, Message, MessageError, Store
 from penstock.contracts import PutOptions
 from penstock.testing import ManualClock, open_store
 
@@ -45,3 +46,14 @@ def test_the_text_of_a_message_has_what_was_given_and_no_more_than_the_begin_of_
     assert repr(Message("t", b"x", queue=3, tag="a")) == "Message(topic='t', body=b'x', queue=3, tag='a')"  # fmt: skip
     assert "... (200 bytes)" in repr(Message("t", b"x" * 200))
     assert repr(Message("t", 5)) == "Message(topic='t', body=5)"  # type: ignore[arg-type] # on purpose
+
+
+def test_a_slip_is_answered_with_what_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="open takes no mode: read_only=True opens for reading"):
+        penstock.open(tmp_path / "s", "r", environ={})
+    with open_store(tmp_path / "s") as store:
+        options: dict[str, int] = {"retries": 3}
+        with pytest.raises(ArgumentError, match=r"did you mean max_retries\?"):
+            store.consumer("billing", "orders", **options)  # type: ignore[arg-type] # on purpose
+        with pytest.raises(MessageError, match="must be a whole number: delay_ms"):
+            store.put("t", b"x", delay_ms=timedelta(seconds=3))  # type: ignore[arg-type] # on purpose

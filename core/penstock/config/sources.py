@@ -48,7 +48,9 @@ def _from_file(path: Path) -> Given:
         with path.open("rb") as file:
             tree = tomllib.load(file)
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no configuration file {path}") from error
+        is_mode = str(path).rstrip("b+") in {"r", "w", "a", "x"}
+        hint = "; open takes no mode: read_only=True opens for reading" if is_mode else ""
+        raise ConfigError(f"there is no configuration file {path}{hint}") from error
     except OSError as error:
         raise ConfigError(
             f"the configuration file {path} cannot be read: {error.strerror}"

@@ -195,7 +195,7 @@ class Consumer(Protocol):
     def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
-        Does nothing for a message that is acknowledged, or was handed out again after `ack_wait`.
+        Does nothing for a message that was handed out again after `ack_wait`.
 
         Args:
             messages: one message or many.
@@ -203,6 +203,7 @@ class Consumer(Protocol):
                 second with `ordered`.
 
         Raises:
+            AlreadyAnsweredError: a message was acknowledged or refused before; nothing was recorded.
             LostQueueError: as `ack`.
         """
 

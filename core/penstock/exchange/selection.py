@@ -12,6 +12,9 @@ from penstock.read.filters import TagFilter, has_key
 from penstock.read.reader import Reader
 from penstock.read.span_merge import Lost, QueueSpan, refuse_lost
 
+# Topics that one line lists.
+_LISTED_MAX = 20
+
 
 @attrs.frozen(kw_only=True)
 class Selection:
@@ -42,8 +45,11 @@ class Selection:
         known = store.topics()
         for topic in self.topics:
             if topic not in known:
-                listed = ", ".join(known) or "none"
-                raise ConfigError(f"there is no topic {topic!r}; topics in the store: {listed}")
+                listed = ", ".join([*known][:_LISTED_MAX]) or "none"
+                more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
+                raise ConfigError(
+                    f"there is no topic {topic!r}; topics in the store: {listed}{more}"
+                )
         bounds = store.bounds(self._has_topic)
         there = {each.queue for each in bounds}
         for queue in self.queues:

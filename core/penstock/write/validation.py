@@ -5,6 +5,7 @@ they return the bytes to store, or raise `MessageError`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsIndex
 
 from penstock._kernel import Batch, Message, RecordEncoder
 from penstock.errors import (
@@ -104,7 +105,9 @@ class NumberError(MessageError):
     """A number of a message is not an integer, or does not fit into its field."""
 
     def __init__(self, name: str, value: object) -> None:
-        self.detail = f"does not fit into its field: {name} {shown(value)}"
+        is_number = isinstance(value, SupportsIndex)
+        problem = "does not fit into its field" if is_number else "must be a whole number"
+        self.detail = f"{problem}: {name} {shown(value)}"
         super().__init__(f"a number of the message {self.detail}")
 
 

@@ -455,12 +455,11 @@ class MessagingExtension(Extension):
             return self._timed(routed)
         if routed.delay_level == 0:
             return routed
-        from penstock_messaging.delays.levels import clamped  # noqa: PLC0415 - see the module
         from penstock_messaging.delays.schedule import scheduled  # noqa: PLC0415 - see the module
 
         made = scheduled(routed, self.store.check)
         self.configuration.topics.ensure(made[0].topic, made[0].queue)
-        self.delivery.expect(clamped(routed.delay_level))
+        self.delivery.expect(routed.delay_level)
         return made
 
     def _timed(self, message: Message) -> Message | tuple[Message, bytes]:

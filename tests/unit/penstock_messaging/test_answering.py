@@ -92,7 +92,9 @@ def test_refusing_an_expired_delivery_counts_unless_it_is_out_again(members: Mem
         assert poll(consumer) == []
 
 
-def test_every_answer_after_the_first_does_nothing(members: Members) -> None:
+def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(
+    members: Members,
+) -> None:
     put(members, 3)
     with members() as consumer:
         acked, refused, released = poll(consumer)
@@ -101,7 +103,8 @@ def test_every_answer_after_the_first_does_nothing(members: Members) -> None:
         released.release()
         for message in (acked, refused):
             message.ack()
-            message.nack()
+            with pytest.raises(AlreadyAnsweredError, match="it was answered before"):
+                message.nack()
             message.release()
             message.extend()
         assert members.journal().acked == {0}

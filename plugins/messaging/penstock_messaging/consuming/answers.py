@@ -220,6 +220,9 @@ class Answers:
         failures: list[Exception] = []
         with self._lock:
             self._check_unbound(given)
+            for message in given if not self._consumer.options.broadcast else ():
+                if message.state == DONE and not message.flight.is_over:
+                    raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
             over = self._over(given)
             for message in given:
                 if not message.flight.is_over and self._in_flight.is_current(message):

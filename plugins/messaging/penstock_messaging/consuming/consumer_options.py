@@ -1,5 +1,6 @@
 """The optional arguments of `Store.consumer`, checked."""
 
+import difflib
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -78,7 +79,9 @@ def checked_options(options: ConsumerOptions) -> CheckedOptions:
     found: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _CHECKS:
-            expected = f"left out: the options of a consumer are {', '.join(_CHECKS)}"
+            near = difflib.get_close_matches(name, _CHECKS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            expected = f"one of the options of a consumer: {', '.join(_CHECKS)}{hint}"
             raise ArgumentError(_CALL, name, value, expected)
         found[name] = _CHECKS[name](name, value)
     if found.get("broadcast"):

@@ -13,7 +13,7 @@ from penstock import Message, StoredMessage
 from penstock.errors import MessageError
 from penstock.format.names import check_queue, check_topic
 from penstock.format.properties import encode_properties
-from penstock_messaging.delays.levels import LEVEL_MAX, SCHEDULE_TOPIC, clamped, queue_of
+from penstock_messaging.delays.levels import LEVEL_MAX, SCHEDULE_TOPIC, queue_of
 from penstock_messaging.properties_text import (
     DELAY,
     REAL_QUEUE,
@@ -37,18 +37,18 @@ def scheduled(message: Message, check: Callable[[Message], None]) -> tuple[Messa
     """Return what is stored in place of a message with a delay level: the copy that waits, and its properties text.
 
     Args:
-        message: has a `delay_level` above 0 and a queue number. A level above 18 becomes 18, as in a broker.
+        message: has a `delay_level` and a queue number.
         check: raises a `MessageError` for a message that could not be put without its delay; see `Store.check`.
 
     Raises:
-        MessageError: the level is negative, or the message could not be put without a delay.
+        MessageError: there is no such level, or the message could not be put without a delay.
     """
-    if message.delay_level < 0:
+    if not 0 <= message.delay_level <= LEVEL_MAX:
         raise MessageError(
             f"delay_level {message.delay_level} is refused: it must be 0 (no delay) or 1 to {LEVEL_MAX}, for 1 second to 2 hours; "
             f"nothing was stored"
         )
-    level = clamped(message.delay_level)
+    level = message.delay_level
     plain = message.__replace__(delay_level=0)
     check(plain)
     properties = plain.properties or _NO_PROPERTIES
