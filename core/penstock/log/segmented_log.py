@@ -62,6 +62,8 @@ class SegmentedLog:
         self._segments: tuple[Segment, ...] = ()
         # No new lease is granted below this log offset.
         self._retired_to = 0
+        # The segment that was removed last.
+        self._retired: Segment | None = None
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
         self._committing = threading.Lock()
@@ -365,21 +367,25 @@ class SegmentedLog:
             for s, file_ms, time_ms in zip(segments, given, plausible(given, now_ms), strict=True)
         ]
 
-    def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
-        """Remove the oldest segment from the log; its file may be deleted when this returns the segment.
+    def retire_first(self, base_offset: int, now_ms: int, force_after_ms: int) -> Segment | None:
+        """Remove the oldest segment, which begins at `base_offset`; its file may be deleted when this returns the segment.
 
-        Returns None while readers hold it. No new lease is granted from the first call on, and after `force_after_ms`
+        Returns None while readers hold it. After an interrupt the same call again returns the same segment. No new lease is granted from the first call on, and after `force_after_ms`
         the segment is returned although it is held (views of it stay valid until their readers drop them).
         `min_offset` moves before the first lease is refused, so no byte at or after `min_offset` is ever refused.
         """
         with self._changing:
             first = self._segments[0]
-            self._retired_to = first.end_offset
-            if not first.lease.retire(now_ms, force_after_ms):
-                return None
-            self._segments = self._segments[1:]
-        first.close()
-        return first
+            if first.base_offset == base_offset:
+                self._retired_to = first.end_offset
+                if not first.lease.retire(now_ms, force_after_ms):
+                    return None
+                self._retired = first
+                self._segments = self._segments[1:]
+        retired = self._retired
+        assert retired is not None
+        retired.close()
+        return retired
 
     def close(self) -> None:
         """Close all segments."""

@@ -253,7 +253,7 @@ class Retention:
         info, reason, who, segment = self._deleting
         if segment is None:
             self._move_bounds(info.base_offset + info.size)
-            segment = self._log.retire_first(self._monotonic_ms(), FORCE_AFTER_MS)
+            segment = self._log.retire_first(info.base_offset, self._monotonic_ms(), FORCE_AFTER_MS)
             if segment is None:
                 logger.info(
                     "segment %s is still being read; the next retention run deletes it",

@@ -202,8 +202,10 @@ class CheckpointTask:
             raise self._flusher.fail(
                 f"a sync of queues, index, progress file or checkpoint failed ({error})"
             ) from error
-        self._written = (*reached, now[-1])
-        self.durable_offset = min(self._written)
+        written = (*reached, now[-1])
+        # In this order: after an interrupt in between, the next round does it again.
+        self.durable_offset = min(written)
+        self._written = written
 
     def _sync(self, time_ms: int) -> list[int]:
         """Sync the dispatchers' files, then the progress file, then the checkpoint: none claims more than is on disk.

@@ -154,6 +154,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
             path = self._root / topic / str(number)
             if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
                 raise StrayFileError(path.parent, "it is a link, or not a folder")
+            # Noted before: an interrupt may come right after the folders were made.
+            self._dirty_folders.update((self._root, path.parent))
             self._dirty_folders.update(self._files.make_folder(path))
             self._queues[topic, number] = queue = self._new_queue(topic, number)
         return queue
@@ -169,8 +171,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
         first = folder.file_base(ordinal)
         for base in range(first, ordinal + count, self.context.geometry.queue_entries):
             if base not in folder.bases:
-                folder.make_file(base, self.context.root / SIDE_FOLDER)
                 self._dirty_folders.add(folder.folder)
+                folder.make_file(base, self.context.root / SIDE_FOLDER)
         end = queue.max_offset
         if queue.min_offset >= end > ordinal:
             # The queue has no entry; only its first file's name gave its end, and the log disagrees.

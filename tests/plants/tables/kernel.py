@@ -60,16 +60,16 @@ PLANTS = {
         "penstock.log.commit_log",
         "            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
         "            draft.cursor.next_offset = following\n            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
-        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
+        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one]",),
     ),
     "many-counted-first": Plant(
         "queues are counted before the columns of a batch that is then refused are written",
         "penstock.log.commit_log",
-        "                self.tail.write_pieces(pieces, data)\n                self._count(batch, now)\n                if",
-        "                self._count(batch, now)\n                self.tail.write_pieces(pieces, data)\n                if",
+        "                self.tail.write_pieces(pieces, data)\n                self._count(batch, now)\n                self._attach",
+        "                self._count(batch, now)\n                self.tail.write_pieces(pieces, data)\n                self._attach",
         (
-            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many-follow]",
-            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns-follow]",
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many]",
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns]",
         ),
     ),
     "no-room-for-the-blank": Plant(
@@ -85,8 +85,8 @@ PLANTS = {
     "time-goes-back": Plant(
         "a single record's store time is not kept as the least of later ones",
         "penstock.log.commit_log",
-        "            self.appender.last_time_ms = now\n            draft.cursor.next_offset = following\n            if self.hand",
-        "            draft.cursor.next_offset = following\n            if self.hand",
+        "            self.appender.last_time_ms = now\n            draft.cursor.next_offset = following\n            self._attach",
+        "            draft.cursor.next_offset = following\n            self._attach",
         (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0-file]",),
     ),
     "atomic-over-a-border": Plant(

@@ -99,11 +99,11 @@ def test_a_cut_erases_what_is_after_it_and_keeps_what_was_asked_for() -> None:
 def test_the_oldest_is_retired_when_nobody_holds_it_and_the_bound_moves_first() -> None:
     _, log = log_of(0, SIZE)
     with log.lease(0):
-        assert log.retire_first(0, 1000) is None
+        assert log.retire_first(0, 0, 1000) is None
         assert log.min_offset == SIZE, "no caller is sent to what is about to go"
         with pytest.raises(OffsetError), log.lease(0):
             pass
-    gone = log.retire_first(1, 1000)
+    gone = log.retire_first(0, 1, 1000)
     assert gone is not None
     assert (gone.base_offset, [s.base_offset for s in log.segments]) == (0, [SIZE])
 
