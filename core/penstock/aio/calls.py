@@ -2,21 +2,57 @@
 
 import asyncio
 import functools
-import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Executor
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from penstock.errors import ArgumentError, StoreClosedError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# So many items of an iterator are fetched in one call.
-_FETCHED = 100
+# What one call fetches of an iterator: so many items, or of messages so many bytes.
+_FETCHED, _FETCHED_BYTES = 100, 1 << 20
+_NOTHING: Mapping[str, str] = {}
+
+
+def _submitted(jobs: Executor, call: Callable[[], Result]) -> "asyncio.Future[Result]":
+    try:
+        return asyncio.get_running_loop().run_in_executor(jobs, call)
+    except RuntimeError as error:
+        # The threads end with the store.
+        raise StoreClosedError from error
 
 
 async def completed(jobs: Executor, call: Callable[[], Result]) -> Result:
     """Return the result of a call in another thread; it is completed even if the task is cancelled."""
-    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(jobs, call))
+    return await asyncio.shield(_submitted(jobs, call))
+
+
+def in_own_thread(call: Callable[[], Result]) -> "asyncio.Future[Result]":
+    """Call a function that takes long, in a thread that it has for itself; return its future result."""
+    thread = ThreadPoolExecutor(1, "penstock-aio-own")
+    try:
+        return asyncio.get_running_loop().run_in_executor(thread, call)
+    finally:
+        thread.shutdown(wait=False)
+
+
+async def made(
+    jobs: Executor, call: Callable[[], Result], undo: Callable[[Result], object]
+) -> Result:
+    """Return what a call makes; it is undone if the task is cancelled meanwhile, since nobody has it then."""
+    job = _submitted(jobs, call)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+
+        def undo_it(done: "asyncio.Future[Result]") -> None:
+            if not done.cancelled() and done.exception() is None:
+                in_own_thread(functools.partial(undo, done.result()))
+
+        job.add_done_callback(undo_it)
+        raise
 
 
 class Wrapper:
@@ -42,36 +78,49 @@ def awaited(
 
 def iterated(
     method: Callable[Concatenate[Any, Arguments], Iterator[Result]],
-) -> Callable[Concatenate[Any, Arguments], AsyncIterator[Result]]:
-    """Return the function whose `async for` fetches what an iterator of the wrapped object gives, some at a time."""
+    *,
+    most: int = _FETCHED,
+    refused: Mapping[str, str] = _NOTHING,
+) -> Callable[Concatenate[Any, Arguments], AsyncGenerator[Result, None]]:
+    """Return the function whose `async for` fetches what an iterator of the wrapped object gives, up to `most` at a time.
+
+    `refused` says of an argument that would never end in a thread what it must be.
+    """
 
     @functools.wraps(method)
     async def call(
         self: Wrapper, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> AsyncIterator[Result]:
+    ) -> AsyncGenerator[Result, None]:
+        for name, expected in refused.items():
+            if kwargs.get(name):
+                raise ArgumentError(method.__name__, name, kwargs[name], expected)
         blocking: Callable[..., Iterator[Result]] = getattr(self._inner, method.__name__)
         source = await completed(self._jobs, functools.partial(blocking, *args, **kwargs))
-        found, error = list[Result](), None
-        while True:
-            found, error = await completed(self._jobs, functools.partial(_some_of, source))
+        fetch = functools.partial(_some_of, source, most)
+        is_over, error = False, None
+        while not is_over:
+            found, is_over, error = await completed(self._jobs, fetch)
             for each in found:
                 yield each
-            if error is not None:
-                raise error
-            if len(found) < _FETCHED:
-                return
+        if error is not None:
+            raise error
 
     return call
 
 
-def _some_of(source: Iterator[Result]) -> tuple[list[Result], Exception | None]:
-    """Return the next items, and the error that ended them: what came before it is not lost."""
+def _some_of(source: Iterator[Result], most: int) -> tuple[list[Result], bool, Exception | None]:
+    """Return the next items, whether they are the last, and the error that ended them: what came before it is not lost."""
     found: list[Result] = []
+    size = 0
     try:
-        found.extend(itertools.islice(source, _FETCHED))
+        for each in source:
+            found.append(each)
+            size += getattr(each, "size", 0)
+            if len(found) >= most or size >= _FETCHED_BYTES:
+                return found, False, None
     except Exception as error:
-        return found, error
-    return found, None
+        return found, True, error
+    return found, True, None
 
 
 class Entered(Generic[Result]):

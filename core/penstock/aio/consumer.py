@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
+from contextvars import ContextVar
 from functools import partial
+from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
-from penstock.aio.calls import Wrapper, awaited, completed
+from penstock.aio.calls import Wrapper, awaited, completed, in_own_thread
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumedMessage, Consumer, Pending
 from penstock.contracts.consumer import AnsweredMessages
-from penstock.errors import ConsumerClosedError, PenstockError
+from penstock.errors import ArgumentTypeError, ConsumerClosedError, PenstockError
 from penstock.format import arguments
 
 # Besides being told, a task looks this often: messages come again by time (`ack_wait`).
@@ -36,6 +38,8 @@ class AsyncMessage:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the message."""
+        if name.startswith("_") or name == "message":
+            raise AttributeError(name)
         return getattr(self.message, name)
 
     def __repr__(self) -> str:
@@ -60,13 +64,23 @@ class AsyncMessage:
 
 # What the methods that answer take: one message or many.
 Answered: TypeAlias = AsyncMessage | Iterable[AsyncMessage]
+# Whether this task, or one that it came from, handles a message of `run`: then nothing waits for the end of handlers.
+_handling: ContextVar[bool] = ContextVar("penstock_handling", default=False)
+
+
+def is_handling() -> bool:
+    """Return whether this task handles a message of `AsyncConsumer.run`."""
+    return _handling.get()
 
 
 def plain(messages: Answered) -> AnsweredMessages:
     """Return the messages whose answers block."""
     if isinstance(messages, AsyncMessage):
         return messages.message
-    return [each.message for each in cast("Iterable[AsyncMessage]", messages)]
+    if hasattr(messages, "stored"):
+        return cast("ConsumedMessage", messages)
+    many = cast("Iterable[Any]", messages)
+    return [each.message if isinstance(each, AsyncMessage) else each for each in many]
 
 
 class AsyncConsumer(Wrapper):
@@ -84,8 +98,6 @@ class AsyncConsumer(Wrapper):
         self.consumer = consumer
         self._bell = bell
         self._hands: WeakKeyDictionary[asyncio.Task[Any], AsyncMessage] = WeakKeyDictionary()
-        # The tasks of handlers: one that closes the consumer must not wait for itself.
-        self._handlers: set[asyncio.Task[Any]] = set()
 
     lag = awaited(Consumer.lag)
     seek = awaited(Consumer.seek)
@@ -165,29 +177,32 @@ class AsyncConsumer(Wrapper):
     ) -> None:
         """Await `handler` for each message, in up to `workers` tasks, until `close`: acks if it returns, nacks if it raises.
 
-        See `contracts.Consumer.run`. Where the task is cancelled, the consumer is closed.
+        See `contracts.Consumer.run`; no signal ends it. If the task is cancelled, the consumer is closed.
         """
+        if not (iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)):
+            raise ArgumentTypeError("run", "handler", handler, "an async function")
         loop = asyncio.get_running_loop()
 
         async def handle(message: AsyncMessage) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._handlers.add(task)
-            try:
-                await handler(message)
-            finally:
-                self._handlers.discard(task)
+            _handling.set(True)
+            await handler(message)
 
         def call(message: ConsumedMessage) -> None:
-            asyncio.run_coroutine_threadsafe(handle(AsyncMessage(message, self)), loop).result()
+            made = asyncio.run_coroutine_threadsafe(handle(AsyncMessage(message, self)), loop)
+            try:
+                made.result()
+            except CancelledError:
+                message.release()
 
-        running = asyncio.to_thread(self.consumer.run, call, handler_timeout=handler_timeout)
-        job = asyncio.create_task(running)
+        job = in_own_thread(partial(self.consumer.run, call, handler_timeout=handler_timeout))
         try:
             await asyncio.shield(job)
         except asyncio.CancelledError:
-            await self.close()
-            await job
+            # The cancellation is what the caller is to see.
+            with contextlib.suppress(PenstockError, OSError):
+                await asyncio.shield(in_own_thread(self.consumer.close))
+            with contextlib.suppress(PenstockError, OSError):
+                await asyncio.shield(job)
             raise
 
     async def ack(self, messages: Answered, *, sync: bool = True) -> None:
@@ -233,11 +248,9 @@ class AsyncConsumer(Wrapper):
 
     async def close(self) -> None:
         """Release everything that was not answered and leave the group; a handler of `run` does not wait for that."""
-        closing = completed(self._jobs, self.consumer.close)
-        if asyncio.current_task() in self._handlers:
-            self._closing = asyncio.create_task(closing)
-        else:
-            await closing
+        closing = in_own_thread(self.consumer.close)
+        if not is_handling():
+            await asyncio.shield(closing)
 
     async def __aenter__(self) -> Self:
         """Return the consumer."""

@@ -3,7 +3,7 @@
 from concurrent.futures import Executor
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from penstock.aio.calls import completed
 from penstock.contracts import Prepared
@@ -23,10 +23,11 @@ class AsyncPrepared:
         self.prepared = prepared
         self._jobs = jobs
 
-    @property
-    def transaction_id(self) -> str:
-        """Its id, also in the property UNIQ_KEY."""
-        return self.prepared.transaction_id
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the prepared message, such as `transaction_id`."""
+        if name.startswith("_") or name == "prepared":
+            raise AttributeError(name)
+        return getattr(self.prepared, name)
 
     async def commit(self, *, wait: bool = True) -> Receipt:
         """Put the message into its topic; see `contracts.Prepared.commit`. It is committed even if the task is cancelled."""

@@ -7,9 +7,20 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
+from weakref import WeakSet
 
-from penstock.aio.calls import Arguments, Entered, Result, Wrapper, awaited, completed, iterated
-from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.calls import (
+    Arguments,
+    Entered,
+    Result,
+    Wrapper,
+    awaited,
+    completed,
+    in_own_thread,
+    iterated,
+    made,
+)
+from penstock.aio.consumer import AsyncConsumer, is_handling
 from penstock.aio.prepared import AsyncPrepared
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waking import Bell
@@ -20,13 +31,16 @@ from penstock.store.store import Store
 
 # Calls that wait for the disk; more threads would only wait for the same disk.
 _THREADS = 4
+_FOLLOW = "left out: a consumer waits for new messages, `async for message in consumer`"
 
 
 def open(path: str | Path, **settings: Any) -> "Entered[AsyncStore]":  # noqa: A001 - as `penstock.open`
     """Open a store: `async with aio.open(path) as store`, or `await`; the arguments are those of `penstock.open`."""
 
     async def opened() -> AsyncStore:
-        return AsyncStore(await asyncio.to_thread(partial(open_store, path, **settings)))
+        with ThreadPoolExecutor(1, "penstock-aio-open") as thread:
+            call = partial(open_store, path, **settings)
+            return AsyncStore(await made(thread, call, Store.close))
 
     return Entered(opened())
 
@@ -42,9 +56,11 @@ class AsyncStore(Wrapper):
         super().__init__(store, ThreadPoolExecutor(_THREADS, "penstock-aio"))
         self.store = store
         self._bell = Bell(store.waiter())
+        self._consumers: WeakSet[AsyncConsumer] = WeakSet()
+        self._closing: asyncio.Future[None] | None = None
 
     alter_topic = awaited(Store.alter_topic)
-    arrow_batches = iterated(Store.arrow_batches)
+    arrow_batches = iterated(Store.arrow_batches, most=1)
     at = awaited(Store.at)
     bounds = awaited(Store.bounds)
     cancel_delayed = awaited(Store.cancel_delayed)
@@ -68,14 +84,19 @@ class AsyncStore(Wrapper):
     put_many = awaited(Store.put_many)
     read = awaited(Store.read)
     retain = awaited(Store.retain)
-    scan = iterated(Store.scan)
     space = awaited(Store.space)
     stats = awaited(Store.stats)
     to_arrow = awaited(Store.to_arrow)
     to_reader = awaited(Store.to_reader)
     topic_configs = awaited(Store.topic_configs)
     topics = awaited(Store.topics)
-    verify = iterated(Store.verify)
+    verify = iterated(Store.verify, most=1)
+    scan = iterated(Store.scan, refused={"follow": _FOLLOW})
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened read-only."""
+        return self.store.read_only
 
     async def call(
         self,
@@ -104,33 +125,43 @@ class AsyncStore(Wrapper):
     ) -> Entered[AsyncConsumer]:
         """Return a consumer of a group: `async with store.consumer(...) as consumer`, or `await`; see `Store.consumer`."""
 
-        async def made() -> AsyncConsumer:
-            consumer = await self.call(self.store.consumer, group, topics, **options)
-            return AsyncConsumer(consumer, self._bell, self._jobs)
+        async def joined() -> AsyncConsumer:
+            call = partial(self.store.consumer, group, topics, **options)
+            inner = await made(self._jobs, call, lambda late: late.close())
+            self._consumers.add(consumer := AsyncConsumer(inner, self._bell, self._jobs))
+            return consumer
 
-        return Entered(made())
+        return Entered(joined())
 
     def prepare(
         self, topic: str, body: bytes, *, group: str, **options: Any
     ) -> Entered[AsyncPrepared]:
         """Store a message that readers see only once it is committed, for `async with`, or `await`; see `Store.prepare`."""
 
-        async def made() -> AsyncPrepared:
-            prepared = await self.call(self.store.prepare, topic, body, group=group, **options)
-            return AsyncPrepared(prepared, self._jobs)
+        async def stored() -> AsyncPrepared:
+            call = partial(self.store.prepare, topic, body, group=group, **options)
+            return AsyncPrepared(
+                await made(self._jobs, call, lambda late: late.rollback()), self._jobs
+            )
 
-        return Entered(made())
+        return Entered(stored())
 
     async def prepared(self) -> list[AsyncPrepared]:
         """Return the messages that are prepared and not finished; see `Store.prepared`."""
         return [AsyncPrepared(each, self._jobs) for each in await self.call(self.store.prepared)]
 
     async def close(self) -> None:
-        """Close the store; see `Store.close`."""
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._close))
+        """Close the store; see `Store.close`. A handler of `AsyncConsumer.run` does not wait for that."""
+        if self._closing is None:
+            self._closing = in_own_thread(self._close)
+        if not is_handling():
+            await asyncio.shield(self._closing)
 
     def _close(self) -> None:
         self._bell.close()
+        # Handlers that are at work need the threads.
+        for consumer in list(self._consumers):
+            consumer.consumer.close()
         self._jobs.shutdown()
         self.store.close()
 

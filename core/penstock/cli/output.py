@@ -253,7 +253,7 @@ def _progress() -> "Progress | None":
 
 
 system_option = click.option(
-    "--system", is_flag=True, help="Also topics and groups that RocketMQ keeps for itself, such as %RETRY% topics."
+    "--system", is_flag=True, help="Also topics that RocketMQ keeps for itself, such as SCHEDULE_TOPIC_XXXX."
 )  # fmt: skip
 
 

@@ -220,8 +220,9 @@ class Config:
         options = dict(self.options)
         for key, value in profile.options.items():
             kind, strategy, name = key.split(".")
-            if (kind, strategy) in options and key not in origins:
-                options[kind, strategy] = attrs.evolve(options[kind, strategy], **{name: value})
+            given: Any = options.get((kind, strategy))
+            if hasattr(given, name) and key not in origins:
+                options[kind, strategy] = attrs.evolve(given, **{name: value})
                 origins[key] = f"profile {profile.name}"
         return attrs.evolve(self, profile=profile.name, origins=origins, options=options, **changes)
 

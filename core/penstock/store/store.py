@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,6 +130,8 @@ class Store(Reader, Producer):
         self._extensions = extensions
         self._removed_topics = removed_topics
         self._opened_at = opened_at
+        # Reentrant: a signal handler may close the store while its own thread does.
+        self._closing = threading.RLock()
         if engine is not None:
             self._opened_by = engine.files.process_id()
             self._produce_by(engine.log.appender)
@@ -923,11 +926,21 @@ class Store(Reader, Producer):
         return self._queue_index.end_log_offset()
 
     def close(self) -> None:
-        """Close the store; one opened for writing is then durable and marked clean, otherwise this raises the reason."""
+        """Close the store; one opened for writing is then durable and marked clean, otherwise this raises the reason.
+
+        Does nothing while another thread closes it.
+        """
         if self._engine is not None:
             self._leave_if_forked(self._engine)
-        if self._closed:
+        if self._closed or not self._closing.acquire(blocking=False):
+            # Another thread is closing it: it may wait for this one, such as a consumer's handler.
             return
+        try:
+            self._close()
+        finally:
+            self._closing.release()
+
+    def _close(self) -> None:
         if self._engine is None:
             self._detach()
             super().close()

@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import pytest
-from tests.lanes import NIGHT
+from tests.lanes import NIGHT, eventually
 
 import penstock
 from penstock import (
+    ArgumentError,
     ConsumerClosedError,
     Durability,
     LostQueueError,
@@ -28,7 +29,7 @@ from penstock import (
 from penstock.aio.transaction import AsyncTransaction
 from penstock.aio.waking import Bell
 from penstock.contracts import Consumer, Transaction
-from penstock.errors import TransactionEndedError
+from penstock.errors import ArgumentTypeError, TransactionEndedError
 from penstock_messaging.extension import MessagingExtension
 
 CANCELLATIONS = 10_000 if NIGHT else 400
@@ -49,7 +50,10 @@ def run(work: Callable[[aio.AsyncStore], Coroutine[Any, Any, None]], path: Path,
             await work(store)
 
     asyncio.run(asyncio.wait_for(opened(), 300))
-    assert not [each for each in threading.enumerate() if each.name.startswith("penstock")]
+    eventually(
+        lambda: not [each for each in threading.enumerate() if each.name.startswith("penstock")],
+        "no thread is left",
+    )
 
 
 # --- stores
@@ -326,6 +330,94 @@ class Crowd:
             [m for m in self.out if (m.queue, m.queue_offset) not in self.acknowledged]
         )
         self.out.clear()
+
+
+def test_a_handler_that_is_cancelled_gives_its_message_back_and_one_may_use_and_close_the_store(
+    tmp_path: Path,
+) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 2)
+        seen: list[int] = []
+        consumer = await store.consumer("billing", "orders", workers=2, max_retries=0)
+
+        async def handle(message: aio.AsyncMessage) -> None:
+            seen.append(message.attempt)
+            if len(seen) == 1:
+                raise asyncio.CancelledError
+            await store.topics()
+            if len(seen) == 3:
+                await store.close()
+
+        await consumer.run(handle)
+        assert seen == [1, 1, 1], "released, not refused"
+
+    run(work, tmp_path)
+
+
+def test_many_runs_that_are_cancelled_while_their_handlers_use_the_store_all_end(
+    tmp_path: Path,
+) -> None:
+    """They waited in the few threads that the handlers needed."""
+
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 8)
+        handling = [asyncio.Event() for _ in range(6)]
+        may_go_on = asyncio.Event()
+
+        async def one(number: int) -> None:
+            async def handle(_: aio.AsyncMessage) -> None:
+                handling[number].set()
+                await may_go_on.wait()
+                await store.topics()
+
+            async with store.consumer(f"group{number}", "orders") as consumer:
+                await consumer.run(handle)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(6)]
+        for each in handling:
+            await each.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each) for each in found} == {asyncio.CancelledError}
+
+    run(work, tmp_path)
+
+
+def test_a_consumer_that_is_made_for_a_cancelled_task_leaves_the_group(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 4)
+
+        async def join() -> None:
+            await store.consumer("billing", "orders")
+
+        for _ in range(5):
+            task = asyncio.create_task(join())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        async with store.consumer("billing", "orders") as consumer:
+            seen: set[bytes] = set()
+            while len(seen) < 4:
+                seen |= {message.body for message in await consumer.poll(4)}
+
+    run(work, tmp_path)
+
+
+def test_what_cannot_be_awaited_is_refused(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        async with store.consumer("billing", "orders") as consumer:
+            with pytest.raises(ArgumentTypeError, match="an async function"):
+                await consumer.run(print)  # type: ignore[arg-type] # on purpose
+        with pytest.raises(ArgumentError, match="a consumer waits for new messages"):
+            async for _ in store.scan("orders", follow=True):
+                pass
+        message = aio.AsyncMessage.__new__(aio.AsyncMessage)
+        assert not hasattr(message, "message"), "no endless look-up"
+
+    run(work, tmp_path)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from penstock.cli.root import NO, examples
 _NO_WRITER = (
     "; no process has the store open for writing: until one has, they wait, and delays stand still"
 )
+_SYSTEM_GROUP = "CID_RMQ_SYS_"
 NAMES = ("group", "topic", "queue", "offset", "lag")
 _group_argument = click.argument("group", shell_complete=group_names)
 
@@ -61,6 +62,12 @@ class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             return int(BEGIN.convert(value, param, ctx))
         except click.BadParameter as error:
             self.fail(f"neither earliest nor latest nor a time: {error.message}", param, ctx)
+
+
+def _kept_topic(row: tuple[str, str, int, int, int]) -> str:
+    """Return the system topic that a row is about; "" for a group of the user's, whose retries count as well."""
+    group, topic = row[:2]
+    return "" if topic.startswith("%RETRY%") and not group.startswith(_SYSTEM_GROUP) else topic
 
 
 def _is_group(store: "penstock.Store", group: str) -> bool:
@@ -110,7 +117,7 @@ def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int
         rows, waiting, unreadable = overview(store, only)
         remarks = store.stats()["offsets_set_aside"]
         has_writer = state_of(store).used_by is not None
-    rows = hide_system(rows, lambda row: row[1], shown=system)
+    rows = hide_system(rows, _kept_topic, shown=system)
     if as_json:
         for row in rows:
             out_json(**dict(zip(NAMES, row, strict=True)))

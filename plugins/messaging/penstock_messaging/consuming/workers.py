@@ -1,9 +1,11 @@
 """`Consumer.run`: calls a function for each message, in several threads."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import SpawnWorker
@@ -28,32 +30,30 @@ _ENDING: dict[signal.Signals, Any] = {
 }
 
 
-class _Ended(BaseException):
-    """A signal that ends the program came."""
-
-
 @contextlib.contextmanager
-def _signals_end() -> Iterator[None]:
-    """End the block when Ctrl-C or SIGTERM comes, unless the program handles them itself, or this is not its main thread."""
-
-    def end(number: int, frame: object) -> None:
-        # The second one does what it always does.
-        restore()
-        raise _Ended
+def _signals_call(end: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM call `end`, unless the program handles them itself, or this is not its main thread."""
+    process = os.getpid()
+    mine: list[signal.Signals] = []
 
     def restore() -> None:
         for number in mine:
             signal.signal(number, _ENDING[number])
 
-    mine: list[signal.Signals] = []
+    def caught(number: int, frame: object) -> None:
+        # The second one does what it always does.
+        restore()
+        if os.getpid() == process:
+            end()
+        else:
+            signal.raise_signal(number)
+
     if threading.current_thread() is threading.main_thread():
         mine = [each for each, usual in _ENDING.items() if signal.getsignal(each) == usual]
     try:
         for number in mine:
-            signal.signal(number, end)
+            signal.signal(number, caught)
         yield
-    except _Ended:
-        pass
     finally:
         restore()
 
@@ -79,7 +79,9 @@ class HandlerRun:
         self._spawn = spawn
         self._count = count
         self._is_ending = False
-        self._ending, self._ended = threading.Event(), threading.Event()
+        # Unlike an event, a signal handler may put into it while the same thread waits.
+        self._ending: SimpleQueue[None] = SimpleQueue()
+        self._ended = threading.Event()
         self._own_threads = {threading.get_ident()}
         self.failure: BaseException | None = None
 
@@ -87,23 +89,25 @@ class HandlerRun:
         """Start the threads, and wait until they are to end; raises what ended them."""
         workers = []
         try:
-            with _signals_end():
+            with _signals_call(self._request_end):
                 for number in range(self._count):
                     name = f"penstock-handler-{self._consumer.group}-{number}"
                     workers.append(self._spawn(name, self._step))
-                self._ending.wait()
+                self._ending.get()
         finally:
             self._request_end()
-            for worker in workers:
-                # Waits for the message that is being handled.
-                worker.stop()
-            self._ended.set()
+            try:
+                for worker in workers:
+                    # Waits for the message that is being handled.
+                    worker.stop()
+            finally:
+                self._ended.set()
         if self.failure is not None:
             raise self.failure
 
     def _request_end(self) -> None:
         self._is_ending = True
-        self._ending.set()
+        self._ending.put(None)
         self._consumer.rouse()
 
     def end(self) -> bool:
