@@ -250,7 +250,7 @@ PLANTS = {
         "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=10, **MMAP)
     ),
     "marks-ahead": Plant(
-        "marks ahead of the queues", progress_ahead, crashes(first=5, extensions=[], **MMAP)
+        "marks ahead of the queues", progress_ahead, crashes(first=4, extensions=[], **MMAP)
     ),
     "index-believed": Plant(
         "an index trusted past the log", index_believed, crashes(first=2, **MMAP)
