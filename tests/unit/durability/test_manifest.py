@@ -111,6 +111,7 @@ def clean_ends(root: Path, files: Files | None = None) -> Ends:
 def test_no_flipped_bit_is_believed() -> None:
     data = encode_manifest(DIGEST, {"one": b"abc", "two": bytes(40)})
     assert decode_manifest(data) == (DIGEST, {"one": b"abc", "two": bytes(40)})
+    assert decode_manifest(encode_manifest(DIGEST, {"empty": b""})) == (DIGEST, {"empty": b""})
     for bit in range(8 * len(data)):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8

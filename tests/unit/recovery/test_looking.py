@@ -2,12 +2,14 @@
 
 import json
 import re
+import struct
 from pathlib import Path
 from random import Random
 
 import attrs
 import pytest
 from tests.conftest import OpenStore
+from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock import Message
@@ -19,6 +21,7 @@ from penstock.errors import (
     CorruptionError,
     GeometryError,
     NotAStoreError,
+    OffsetError,
     StrayFileError,
 )
 from penstock.log.segmented_log import SegmentedLog
@@ -121,6 +124,18 @@ def made(open_small: OpenStore, tmp_path: Path) -> Path:
 
 def count_in(store: Store) -> int:
     return sum(1 for _ in store.scan("t"))
+
+
+@pytest.mark.parametrize("size", [90, -1])
+def test_hostile_record_sizes_end_in_an_answer(made: Path, size: int) -> None:
+    with penstock.open(made, read_only=True) as store:
+        offset = store.read("t", 0, 5).messages[0].log_offset
+    poke(made / "commitlog" / f"{0:020d}", offset, struct.pack(">i", size))
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.read("t", 0, 0, 200).messages) == 8
+        with pytest.raises((CorruptionError, OffsetError)):
+            store.at(offset)
+        assert any(f.part == "log" and f.position == offset for f in store.verify())
 
 
 @pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])

@@ -12,7 +12,7 @@ from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import MessageError
 from penstock.format.java_hash import java_hash
-from penstock.write.from_arrow import encode_table, key_hashes
+from penstock.write.from_arrow import TableRows, encode_table, key_hashes
 
 
 def encoder() -> RecordEncoder:
@@ -43,6 +43,13 @@ def test_rows_make_the_records_that_messages_make() -> None:
         expected.add(message)
     found = encode_table(encoder(), TABLE)
     assert bytes(memoryview(found)) == bytes(memoryview(expected))
+
+
+def test_plain_rows_are_encoded_without_a_message_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the time tells otherwise: the records are the same."""
+    expected = bytes(memoryview(encode_table(encoder(), TABLE)))
+    monkeypatch.setattr(TableRows, "message", None)
+    assert bytes(memoryview(encode_table(encoder(), TABLE))) == expected
 
 
 def test_a_table_in_chunks_or_a_slice_is_taken_like_a_whole_one() -> None:
