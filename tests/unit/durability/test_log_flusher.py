@@ -32,10 +32,21 @@ def disk() -> SimulatedDisk:
     return SimulatedDisk()
 
 
+class OwnLog(SegmentedLog):
+    """A log whose bytes cannot always be passed to the system."""
+
+    is_broken = False
+
+    def commit(self) -> int:
+        if self.is_broken:
+            raise OSError(errno.EIO, "broken")
+        return super().commit()
+
+
 @pytest.fixture
 def log(disk: SimulatedDisk) -> CommitLog:
     context = make_context(ROOT, files=disk)
-    segments = SegmentedLog(disk, ROOT / "commitlog", SIZE, mapped=False)
+    segments = OwnLog(disk, ROOT / "commitlog", SIZE, mapped=False)
     writer, allocator = FileWriter(NoOptions(), context), OnDemandAllocator(NoOptions(), context)
     encoder = RecordEncoder(
         bytes(8),
@@ -175,6 +186,19 @@ def test_synced_bytes_that_the_disk_does_not_give_back_fail_the_store(
     with pytest.raises(StoreFailedError, match="synced bytes cannot be read back"):
         flusher.flush()
     assert flusher.flushed_offset == 0
+
+
+def test_a_commit_that_fails_is_the_failure_of_the_store(
+    flusher: LogFlusher, log: CommitLog
+) -> None:
+    failures = list[StoreFailedError]()
+    flusher.on_failed = failures.append
+    assert flusher.commit() == flusher.wrote_offset == flusher.committed_offset
+    assert isinstance(log.log, OwnLog)
+    log.log.is_broken = True
+    with pytest.raises(StoreFailedError, match="could not be passed to the system") as raised:
+        flusher.commit()
+    assert failures == [raised.value]
 
 
 def test_without_a_thread_of_the_kernel_puts_are_synced_one_by_one(

@@ -14,6 +14,7 @@ from penstock import Message, Receipt
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import Context, NoOptions, SegmentChannel
 from penstock.errors import (
+    BusyError,
     DiskFullError,
     MessageTooLargeError,
     StoreClosedError,
@@ -229,6 +230,31 @@ def test_a_batch_has_all_its_segments_before_it_is_written_or_none(
     assert allocator.discarded[3:] == [0, SIZE]
 
 
+def test_what_is_written_of_a_batch_is_not_written_again(tail: LogTail, log: SegmentedLog) -> None:
+    batch = batch_of(SIZE - 1000, 2000)
+    pieces = tail.plan(batch, atomic=False)
+    assert not tail.has_begun(pieces)
+    tail.write_pieces(pieces[:1], memoryview(batch))
+    assert tail.has_begun(pieces)
+    tail.write_pieces(pieces, memoryview(bytes(SIZE - 1000) + bytes(memoryview(batch))[-2000:]))
+    assert bytes(log.read(0, SIZE - 1000)) == bytes(memoryview(batch))[:-2000]
+    assert log.committed_offset == SIZE + 2000
+    assert [segment.base_offset for segment in tail.sealed] == [0]
+
+
+def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
+    tail: LogTail, log: SegmentedLog
+) -> None:
+    """An interrupt may come before the segment is noted, and before its committed position is."""
+    first = tail.roll()
+    fresh = tail.obtain(SIZE)
+    log.add(fresh)
+    first.wrote_position, fresh.wrote_position = 5, 7
+    tail.settle()
+    assert tail.segment is fresh
+    assert (first.committed_position, fresh.committed_position) == (5, 7)
+
+
 class ReservingChannel(FileChannel):
     """Notes what is reserved; there is room for three times."""
 
@@ -389,3 +415,39 @@ def test_what_the_caller_changes_while_the_lock_is_waited_for_changes_no_record(
         waits.join()
         body[:] = b"y" * 100
         assert [(m.keys, m.body) for m in store.scan("t")] == [(tuple(words.split()), b"x" * 100)]
+
+
+class NestingChannel(FileChannel):
+    """Does something within a write, as a signal handler or a finaliser may."""
+
+    does: ClassVar[Callable[[], object]]
+
+    def write(self, position: int, data: Any) -> None:
+        type(self).does()
+        super().write(position, data)
+
+
+class NestingWriter(FileWriter):
+    name: ClassVar[str] = "nesting"
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        return NestingChannel(file, capacity)
+
+
+def test_an_append_within_an_append_of_the_same_thread_is_refused(tmp_path: Path) -> None:
+    with open_store(
+        tmp_path / "s", spawn=ManualWorkers(), strategies=[NestingWriter], write="nesting"
+    ) as store:
+
+        def puts() -> None:
+            with pytest.raises(BusyError):
+                store.put("t", b"inner")
+            with pytest.raises(BusyError):
+                store.put_many([Message("t", b"inner")] * 3)
+
+        NestingChannel.does = staticmethod(puts)
+        store.put("t", b"outer")
+        store.put_many([Message("t", b"outer")] * 3)
+        assert [m.body for m in store.scan("t")] == [b"outer"] * 4
+        assert not list(store.verify())
+        NestingChannel.does = staticmethod(list)

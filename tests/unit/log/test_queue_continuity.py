@@ -176,6 +176,7 @@ def test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format
         0, (b"t", 0, 0, prepared), 1, (b"t", 0, 0, rolled_back), (b"t", 0, 2, batch), 5, 6,
     ])  # fmt: skip
     assert rejected(made) == ([], 0)
+    assert rejected(make(tmp_path / "none", [(b"t", 0, 0, prepared)])) == ([], 0)
 
 
 def test_of_a_number_of_messages_nine_digits_count(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import OpenStore
 from tests.unit.recovery.losses import LOSSES, lose_all_queues, poke
 
+import penstock
 from penstock import Message
 from penstock.durability.progress import Progress
 from penstock.errors import CorruptionError, OffsetError
@@ -137,6 +138,28 @@ def test_a_torn_tail_is_cut_erased_and_reported(
         erased = file.read_bytes()[last.log_offset :]
         assert not erased.strip(b"\0"), "the bytes behind the cut are erased"
         assert again.put("t", b"next").log_offset == last.log_offset
+
+
+@pytest.mark.slow
+def test_damage_before_the_end_refuses_writing_and_keeps_every_byte(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore
+) -> None:
+    path, bodies = crashed
+    (path / "penstock" / "progress").unlink()
+    file = segment_files(path)[0]
+    data = bytearray(file.read_bytes())
+    data[data.index(b"40 xxx") + 5] ^= 0x10
+    file.write_bytes(data)
+    before = {p: p.read_bytes() for p in segment_files(path)}
+    with pytest.raises(CorruptionError, match=f"{file.name}.*corrupt at byte.*read_only"):
+        open_small(path=path)
+    assert {p: p.read_bytes() for p in segment_files(path)} == before
+    with penstock.open(path, read_only=True) as store:
+        left = stored(store)
+        assert len(left) == len(bodies) - 1
+        assert set(left) < set(bodies)
+        findings = list(store.verify())
+        assert any(f.part == "log" and f.path == file for f in findings)
 
 
 @pytest.mark.parametrize("was_abnormal", [False, True])

@@ -138,6 +138,23 @@ def test_hostile_record_sizes_end_in_an_answer(made: Path, size: int) -> None:
         assert any(f.part == "log" and f.position == offset for f in store.verify())
 
 
+@pytest.mark.parametrize("entry", [
+    struct.pack(">qiq", 1 << 60, 120, 0), struct.pack(">qiq", 0, 1 << 30, 0),
+    struct.pack(">qiq", 0, -9, 0), struct.pack(">qiq", 0, 7, 0),
+])  # fmt: skip
+def test_queue_entries_that_point_nowhere_cost_only_themselves(
+    made: Path, entry: bytes, open_small: OpenStore
+) -> None:
+    poke(made / "consumequeue" / "t" / "0" / f"{0:020d}", 20 * 3, entry)
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.read("t", 0, 0, 100).messages) == 8
+        assert count_in(store) == 8
+        assert any(f.part == "queue" for f in store.verify())
+    with open_small(path=made) as store:
+        assert count_in(store) == 9
+        assert not list(store.verify())
+
+
 @pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 2000, b"[" * 100_000])
 def test_hostile_marks_are_not_believed(

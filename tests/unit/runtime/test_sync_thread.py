@@ -234,6 +234,18 @@ def test_bytes_that_are_not_in_the_log_are_never_said_to_be_on_disk(
         store.close()
 
 
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_mark_says_what_a_receipt_says(
+    write: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small(flush="sync", write=write) as store:
+        for number in range(30):
+            receipt = store.put("t", b"%d" % number + bytes(3000))
+            state = Progress(Files(), tmp_path / "store").read()
+            assert state.flushed_offset >= receipt.log_offset + receipt.size
+            assert state.last_time_ms >= receipt.store_time_ms
+
+
 def test_many_segments_may_wait_for_one_sync(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small(flush="none", write="mmap") as store:
         for number in range(100):

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -15,12 +15,14 @@ from penstock.durability.checkpoint import Times
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import (
+    StorageError,
     StoreClosedError,
     StoreFailedError,
 )
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
+from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock_alloc.on_demand import OnDemandAllocator
@@ -361,6 +363,27 @@ def filled(disk: SimulatedDisk, **given: Any) -> Store:
     return made
 
 
+def test_a_disk_that_fails_stops_the_store(disk: SimulatedDisk) -> None:
+    store = filled(disk, write="file")
+    disk.plan.fail("pwrite", errno.EIO, path="commitlog", times=1)
+    for _ in range(2):
+        with pytest.raises(StoreFailedError):
+            store.put_many(messages(3))
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+def test_a_dispatcher_that_is_behind_leaves_the_store_unclean(disk: SimulatedDisk) -> None:
+    store = filled(disk)
+    disk.plan.fail("pwrite", errno.EIO, path="consumequeue")
+    with pytest.raises(StorageError, match=r"lags the log|consume-queue"):
+        store.close()
+    assert SideFolder(disk, ROOT).read_clean() is None
+    disk.plan.heal()
+    with open_store(ROOT, files=disk, spawn=ManualWorkers()) as again:
+        assert sum(again.max_offset(t, q) for t, qs in again.topics().items() for q in qs) == 20
+
+
 class Unclosable(HashIndexDispatcher):
     name: ClassVar[str] = "hash-index"
 
@@ -374,6 +397,24 @@ def test_one_part_that_cannot_be_closed_keeps_no_other_open(
     filled(disk, strategies=[Unclosable]).close()
     assert "failed; the next open for writing recovers from it" in caplog.text
     assert not disk.is_locked(ROOT / "lock")
+
+
+def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended() -> None:
+    hanging, calls, waiting = ["penstock-follow"], list[str](), list[Callable[[], None]]()
+    crew: Any = SimpleNamespace(
+        stop=lambda: calls.append("stop"), hanging=lambda: hanging, when_ended=waiting.append
+    )
+    part: Any = SimpleNamespace(close=lambda: calls.append("close"))
+    part.log = part.tail = part
+    lock: Any = SimpleNamespace(release=lambda: calls.append("release"))
+    shutdown = Shutdown(ROOT, Files(), part, part, part, [], part, part, part, crew, lock)
+    shutdown.release_all()
+    assert calls == ["stop"]
+    waiting.pop()()
+    assert calls == ["stop", *["close"] * 5, "release"]
+    hanging.clear()
+    shutdown.release_all()
+    assert calls[7:] == ["stop", *["close"] * 5, "release"]
 
 
 def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(

@@ -59,6 +59,15 @@ def test_a_receipt_says_what_is_known(
         assert store.stats()["flushed_offset"] >= future.result().log_offset
 
 
+def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"1", keys=["docs/two words.txt", "x"])
+        store.put("t", b"2", properties={"UNIQ_KEY": "u1"})
+        for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
+                            "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
+            assert [m.body for m in store.find("t", key)] == bodies, key
+
+
 def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
     with open_small(**{"log.store_host": "[2001:db8::1]:10911"}) as store:
         receipt = store.put("t" * 200, b"x", tag="a")
@@ -108,6 +117,17 @@ def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
     with pytest.raises(TypeError):
         hash(message)
     assert message.__replace__(queue=5).queue == 5
+
+
+def test_texts_may_be_of_a_subclass(open_small: OpenStore) -> None:
+    word = np.str_("créé")
+    with open_small() as store:
+        store.put("t", b"x", tag=word, keys=[word], properties={"p": word})
+        store.put_many([Message("t", b"x", tag=word, keys=[word])])
+        found = list(store.scan("t"))
+        assert [(m.tag, m.keys) for m in found] == [("créé", ("créé",))] * 2
+        assert found[0].properties == {"p": "créé"}
+        assert len(store.find("t", "créé")) == 2
 
 
 @pytest.mark.parametrize("number", [np.int8(3), np.uint64(3)])

@@ -91,7 +91,9 @@ def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [{"flag": None}, {"flag": ""}, {"born_time_ms": 0.0}])
+@pytest.mark.parametrize(
+    "given", [{"flag": None}, {"flag": ""}, {"born_time_ms": 0.0}, {"reconsume_times": 1 << 80}]
+)
 @pytest.mark.parametrize("count", [1, 60])
 def test_numbers_that_are_none_are_refused_whatever_the_batch(
     given: dict[str, Any], count: int, open_small: OpenStore
