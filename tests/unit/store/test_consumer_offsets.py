@@ -229,6 +229,8 @@ def test_a_table_of_rocketmqs_form_is_used_and_a_change_leaves_the_rest() -> Non
     assert after.used == {"t@g": {0: 7, 1: 5}, "a@b@g": {2: 9}, "u@g": {0: 6}}
     assert before.used["t@g"] == {0: 7, 1: 8}
     assert json.loads(raw)["dataVersion"] == 3
+    with pytest.raises(ValueError, match="offsetTable is not a JSON object"):
+        Table.parse(b'{"offsetTable":[]}')
 
 
 @pytest.mark.slow
