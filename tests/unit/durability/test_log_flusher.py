@@ -14,12 +14,7 @@ from penstock.log.commit_log import CommitLog
 from penstock.log.log_tail import LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.testing import (
-    ManualClock,
-    SimulatedDisk,
-    make_context,
-    open_store,
-)
+from penstock.testing import ManualClock, SimulatedDisk, make_context, open_store
 from penstock_alloc.file_writer import FileWriter
 from penstock_alloc.on_demand import OnDemandAllocator
 

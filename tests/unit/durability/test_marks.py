@@ -1,4 +1,4 @@
-"""What a store notes beside its log: checkpoint, progress, clean mark, holder, removed topics; and whom those who read it believe."""
+"""What a store notes beside its log: checkpoint, progress, clean mark, holder, removed topics; and when it is believed."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Files, folders, locks and volumes of the system: what one call does, whom a lock keeps out, and one sync in place of many."""
+"""Files, folders, locks and volumes of the system: what one call does, whom a lock keeps out, one sync for many."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The end of the log being written: a record or a batch is there whole, with room for it found before, or nothing counts."""
+"""The end of the log being written: a record or a batch is there whole, with its room found before, or not at all."""
 
 import errno
 import gc
@@ -405,7 +405,8 @@ def test_what_the_caller_changes_while_the_lock_is_waited_for_changes_no_record(
         rolls = threading.Thread(target=store.put, args=("u", b"y" * 3000))
         rolls.start()
         files.asked.wait()
-        waits = threading.Thread(target=lambda: store.put("t", body, keys=keys))  # type: ignore[arg-type] # any buffer will do
+        buffer: Any = body
+        waits = threading.Thread(target=lambda: store.put("t", buffer, keys=keys))
         waits.start()
         eventually(lambda: store.stats()["append_lock"]["waits"] == 1)
         keys.clear()

@@ -1,4 +1,4 @@
-"""Marks of atomic batches: what they say, which batch at a log's end is incomplete, and which decisions are in the log whole."""
+"""Marks of atomic batches: what they say, which batch at a log's end is incomplete, which decisions are there whole."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Records out of a log: by address or as batches, only valid ones; a wrong offset of a caller is told as that, corruption as corruption."""
+"""Records out of a log, by address or as batches: only valid ones; a wrong offset is told as that, not as corruption."""
 
 import itertools
 import os
@@ -165,10 +165,7 @@ def test_batches_follow_each_other_and_have_every_record(
 
 
 def test_the_batch_before_corrupt_bytes_ends_where_records_go_on(
-    written: WrittenLog,
-    log: SegmentedLog,
-    overwrite: Overwrite,
-    caplog: pytest.LogCaptureFixture,
+    written: WrittenLog, log: SegmentedLog, overwrite: Overwrite, caplog: pytest.LogCaptureFixture
 ) -> None:
     second, third = written.offsets()[5:7]
     overwrite(second + 4, b"\xff")
@@ -263,7 +260,7 @@ def test_an_offset_of_filler_names_the_next_segment_and_one_after_the_end_the_en
 
 @pytest.mark.parametrize("row", [60, -1])
 def test_corruption_stays_corruption(row: int, tmp_path: Path) -> None:
-    """Neither a corrupt record nor what lies within it is the caller's mistake; a corrupt last record is not the log's end."""
+    """Neither a corrupt record nor what lies within it is the caller's mistake, and a last one is not the log's end."""
     places = filled(tmp_path / "s")
     at, size = places[row]
     path = tmp_path / "s" / "commitlog" / f"{at // SEGMENT * SEGMENT:020d}"

@@ -1,4 +1,4 @@
-"""Walks over a log's bytes: where the records of a segment end and why, what is valid, corrupt or never written, where they go on."""
+"""Walks over a log's bytes: where the records of a segment end and why, what is corrupt, and where they go on."""
 
 import itertools
 from pathlib import Path
@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.log.conftest import Overwrite
-from tests.unit.log.logs import (
-    BODY_AT,
-    CAPACITY,
-    HEAD,
-    CountedLog,
-    chain,
-    flipped,
-    log_of,
-    record,
-)
+from tests.unit.log.logs import BODY_AT, CAPACITY, HEAD, CountedLog, chain, flipped, log_of, record
 
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
 from penstock.format.validity import Coverage
@@ -34,7 +25,7 @@ SEGMENT = SMALL.segment_bytes
 def scanned(
     log: CountedLog, stop: int = CAPACITY, checks: Checks | None = None, **more: Any
 ) -> tuple[list[int], int, StopReason]:
-    """Return the log offsets of all records, where they end, and why; only the last window has another reason than MORE."""
+    """Return the log offsets of all records, where they end, and why; that is MORE for all windows but the last."""
     windows = list(scan_segment(log, log.segments[0], 0, stop, checks or Checks(), **more))
     assert all(window.stop is StopReason.MORE for window in windows[:-1])
     offsets = [offset for window in windows for offset in window.records.log_offsets.tolist()]

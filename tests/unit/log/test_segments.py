@@ -1,4 +1,4 @@
-"""The log as one range of bytes over files: what is taken in, read, cut and retired, and who may hold a segment meanwhile."""
+"""The log as one range of bytes over files: what is taken in, read, cut and retired, and who holds a segment."""
 
 import errno
 from pathlib import Path

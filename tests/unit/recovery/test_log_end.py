@@ -227,7 +227,7 @@ def test_a_hostile_log_makes_no_folder_outside_the_store(
 
 
 def lagging(root: Path, **settings: Any) -> tuple[Path, list[bytes]]:
-    """Return a killed store whose queues are marked to the end of its first segment, and whose log is durable behind it."""
+    """Return a killed store whose queues are marked to its first segment's end, and whose log is durable behind it."""
     workers = ManualWorkers()
     with open_store(root / "live", spawn=workers, **settings) as store:
         sent = [Message("t", b"%d" % n, queue=n % 2) for n in range(6)]
@@ -319,7 +319,7 @@ def opened(disk: SimulatedDisk, *, read_only: bool = False) -> Store:
 
 
 def killed(*, missing: str) -> tuple[SimulatedDisk, int]:
-    """Return the disk of a killed writer, with a batch whose last record, or queue entry, is missing, and where it begins."""
+    """Return the disk of a killed writer, with a batch whose last record or entry is missing, and where it begins."""
     disk = SimulatedDisk()
     store = opened(disk)
     store.put("a", b"before", keys=["k"])

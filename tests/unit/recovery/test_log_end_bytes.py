@@ -204,9 +204,7 @@ def test_the_first_record_that_its_queue_rejects_is_the_end(tmp_path: Path) -> N
     assert attrs.astuple(last)[:5] == (2 * size, 5, "odd", size, None)
 
 
-def test_java_begins_at_the_third_last_segment_or_where_the_checkpoint_says(
-    tmp_path: Path,
-) -> None:
+def test_java_begins_at_the_third_last_segment_or_where_the_checkpoint_says(tmp_path: Path) -> None:
     def timed(number: int, *times: int) -> SegmentedLog:
         segments = [record(n * SIZE, time_ms=time_ms) for n, time_ms in enumerate(times)]
         return log_of(tmp_path / str(number), *segments)

@@ -1,4 +1,4 @@
-"""The first changes of an opening: marks before anything else, and where the log was cut, each dispatcher is told its end."""
+"""The first changes of an opening: marks before anything else; each dispatcher is told where the log was cut."""
 
 import os
 import shutil
@@ -18,13 +18,7 @@ from penstock.errors import PluginError, StorageError
 from penstock.files import Files
 from penstock.recovery import restore
 from penstock.store.store import Store
-from penstock.testing import (
-    FaultyFiles,
-    ManualWorkers,
-    SimulatedDisk,
-    WrittenLog,
-    open_store,
-)
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, WrittenLog, open_store
 from penstock.testing.kit import SMALL, copy_store, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher

@@ -1,4 +1,4 @@
-"""Syncs by the kernel's thread within one process: who may use it, what it looks at, and that it leaves nothing behind."""
+"""Syncs by the kernel's thread within one process: who may use it, what it looks at, what it leaves behind."""
 
 import contextlib
 import gc

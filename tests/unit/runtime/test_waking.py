@@ -181,7 +181,7 @@ def test_a_file_of_another_start_of_the_machine_is_not_trusted(side: Path) -> No
 
 
 class Script:
-    """Stands in for the file and its word: tells of each sleep whether a wake ended it, and notes how long it was to be."""
+    """Stands in for the file and its word: tells whether a wake ended a sleep, and notes how long it was to be."""
 
     def __init__(self, *, is_of_this_boot: bool = True) -> None:
         self.is_of_this_boot = is_of_this_boot

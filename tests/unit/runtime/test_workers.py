@@ -1,4 +1,4 @@
-"""Time and threads: a clock that is not believed when it jumps; background threads that run by steps and are named when they hang."""
+"""Time and threads: a clock that is not believed when it jumps; background threads that run step by step."""
 
 import threading
 from collections.abc import Iterator

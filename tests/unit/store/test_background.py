@@ -1,4 +1,4 @@
-"""The work beside the puts: following, checkpoints, group commit, the append lock on a stuck disk, and the end of a store."""
+"""The work beside the puts: following, checkpoints, group commit, the lock on a stuck disk, and the end of a store."""
 
 import errno
 import threading
@@ -14,11 +14,7 @@ from penstock import BusyError
 from penstock.durability.checkpoint import Times
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
-from penstock.errors import (
-    StorageError,
-    StoreClosedError,
-    StoreFailedError,
-)
+from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask

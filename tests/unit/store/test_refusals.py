@@ -121,9 +121,7 @@ def test_bad_configuration_opens_and_writes_nothing(case: str, tmp_path: Path) -
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
-def test_strategies_that_make_no_sense_together_are_refused_with_the_reason(
-    tmp_path: Path,
-) -> None:
+def test_strategies_that_make_no_sense_together_are_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="every put waits") as raised:
         penstock.open(tmp_path, environ={}, write="transient-pool", flush="sync")
     assert (raised.value.kind, raised.value.name) == ("write", "transient-pool")

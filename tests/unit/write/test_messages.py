@@ -1,4 +1,4 @@
-"""Messages on their way in: what is refused wholly and by name, what a full disk took in part, what an extension makes of them."""
+"""Messages on their way in: what is refused by name, what a full disk took in part, what an extension makes of them."""
 
 import errno
 import itertools
