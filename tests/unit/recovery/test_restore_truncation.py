@@ -78,6 +78,13 @@ class Diary(Dispatcher):
         pass
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Let the class forget what an earlier test made of it."""
+    Diary.calls, Diary.trusts = [], []
+    Diary.fails, Diary.lowers = None, True
+
+
 def opened(path: Path, **given: Any) -> Store:
     chosen: dict[str, Any] = {
         "index": ["consume-queue", "hash-index", "diary"], "spawn": ManualWorkers(),
