@@ -358,6 +358,16 @@ def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
     assert shop.bodies() == [b"0", b"1", b"2"]
 
 
+def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerShop) -> None:
+    shop.put(b"x", 5000)
+    shop.kill()
+    assert not (shop.root / "config" / "timercheck").exists()
+    shop.open()
+    assert shop.has_thread
+    shop.run(after_ms=5000)
+    assert shop.bodies() == [b"x"]
+
+
 def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
     assert shop.store.summary() == []
     late = shop.put(b"late", 9000, queue=3)
