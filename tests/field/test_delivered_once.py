@@ -1,5 +1,6 @@
 """What was delivered comes once: after a kill before the progress was saved, and over several openings within one second."""
 
+import errno
 from collections import Counter
 from pathlib import Path
 from shutil import copytree
@@ -8,7 +9,7 @@ import pytest
 
 from penstock import Message
 from penstock.contracts.transaction import PutOptions
-from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock_messaging.delays.schedule import delivered
 from penstock_messaging.timers.timer_message import SECOND_MS
 
@@ -123,3 +124,25 @@ def test_what_a_broker_counts_as_delivered_is_not_taken_for_what_waits(tmp_path:
         clock.now_ms += 1000
         workers.run(LEVELS)
         assert store.max_offset("t", 0) == 4
+
+
+def test_a_copy_that_was_recognised_is_recognised_again_when_the_round_is_repeated(
+    tmp_path: Path,
+) -> None:
+    clock, workers, files = ManualClock(), ManualWorkers(), FaultyFiles()
+    root = tmp_path / "store"
+    with open_store(root, clock=clock, spawn=workers) as store:
+        store.put_many([Message("t", b"%d" % n, queue=0, delay_level=1) for n in range(2)])
+        clock.now_ms += 1000
+        workers.run(LEVELS)
+        assert store.max_offset("t", 0) == 2
+        store.put("t", b"2", delay_level=1)
+        root = killed(root)
+    with open_store(root, clock=clock, spawn=workers, files=files, write="file") as store:
+        clock.now_ms += 1000
+        files.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
+        workers.run(LEVELS)
+        assert store.max_offset("t", 0) == 2, "the goal of this test"
+        clock.now_ms += 2000
+        workers.run(LEVELS)
+        assert [each.body for each in store.scan("t")] == [b"0", b"1", b"2"]

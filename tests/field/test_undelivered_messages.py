@@ -1,5 +1,6 @@
 """A delayed message that cannot be delivered stays visible with its reason: a line in a log is no place to keep a message."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.testing import ManualClock, ManualWorkers
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock_messaging.retries.copies import UNDELIVERED, dead_letter_topic
 from penstock_messaging.retries.dead_letters import replay
 
@@ -67,3 +68,24 @@ def test_it_is_a_dead_letter_and_the_others_are_delivered(
     opened.store.alter_topic("closed", perm=6)
     assert replay(opened.store, UNDELIVERED, to_topic=True) == 1
     assert [each.body for each in opened.store.scan("closed")] == [b"closed"]
+
+
+def test_a_round_that_fails_after_a_dead_letter_and_is_repeated_makes_no_second_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, workers, files = ManualClock(), ManualWorkers(), FaultyFiles()
+    with open_store(
+        tmp_path / "s", clock=clock, spawn=workers, files=files, write="file", retention=[]
+    ) as store:
+        store.create_topic("closed")
+        for topic in ("closed", "open"):
+            store.put(topic, b"x", delay_level=1)
+        store.alter_topic("closed", perm=4)
+        clock.now_ms += HOUR_MS
+        files.plan.fail("pwrite", errno.ENOSPC, path="commitlog", after=1, times=1)
+        for _ in range(4):
+            workers.run("penstock-deliver")
+            clock.now_ms += HOUR_MS
+        assert "delayed messages cannot be delivered now" in caplog.text, "the goal of this test"
+        assert store.max_offset("open") == 1
+        assert store.max_offset(dead_letter_topic(UNDELIVERED)) == 1
