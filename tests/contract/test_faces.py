@@ -49,7 +49,7 @@ def test_the_text_of_a_message_has_what_was_given_and_no_more_than_the_begin_of_
 
 
 def test_a_slip_is_answered_with_what_was_meant(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="open takes no mode: read_only=True opens for reading"):
+    with pytest.raises(ConfigError, match="no mode is expected here: read_only opens for reading"):
         penstock.open(tmp_path / "s", "r", environ={})
     with open_store(tmp_path / "s") as store:
         options: dict[str, int] = {"retries": 3}

@@ -49,7 +49,7 @@ def _from_file(path: Path) -> Given:
             tree = tomllib.load(file)
     except FileNotFoundError as error:
         is_mode = str(path).rstrip("b+") in {"r", "w", "a", "x"}
-        hint = "; open takes no mode: read_only=True opens for reading" if is_mode else ""
+        hint = "; no mode is expected here: read_only opens for reading" if is_mode else ""
         raise ConfigError(f"there is no configuration file {path}{hint}") from error
     except OSError as error:
         raise ConfigError(

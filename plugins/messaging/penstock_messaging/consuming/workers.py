@@ -1,7 +1,6 @@
 """`Consumer.run`: calls a function for each message, in several threads."""
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,7 +32,8 @@ _ENDING: dict[signal.Signals, Any] = {
 @contextlib.contextmanager
 def _signals_call(end: Callable[[], None]) -> Iterator[None]:
     """Have Ctrl-C and SIGTERM call `end`, unless the program handles them itself, or this is not its main thread."""
-    process = os.getpid()
+    # The thread in which handlers of signals run, which a forked child has of its own.
+    thread = threading.get_native_id()
     mine: list[signal.Signals] = []
 
     def restore() -> None:
@@ -43,7 +43,7 @@ def _signals_call(end: Callable[[], None]) -> Iterator[None]:
     def caught(number: int, frame: object) -> None:
         # The second one does what it always does.
         restore()
-        if os.getpid() == process:
+        if threading.get_native_id() == thread:
             end()
         else:
             signal.raise_signal(number)
