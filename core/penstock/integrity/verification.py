@@ -317,9 +317,17 @@ class Verification:
             if not scope.is_live and finding.log_offset >= scope.claimed and self._has_moved(scope):
                 # A writer has opened the store since, and may not have finished its appends.
                 continue
+            if self._is_deleted(finding.log_offset) and (scope.is_live or self._has_moved(scope)):
+                continue
             tally.findings += not finding.is_note
             yield finding.advised()
         on_progress(tally)
+
+    def _is_deleted(self, log_offset: int) -> bool:
+        """Return whether retention has deleted the segment of a log offset, and so what queues and index had of it."""
+        names = [each.name for each in self._files.entries(self._log.folder) if each.is_file]
+        bases = [int(name) for name in names if name.isdigit()]
+        return 0 <= log_offset < min(bases, default=0)
 
     def _has_moved(self, scope: Scope) -> bool:
         """Return whether a process has opened the store for writing since the scope was determined."""

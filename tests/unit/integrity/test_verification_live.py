@@ -8,7 +8,7 @@ import pytest
 from tests.unit.integrity.test_segment_digests import seal_all
 
 from penstock.contracts.findings import Finding
-from penstock.files import File, Files
+from penstock.files import Entry, File, Files
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages
@@ -118,6 +118,29 @@ def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None
         finally:
             is_over.set()
             writer.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", range(5))
+def test_keys_that_retention_takes_after_their_records_were_read_are_no_finding(
+    nth: int, tmp_path: Path
+) -> None:
+    """The reader had the first segments open, and the keys of their records were missing from the index."""
+    store, _ = live(tmp_path / "s")
+    listings: list[int] = []
+
+    class Late(Files):
+        def entries(self, folder: Path) -> list[Entry]:
+            if folder.name == "index":
+                # Each look at the index lists its files once.
+                listings.append(
+                    store.discard_before(log_offset=2 * SEGMENT) if len(listings) == nth else 0
+                )
+            return super().entries(folder)
+
+    assert found(tmp_path / "s", Late()) == []
+    assert sum(listings) == 2
+    store.close()
 
 
 @pytest.mark.slow
