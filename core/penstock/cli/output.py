@@ -258,8 +258,11 @@ system_option = click.option(
 
 
 def hide_system(rows: list[Row], topic_of: Callable[[Row], str], *, shown: bool) -> list[Row]:
-    """Return the rows whose topic is not a system topic, or all of them; says how many are left out."""
-    kept = [row for row in rows if shown or not is_system(topic_of(row))]
+    """Return the rows whose topic has messages for users, or all of them; says how many are left out."""
+    kept = [
+        row for row in rows
+        if shown or not is_system(topic := topic_of(row)) or topic.startswith(("%DLQ%", "%LMQ%"))
+    ]  # fmt: skip
     if len(kept) < len(rows):
         left_out = counted(len(rows) - len(kept), "line")
         note(f"{left_out} of system topics left out; --system shows all")

@@ -25,15 +25,10 @@ from penstock.durability.side_folder import SideFolder, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.files import Files
 from penstock.format.arrays import Bools, Int64s
+from penstock.format.names import is_system
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 _SIZE_MAX = 64 << 20
-# Topics reserved by RocketMQ's TopicValidator and MixAll, retry and dead letter queues, and topics of tools.
-_SYSTEM_PREFIXES = ("rmq_sys_", "%retry%", "%dlq%", "%lmq%", "schedule_topic_", "trans_check_")
-_SYSTEM_TOPICS = frozenset(
-    {"TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "DefaultCluster"}
-)
-_REPLY_SUFFIX = "_REPLY_TOPIC"
 
 
 @attrs.frozen
@@ -98,12 +93,3 @@ def listed_topics(files: Files, root: Path) -> frozenset[str] | None:
         return None
     topics = table.get("topicConfigTable")
     return frozenset(topics) if isinstance(topics, dict) else None
-
-
-def is_system(topic: str) -> bool:
-    """Return whether a topic is a system topic of brokers."""
-    return (
-        topic.lower().startswith(_SYSTEM_PREFIXES)
-        or topic in _SYSTEM_TOPICS
-        or topic.endswith(_REPLY_SUFFIX)
-    )

@@ -14,8 +14,8 @@ a row, and the order of the pairs is kept except that TAGS and KEYS come first.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.dispatch.deleted_topics import is_system
 from penstock.errors import MessageError, PropertyError, shown
+from penstock.format.names import is_system
 from penstock.format.properties import (
     CRC32,
     DELAYS,

@@ -26,9 +26,12 @@ _WAITING = frozenset(
     }
 )  # fmt: skip
 
-# Topics that a broker keeps for itself, beside those; the topics of messages to retry among them, not those of dead letters.
-_OF_BROKERS = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"})
-_SYSTEM = ("%RETRY%", "RMQ_SYS_", "rmq_sys_")
+# Topics reserved by RocketMQ's TopicValidator and MixAll, retry and dead letter queues, and topics of tools.
+_SYSTEM_PREFIXES = ("rmq_sys_", "%retry%", "%dlq%", "%lmq%", "schedule_topic_", "trans_check_")
+_SYSTEM_TOPICS = frozenset(
+    {"TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "DefaultCluster"}
+)
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 
 _DELETE = 0x7F
 _FIRST_PRINTABLE = 0x20
@@ -77,8 +80,12 @@ def is_waiting(topic: str) -> bool:
 
 
 def is_system(topic: str) -> bool:
-    """Return whether RocketMQ keeps a topic for itself: its messages wait, or it is one of a broker's own."""
-    return topic in _WAITING or topic in _OF_BROKERS or topic.startswith(_SYSTEM)
+    """Return whether a topic is a system topic of brokers: a program did not create it."""
+    return (
+        topic.lower().startswith(_SYSTEM_PREFIXES)
+        or topic in _SYSTEM_TOPICS
+        or topic.endswith(_REPLY_SUFFIX)
+    )
 
 
 def check_queue(queue: object) -> int:

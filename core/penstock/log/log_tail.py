@@ -105,7 +105,7 @@ class LogTail:
         if self._commits_at_once:
             segment.committed_position = end
 
-    def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
+    def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int]) -> None:
         """Write multiple records after the records of `segment`; if this raises, nothing of them is in the log."""
         assert segment.channel is not None
         self._make_room(segment, segment.wrote_position + len(data))

@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock import Store
-from penstock.dispatch.deleted_topics import is_system, listed_topics
+from penstock.dispatch.deleted_topics import listed_topics
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import CorruptionError
 from penstock.files import Files
@@ -478,7 +478,6 @@ def test_topics_that_brokers_do_not_always_list_count_as_there(
     directory: Directory, topic: str
 ) -> None:
     """4.x does not list the topic of transactions' marks, for one."""
-    assert is_system(topic)
     # Some of them take no message of a caller.
     with directory.open() as store:
         store.put_copies([(Message(topic, b"m"), b"")])

@@ -122,7 +122,7 @@ def test_without_a_record_a_full_segment_gets_no_blank_and_is_sealed_once(
     tail: LogTail, log: SegmentedLog
 ) -> None:
     first = tail.roll()
-    tail.write_batch(first, b"x" * SIZE)
+    tail.write_batch(first, b"x" * SIZE, (SIZE,))
     tail.turn_to(tail.obtain(SIZE))
     assert bytes(log.read(SIZE - 8, 8)) == b"x" * 8
     assert (tail.sealed, log.committed_offset) == ([first], SIZE)

@@ -116,13 +116,3 @@ class OpenConsumers:
                 consumer.close()
             except (PenstockError, OSError):
                 logger.exception("closing the consumer of group %s failed", consumer.group)
-
-    def stats(self) -> dict[str, dict[str, int]]:
-        """Return figures by group."""
-        found: dict[str, dict[str, int]] = {}
-        for consumer in list(self._consumers):
-            figures = found.setdefault(consumer.group, {"consumers": 0})
-            figures["consumers"] += 1
-            for name, value in consumer.stats().items():
-                figures[name] = figures.get(name, 0) + value
-        return found
