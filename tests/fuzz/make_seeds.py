@@ -10,9 +10,7 @@ from penstock.durability.progress import State, encode_slot
 from penstock.format.record import (
     BLANK,
     MAGIC_BLANK,
-    BatchPart,
     RecordFields,
-    encode_batch,
     encode_record,
 )
 from penstock.log.atomic_batches import batch_marks
@@ -53,7 +51,6 @@ def _records() -> Iterator[bytes]:
     yield from _kinds(0)
     yield b"".join(_kinds(0))
     yield encode_record(EVERYTHING)
-    yield encode_batch([BatchPart(1, b"one", b"KEYS\x01a\x02"), BatchPart(0, b"", b"")])
 
 
 def _batches() -> Iterator[bytes]:

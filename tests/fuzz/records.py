@@ -1,4 +1,4 @@
-"""Fuzz target: one record, a window of records, a client batch; all decoders must agree with each other."""
+"""Fuzz target: one record, a window of records; all decoders must agree with each other."""
 
 import contextlib
 import struct
@@ -19,10 +19,8 @@ from penstock.format.record import (
     MalformedRecordError,
     RecordFields,
     body_crc,
-    decode_batch,
     decode_host,
     decode_record,
-    encode_batch,
 )
 from penstock.format.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
 from penstock.message import StoredMessage
@@ -36,9 +34,6 @@ SAME_NAMES = (
 
 
 def target(data: bytes) -> None:
-    with contextlib.suppress(MalformedRecordError):
-        parts = decode_batch(data)
-        assert decode_batch(encode_batch(parts)) == parts
     _window(data)
     if len(data) >= FIXED_SIZE:
         _record(data)

@@ -28,7 +28,6 @@ MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
 
-COMPRESSED = 0x1
 TRANSACTION_MASK = 0xC
 PREPARED = 0x4
 COMMIT = 0x8
@@ -274,43 +273,3 @@ def _take(record: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
     if size < 0 or stop > len(record):
         raise MalformedRecordError(f"a part within {len(record)} bytes", f"{size} bytes at {at}")
     return bytes(record[at:stop]), stop
-
-
-_BATCH_HEAD = struct.Struct(">iiiii")
-
-
-@attrs.define(slots=True, frozen=True)
-class BatchPart:
-    """One message of the client's batch form."""
-
-    flag: int
-    body: bytes
-    properties: bytes
-
-
-def decode_batch(data: bytes) -> list[BatchPart]:
-    """Return the messages of RocketMQ's client batch form (spec section 2.10); raises `MalformedRecordError`."""
-    parts = []
-    at = 0
-    while at < len(data):
-        if len(data) - at < _BATCH_HEAD.size:
-            raise MalformedRecordError("a batch part's head", f"{len(data) - at} bytes at {at}")
-        size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(data, at)
-        body, stop = _take(data, at + _BATCH_HEAD.size, body_size)
-        length = int.from_bytes(data[stop : stop + 2], "big", signed=True)
-        properties, stop = _take(data, stop + 2, length)
-        if stop - at != size:
-            raise MalformedRecordError(f"a batch part of {size} bytes", f"{stop - at} at {at}")
-        parts.append(BatchPart(flag, body, properties))
-        at = stop
-    return parts
-
-
-def encode_batch(parts: list[BatchPart]) -> bytes:
-    """Return the client's batch form of these messages."""
-    data = []
-    for part in parts:
-        size = _BATCH_HEAD.size + len(part.body) + 2 + len(part.properties)
-        data.append(_BATCH_HEAD.pack(size, 0, 0, part.flag, len(part.body)))
-        data.append(part.body + len(part.properties).to_bytes(2, "big") + part.properties)
-    return b"".join(data)

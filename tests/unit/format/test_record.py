@@ -1,7 +1,6 @@
 """Every vector of the format: one table drives encode and decode."""
 
 import random
-import struct
 
 import attrs
 import pytest
@@ -11,14 +10,11 @@ from penstock.format.record import (
     COMMIT,
     MAGIC_BLANK,
     PREPARED,
-    BatchPart,
     MalformedRecordError,
     RecordFields,
     body_crc,
     crc_property,
-    decode_batch,
     decode_record,
-    encode_batch,
     encode_host,
     encode_record,
     properties_in,
@@ -122,16 +118,6 @@ def test_body_crcs(text: bytes, crc: int) -> None:
     assert body_crc(text) == crc
 
 
-def test_the_client_batch_vector() -> None:
-    data = bytes.fromhex(
-        "00000035 00000000 00000000 00000000 00000002 6230 001d 4b455953016b6230 02"
-        "574149540174727565 02 544147530154616741 02"
-    )
-    part = BatchPart(0, b"b0", b"KEYS\x01kb0\x02WAIT\x01true\x02TAGS\x01TagA\x02")
-    assert decode_batch(data) == [part]
-    assert encode_batch([part]) == data
-
-
 def test_every_cut_of_a_record_is_malformed_not_a_crash() -> None:
     from tests.unit.format.test_record import EVERYTHING  # noqa: PLC0415 - its richest record
 
@@ -147,13 +133,3 @@ def test_every_cut_of_a_record_is_malformed_not_a_crash() -> None:
             decode_record(bytes(broken))
         except MalformedRecordError:
             continue
-
-
-def test_batches_with_hostile_lengths_are_malformed() -> None:
-    good = struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\0"
-    assert len(decode_batch(good * 3)) == 3
-    for field, value in ((0, 1 << 31 - 1), (0, 0), (16, -1), (16, 1 << 30)):
-        broken = bytearray(good)
-        struct.pack_into(">I", broken, field, value & 0xFFFFFFFF)
-        with pytest.raises(MalformedRecordError):
-            decode_batch(bytes(broken))

@@ -487,7 +487,6 @@ def test_a_journal_that_is_foreign_or_void_does_not_count() -> None:
 def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> None:
     fold = attrs.evolve(JOURNAL, base=4, acked=[], reset=3, number=3)
     assert settled(fold, Mark(0, 3, 2, 2, old=12, new=20), committed=20).position() == Position(4)
-    assert settled(fold, Mark(0, 3, 2, 3, old=20, new=4), committed=20).is_reset
     assert settled(fold, Mark(0, 3, 3, 3, old=20, new=4), committed=4).position() == Position(4)
     fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
     mark = Mark(0, 3, 1, 2, old=10, new=20)

@@ -56,12 +56,6 @@ class Settled:
     note: str = ""
     moved: bool = False
 
-    @property
-    def is_reset(self) -> bool:
-        """Whether the journal has a reset that the committed offset does not show yet."""
-        taken = 0 if self.mark is None else self.mark.taken
-        return self.fold is not None and self.fold.reset > taken
-
     def position(self) -> Position | None:
         """Return the position; None if the group has never consumed the queue."""
         if self.base is None:
