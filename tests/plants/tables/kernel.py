@@ -52,7 +52,7 @@ PLANTS = {
         "            self._refuses = False\n            count",
         "            count",
         (
-            "tests/unit/penstock_retention/test_disk_ratio.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
+            "tests/unit/penstock_retention/test_policies.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
         ),
     ),
     "one-counted-first": Plant(

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import DispatcherFailedError
 from penstock.files.file import PIECE_BYTES, File
 from penstock.message import Message
-from penstock.testing.faults import FaultyFiles
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
 
 SIZES: dict[str, Any] = {
@@ -57,13 +57,15 @@ def test_queue_and_index_files_are_never_written_in_large_pieces(
 
 def test_a_piece_that_fails_leaves_what_counts(tmp_path: Path) -> None:
     """A disk that fails between two pieces of one batch: the queue goes on from the log when it can."""
-    files = FaultyFiles()
-    with open_store(tmp_path / "s", files=files, **SIZES) as store:
+    files, clock = FaultyFiles(), ManualClock()
+    with open_store(
+        tmp_path / "s", files=files, clock=clock, spawn=ManualWorkers(), **SIZES
+    ) as store:
         files.plan.fail("pwrite", path="consumequeue", after=3)
         store.put_many([Message("t", b"%d" % n) for n in range(5000)])
         with pytest.raises(DispatcherFailedError, match="consume-queue"):
             store.max_offset("t")
         files.plan.heal()
-        store._engine.follower.finish()  # type: ignore[union-attr] # it writes; the retry is now, not in a second
+        clock.now_ms += 60_000  # it is tried again after a pause
         assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(5000)]
         assert not list(store.verify())
