@@ -11,7 +11,7 @@ TRIAL = Plant(
     "penstock.retention.runner",
     "going = max(vote",
     "going = min(vote",
-    ("tests/unit/retention/test_runner_votes.py::test_votes_are_not_added_up[counts0-3]",),
+    ("tests/unit/retention/test_runner.py::test_votes_are_not_added_up[counts0-3]",),
 )
 
 

@@ -6,7 +6,7 @@ CLOCK = "tests/faults/test_clock.py"
 COUNTING = "tests/unit/log/test_queue_cursors.py"
 FOLLOWING = "tests/unit/log/test_following.py"
 TRUNCATE = "tests/unit/recovery/test_restore_truncation.py"
-VOTES = "tests/unit/retention/test_runner_votes.py"
+VOTES = "tests/unit/retention/test_runner.py"
 PLANTS = {
     "votes-added-up": Plant(
         "the votes of two policies are added up",

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.unit.retention.test_runner_faults import bases, boom, fill, opened, policy_that
+from tests.unit.retention.stores import ALL, bases, boom, fill, opened, policy_that
 
 from penstock.errors import ConfigError
 from penstock.files import Files
@@ -69,18 +68,15 @@ def test_files_made_ahead_are_no_segments_to_a_reader(alloc: str, tmp_path: Path
     """A reader sees them under their names; the one being written must stay the last one."""
     workers = ManualWorkers()
     with opened(tmp_path / "s", alloc=alloc, spawn=workers) as store:
-        while len(store._log.segments) < 3:
+        while store.stats()["segments"] < 3:
             store.put("t", b"x" * 1000)
             for name in workers.by_name.keys() - {"penstock-retain"}:
                 workers.run(name)
         own = store.forecast(1)
-        with open_store(tmp_path / "s", read_only=True, **ALL_POLICIES) as reader:
+        with open_store(tmp_path / "s", read_only=True, **ALL) as reader:
             foretold = reader.forecast(1)
         assert [d.segment.base_offset for d in foretold] == [d.segment.base_offset for d in own]
         assert foretold[-1].reason == "the last segment is never deleted"
-
-
-ALL_POLICIES: dict[str, Any] = {"retention": ["size"], "retention.size.bytes_max": 0}
 
 
 def test_a_reader_foretells_while_segments_go(tmp_path: Path) -> None:
@@ -88,7 +84,7 @@ def test_a_reader_foretells_while_segments_go(tmp_path: Path) -> None:
         fill(store, 8)
         store.flush()
         store.find("t", "none")
-        with open_store(tmp_path / "s", read_only=True, **ALL_POLICIES) as reader:
+        with open_store(tmp_path / "s", read_only=True, **ALL) as reader:
             assert len(reader.forecast(1)) == 8
             assert store.retain() == 7
             fill(store, 3)

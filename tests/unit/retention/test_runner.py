@@ -1,47 +1,134 @@
-"""What may go, when, and what never goes."""
+"""What goes, when, and what never goes: votes, failing policies, disks and plugins, readers, other threads."""
 
+import errno
+import itertools
 import json
+import logging
+import os
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import InstallPlugin, OpenStore
 from tests.lanes import eventually
+from tests.unit.retention.stores import (
+    SEGMENT,
+    Said,
+    bases,
+    boom,
+    fill,
+    hooked,
+    opened,
+    opened_and_held,
+    policy_that,
+)
 
 from penstock.contracts import DiskUse, SegmentInfo, Vote
-from penstock.retention.runner import consult
-from penstock.testing import ManualClock, ManualWorkers
+from penstock.errors import ReadOnlyError, StorageError, StoreClosedError
+from penstock.retention.runner import RetentionDecision, consult
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, make_context, open_store
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+from penstock_index.hash_index import HashIndexDispatcher
 
-HOUR = 3_600_000
-QUICKLY: dict[str, Any] = {"retention.pause_ms": 0}
-SIZES: dict[str, Any] = {"geometry.segment_bytes": 65536}
-FOUR = int(time.mktime((2026, 11, 21, 4, 30, 0, 0, 0, -1))) * 1000
+# --- what several policies ask for together: the largest vote counts, and any may refuse writes
 
 
-def segments(*ages_hours: float) -> list[SegmentInfo]:
-    return [
-        SegmentInfo(n, 1, int(FOUR - age * HOUR), Path("x")) for n, age in enumerate(ages_hours)
-    ]
+def asked(path: Path, *votes: Vote, segments: int = 10) -> RetentionDecision:
+    context = make_context(path)
+    policies = []
+    for number, vote in enumerate(votes):
+        cls = policy_that(lambda _, vote=vote: vote, f"voter-{number}")  # type: ignore[misc] # a default binds it
+        policies.append(cls(cls.Options(), context))
+    infos = [SegmentInfo(n * SEGMENT, SEGMENT, n, Path(str(n))) for n in range(segments)]
+    return consult(policies, infos, 1, DiskUse(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("counts", "going"),
+    [((2, 3), 3), ((3, 2), 3), ((2, 2), 2), ((0, 1), 1), ((1, 0), 1), ((1, 1, 1), 1), ((4, 9), 9)],
+)
+def test_votes_are_not_added_up(counts: tuple[int, ...], going: int, tmp_path: Path) -> None:
+    verdict = asked(tmp_path, *(Vote(count, f"wants {count}") for count in counts))
+    assert verdict.going == going
+    # Each policy that asks for so many says why, and is named.
+    assert verdict.reason == "; ".join([f"wants {going}"] * counts.count(going))
+    assert verdict.voters == tuple(
+        f"voter-{at}" for at, count in enumerate(counts) if count == going
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "segments", "going"), [(10, 10, 9), (99, 3, 2), (1, 1, 0), (1, 0, 0), (-5, 3, 0)]
+)
+def test_a_vote_is_held_within_what_there_is_without_the_last(
+    tmp_path: Path, count: int, segments: int, going: int
+) -> None:
+    assert asked(tmp_path, Vote(count, "so many"), Vote(0, "none"), segments=segments).going == going  # fmt: skip
+
+
+def test_any_policy_may_refuse_writes_and_the_first_that_does_says_why(tmp_path: Path) -> None:
+    calm, full = Vote(5, "calm"), Vote(0, "full", refuse_writes=True)
+    fuller = Vote(1, "fuller", refuse_writes=True)
+    assert asked(tmp_path, calm, calm).refusal is None
+    assert asked(tmp_path, calm, full).refusal == "full"
+    assert asked(tmp_path, full, calm).refusal == "full"
+    assert asked(tmp_path, calm, fuller, full).refusal == "fuller"
+    assert asked(tmp_path, calm, full).going == 5, "who refuses does not outvote the others"
+
+
+def test_two_policies_of_a_store_take_what_the_larger_vote_names(tmp_path: Path) -> None:
+    policies = [policy_that(lambda _: Vote(2, "two"), "two"), policy_that(lambda _: Vote(3, "three"), "three")]  # fmt: skip
+    with opened(tmp_path / "s", strategies=policies, retention=["two", "three"]) as store:
+        fill(store, 8)
+        assert [departure.is_now for departure in store.forecast(1)].count(True) == 3
+        assert store.retain() == 3
+        assert store.stats()["log_min_offset"] == 3 * SEGMENT
+
+
+def test_an_offset_and_a_time_that_are_both_given_are_not_added_up(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", retention=[]) as store:
+        fill(store, 8)
+        store.flush()
+        for path in sorted((tmp_path / "s" / "commitlog").iterdir())[:2]:
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert store.discard_before(log_offset=3 * SEGMENT, time_ms=1_000_000_005_000) == 3
+        assert store.stats()["log_min_offset"] == 3 * SEGMENT
+
+
+def test_who_makes_room_need_not_wait_for_the_next_round_to_write(tmp_path: Path) -> None:
+    """Writes were refused; the segments went, and the policy says in the same round that it is well now."""
+    full = policy_that(lambda found: Vote(2, "over three segments", refuse_writes=len(found) > 3))
+    with opened(tmp_path / "s", strategies=[full], retention=["under-test"]) as store:
+        fill(store, 5)
+        assert store.retain() == 2
+        store.put("t", b"there is room")
+        fill(store, 6)
+        assert store.retain() == 2
+        with pytest.raises(ReadOnlyError, match="over three segments"):
+            store.put("t", b"there is none")
+
+
+# --- what goes, and what follows it
 
 
 @pytest.mark.slow
-def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path: Path) -> None:
+def test_segments_go_and_queues_and_index_follow(open_small: OpenStore) -> None:
     settings: dict[str, Any] = {"retention.age.reserved_hours": 0, "retention.age.delete_when": "*"}
     with open_small(retention=["age"], spawn=ManualWorkers(), **settings) as store:
         for number in range(2000):
             store.put("t", b"x" * 200, queue=number % 2, keys=[f"k{number}"])
         assert store.stats()["flushed_offset"] == 0
         assert store.retain() == 9
-        assert store.stats()["flushed_offset"] > 9 * 65536, "made durable before anything goes"
+        assert store.stats()["flushed_offset"] > 9 * SEGMENT, "made durable before anything goes"
         low = store.min_offset("t", 0)
         assert low > 0
         assert store.read("t", 0, 0).status == "OFFSET_TOO_SMALL"
         first = store.read("t", 0, low).messages[0]
-        assert first.log_offset >= store.stats()["log_min_offset"] == 9 * 65536
+        assert first.log_offset >= store.stats()["log_min_offset"] == 9 * SEGMENT
         assert store.find("t", "k0") == []
         assert store.find("t", "k1999")
         assert not list(store.verify())
@@ -54,74 +141,37 @@ def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path
         assert store.discard_before(time_ms=1 << 60) == 0
 
 
-@pytest.mark.slow
-def test_a_segment_that_is_read_stays_until_the_interval_has_passed(open_small: OpenStore) -> None:
-    clock = ManualClock()
-    with open_small(spawn=ManualWorkers(), clock=clock) as store:
-        for _ in range(700):
-            store.put("t", b"x" * 200)
-        store.flush()
-        store.find("t", "none")
-        end = store.stats()["log_end_offset"]
-        with store._log.lease(0) as held:
-            view = held.view()
-            assert store.discard_before(log_offset=end) == 0
-            assert store._log.segments[0] is held
-            clock.now_ms += 120_000
-            assert store.discard_before(log_offset=end) >= 1
-            assert bytes(view[4:8]).hex() == "daa320a7", "what is held can still be read"
-            del view
-        assert store.discard_before(log_offset=0) == 0
-        assert not list(store.verify())
+def test_a_segment_goes_only_when_every_dispatcher_has_all_of_it(tmp_path: Path) -> None:
+    """Not when its first record is dispatched: what it has besides would never be found."""
+    is_failing, clock = [False], ManualClock()
+    index = hooked(HashIndexDispatcher, "dispatch", lambda _: is_failing[0] and 1 / 0)
+    given: dict[str, Any] = {"strategies": [index], "retention": ["size"], "clock": clock}
+    with opened(tmp_path / "s", **given) as store:
+
+        def reached() -> int:
+            return int(store.stats()["dispatchers"]["hash-index"]["progress"])
+
+        fill(store, 2)
+        assert SEGMENT < reached() < 2 * SEGMENT
+        is_failing[0] = True
+        fill(store, 7)
+        assert SEGMENT < reached() < 2 * SEGMENT
+        assert store.retain() == 1
+        assert store.stats()["log_min_offset"] == SEGMENT
+        is_failing[0] = False
+        clock.now_ms += 60_000  # it is tried again after a pause
+        assert store.retain() == 5
 
 
-def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
-    install_plugin: InstallPlugin, open_small: OpenStore, tmp_path: Path
-) -> None:
-    archive = tmp_path / "archive"
-    install_plugin(
-        "penstock-archive",
-        f"""
-        import pathlib, shutil
-        from penstock import hookimpl
-        @hookimpl
-        def penstock_segment_expired(path, size, reason):
-            shutil.copy(path, {str(archive)!r} + "/" + pathlib.Path(path).name)
-            assert pathlib.Path(path).stat().st_size == size
-            assert reason == "requested by the caller"
-    """,
-    )
-    with open_small(spawn=ManualWorkers(), **QUICKLY) as store:
-        for number in range(300):
-            store.put("t", b"%d:" % number + b"x" * 1000)
-        whole = store._log.segments[0].path.read_bytes()
-        end = store.stats()["log_end_offset"]
-        assert store.discard_before(log_offset=end) == 0, "there is no archive, so it stays"
-        assert store._log.min_offset == 0
-        archive.mkdir()
-        assert store.discard_before(log_offset=end) == 5
-        kept = sorted(archive.iterdir())
-        assert len(kept) == 5
-        assert kept[0].read_bytes() == whole
-        assert not list(store.verify())
-
-
-def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(open_small: OpenStore) -> None:
-    settings: dict[str, Any] = {
-        "retention.use": ["size"], "retention.size.bytes_max": 0, "retention.pause_ms": 600_000,
-    }  # fmt: skip
-    with open_small(spawn=ManualWorkers(), **{**settings, "retention.pause_ms": 0}) as store:
-        for _ in range(1000):
-            store.put("t", b"x" * 1000)
-        before = store.stats()["segments"]
+def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        fill(store, 16)
         assert store.retain() == 10
-        assert store.stats()["segments"] == before - 10
-    store = open_small(spawn=ManualWorkers(), **settings)
-    engine = store._engine
-    assert engine is not None
-    round_ = threading.Thread(target=engine.retention.run)
+        assert store.stats()["segments"] == 6
+    store = opened(tmp_path / "s", **{"retention.pause_ms": 600_000})
+    round_ = threading.Thread(target=store.retain)
     round_.start()
-    eventually(lambda: store.stats()["segments"] < before - 10, "the first round has ended")
+    eventually(lambda: store.stats()["segments"] < 6, "the first segment is gone")
     store.close()
     round_.join(30)
     assert not round_.is_alive()
@@ -157,23 +207,281 @@ def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_vote_is_held_within_what_there_is_and_one_that_fails_has_no_say() -> None:
-    class Policy:
-        def __init__(self, name: str, count: int) -> None:
-            self.name, self.count = name, count
+# --- policies that are wrong
 
-        def vote(self, segments: Any, now_ms: int, disk: DiskUse) -> Vote:
-            if self.count == 13:
-                raise ValueError("no")
-            return Vote(self.count, self.name)
 
-    segments = [SegmentInfo(at, 10, 0, Path(str(at))) for at in range(3)]
-    policies: Any = [
-        Policy("few", 1),
-        Policy("many", 99),
-        Policy("below", -5),
-        Policy("failing", 13),
-    ]
-    decision = consult(policies, segments, 0, DiskUse(0, 0))
-    assert (decision.going, decision.voters, decision.refusal) == (2, ("many",), None)
-    assert list(decision.failed) == ["failing"]
+@pytest.mark.parametrize(("said", "gone"), [(-1, 0), (2, 2), (1 << 70, 5)])
+def test_a_vote_out_of_range_never_takes_what_it_does_not_name(
+    said: int, gone: int, tmp_path: Path
+) -> None:
+    """-1 was once read as "all but the last"."""
+    policy = policy_that(lambda _: Vote(said, "so it says"))
+    with opened(tmp_path / "s", strategies=[policy], retention=["under-test"]) as store:
+        fill(store, 6)
+        assert store.retain() == gone
+        assert bases(store) == [number * SEGMENT for number in range(gone, 6)]
+
+
+@pytest.mark.parametrize("says", [boom, lambda _: None, lambda _: Vote("x", "y")])  # type: ignore[arg-type] # wrong on purpose
+def test_a_policy_that_fails_has_no_say_and_harms_nobody(
+    says: Said, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(
+        tmp_path / "s", strategies=[policy_that(says)], retention=["under-test", "size"]
+    ) as store:
+        fill(store, 3)
+        assert "under-test" in store.forecast(1)[-2].reason or store.forecast(1)[0].is_now
+        assert store.retain() == 2
+        fill(store, 3)
+        assert store.retain() == 2
+        assert store.retain() == 0
+        store.put("t", b"still")
+    told = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(told) == 1, "once, not every ten seconds"
+    assert "'under-test'" in told[0].getMessage()
+
+
+def test_a_failing_policy_in_the_background_does_not_stop_the_store(tmp_path: Path) -> None:
+    """It once ended the thread, and with that all writing."""
+    asked = threading.Event()
+
+    def says(segments: Sequence[SegmentInfo]) -> Vote:
+        asked.set()
+        raise ZeroDivisionError
+
+    given: dict[str, Any] = {"retention": ["under-test"], "retention.interval_ms": 1}
+    with open_store(tmp_path / "s", strategies=[policy_that(says)], **given) as store:
+        for _ in range(3):
+            asked.clear()
+            assert asked.wait(30)
+        store.put("t", b"still")
+        assert store.stats()["failure"] is None
+
+
+def test_the_reason_for_staying_names_every_policy(tmp_path: Path) -> None:
+    policies = [policy_that(lambda _: Vote(0, "not today"))]
+    with opened(
+        tmp_path / "s", strategies=policies, retention=["under-test", "size"],
+        **{"retention.size.bytes_max": 1 << 20},
+    ) as store:  # fmt: skip
+        fill(store, 3)
+        said = [departure.reason for departure in store.forecast(1)]
+        assert said == ["not today; the log has 0.1875 MiB, within the limit of 1 MiB"] * 2 + [
+            "the last segment is never deleted"
+        ]
+
+
+# --- disks and indexes that fail
+
+
+@pytest.mark.parametrize("call", ["remove", "sync_folder"])
+@pytest.mark.parametrize("alloc", ["on-demand", "recycle"])
+def test_a_file_that_cannot_be_removed_holds_up_all_later_ones(
+    call: str, alloc: str, tmp_path: Path
+) -> None:
+    """Or the log had a hole: the next round went on with the segment behind it."""
+    files = FaultyFiles()
+    call = "rename" if (alloc, call) == ("recycle", "remove") else call
+    with opened(tmp_path / "s", files=files, alloc=alloc) as store:
+        fill(store, 6)
+        store.flush()
+        store.find("t", "none")
+        files.plan.fail(call, errno.EIO, path="commitlog")
+        for _ in range(3):
+            with pytest.raises(StorageError, match="Input/output"):
+                store.retain()
+        assert bases(store)[-5:] == [number * SEGMENT for number in range(1, 6)]
+        assert store.min_offset("t", 0) > 0, "queues follow all the same"
+        files.plan.heal()
+        assert store.retain() == 5
+        assert bases(store) == [5 * SEGMENT]
+        assert not list(store.verify())
+
+
+def test_a_close_while_a_file_cannot_be_removed_leaves_a_whole_log(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with opened(tmp_path / "s", files=files) as store:
+        fill(store, 6)
+        store.flush()
+        files.plan.fail("remove", errno.EIO, path="commitlog")
+        with pytest.raises(StorageError, match="Input/output"):
+            store.retain()
+    with opened(tmp_path / "s") as store:
+        assert bases(store) == [number * SEGMENT for number in range(6)]
+        assert not list(store.verify())
+        assert store.retain() == 5
+
+
+def test_an_index_that_cannot_be_trimmed_holds_up_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_failing, trimmed = [True], list[int]()
+    queues = hooked(ConsumeQueueDispatcher, "trim", lambda _: is_failing[0] and 1 / 0)
+    index = hooked(HashIndexDispatcher, "trim", trimmed.append)
+    with opened(tmp_path / "s", strategies=[queues, index]) as store:
+        fill(store, 4)
+        trimmed.clear()
+        assert store.retain() == 3
+        assert trimmed == [3 * SEGMENT]
+        assert "could not be trimmed" in caplog.text
+        is_failing[0] = False
+        assert store.retain() == 0
+        assert trimmed == [3 * SEGMENT] * 2, "tried again, though nothing went"
+        store.retain()
+        assert len(trimmed) == 2
+        assert store.read("t", 0, 0).status == "OFFSET_TOO_SMALL"
+
+
+def test_asking_every_segment_keeps_no_file_open(tmp_path: Path) -> None:
+    """Each was left open once, and a store of a thousand segments ran out of descriptors."""
+    with open_store(tmp_path / "s", retention=["age"], spawn=ManualWorkers()) as store:
+        for _ in range(60):
+            store.put("t", b"x" * 60_000)
+            store.flush()
+    with open_store(tmp_path / "s", retention=["age"], spawn=ManualWorkers()) as store:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        store.retain()
+        store.forecast()
+        assert store.stats()["segments"] == 60
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+# --- readers that hold a segment
+
+
+@pytest.mark.slow
+def test_a_segment_that_is_read_stays_until_the_interval_has_passed_and_then_ten_go(
+    tmp_path: Path,
+) -> None:
+    """Ten are the most also when a round ends what another began."""
+    clock = ManualClock()
+    with opened(tmp_path / "s") as store:
+        fill(store, 20)
+    store, release = opened_and_held(tmp_path / "s", clock=clock)
+    with store:
+        end = store.stats()["log_end_offset"]
+        assert store.discard_before(log_offset=end) == store.retain() == 0
+        assert bases(store)[0] == 0
+        clock.now_ms += 120_000
+        assert store.retain() == 10
+        numbers = [base // SEGMENT for base in bases(store)]
+        assert numbers[0] == 10
+        assert all(b == a + 1 for a, b in itertools.pairwise(numbers))
+        release()
+        assert store.discard_before(log_offset=0) == 0
+        assert not list(store.verify())
+
+
+@pytest.mark.slow
+def test_a_held_segment_goes_though_no_policy_asks_for_it_any_more(tmp_path: Path) -> None:
+    """It is closed to readers from the first try on, so it must not lie there until tomorrow."""
+    clock, workers = ManualClock(), ManualWorkers()
+    votes = [Vote(1, "now"), Vote(0, "no more"), Vote(0, "the disk is full", refuse_writes=True)]
+    policy = policy_that(lambda _: votes.pop(0) if len(votes) > 1 else votes[0])
+    with opened(tmp_path / "s") as store:
+        fill(store, 4)
+    given: dict[str, Any] = {"strategies": [policy], "retention": ["under-test"]}
+    store, release = opened_and_held(tmp_path / "s", clock=clock, spawn=workers, **given)
+    with store:
+        for _ in range(3):
+            workers.run("penstock-retain")
+            clock.now_ms += 59_000
+            assert bases(store)[0] == 0
+        with pytest.raises(ReadOnlyError, match="the disk is full"):
+            store.put("t", b"policies are asked all the while")
+        workers.run("penstock-retain")
+        release()
+        assert bases(store) == [SEGMENT, 2 * SEGMENT, 3 * SEGMENT], "it, and nothing else"
+
+
+# --- plugins, which are asked before a segment goes
+
+AddHook = Callable[[Callable[[Path], object]], None]
+
+
+@pytest.fixture
+def on_expired(install_plugin: InstallPlugin) -> AddHook:
+    """Return a function that makes a plugin's hook of a test's function, to which the segment's path is passed."""
+    install_plugin(
+        "penstock-archive",
+        """
+        from pathlib import Path
+        from penstock import hookimpl
+        asked = []
+        @hookimpl
+        def penstock_segment_expired(path, size, reason):
+            assert Path(path).stat().st_size == size
+            assert reason
+            for each in asked:
+                each(Path(path))
+    """,
+    )
+
+    def add(hook: Callable[[Path], object]) -> None:
+        sys.modules["penstock_archive"].asked.append(hook)
+
+    return add
+
+
+def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
+    on_expired: AddHook, tmp_path: Path
+) -> None:
+    archive: dict[str, bytes] = {}
+    has_room = False
+
+    def hook(path: Path) -> None:
+        assert has_room
+        archive[path.name] = path.read_bytes()
+
+    with opened(tmp_path / "s") as store:
+        on_expired(hook)
+        fill(store, 6)
+        whole = (tmp_path / "s" / "commitlog" / f"{0:020d}").read_bytes()
+        end = store.stats()["log_end_offset"]
+        assert store.discard_before(log_offset=end) == 0, "there is no archive, so it stays"
+        assert store.stats()["log_min_offset"] == 0
+        has_room = True
+        assert store.discard_before(log_offset=end) == 5
+        assert len(archive) == 5
+        assert archive[f"{0:020d}"] == whole
+        assert not list(store.verify())
+
+
+def test_close_waits_for_a_round_in_another_thread(on_expired: AddHook, tmp_path: Path) -> None:
+    """What it removed after the lock was let go might have been another process's by then."""
+    store = opened(tmp_path / "s")
+    fill(store, 4)
+    in_hook, go_on = threading.Event(), threading.Event()
+
+    def hook(_path: Path) -> None:
+        in_hook.set()
+        assert go_on.wait(30)
+
+    on_expired(hook)
+    gone: list[int] = []
+    round_ = threading.Thread(target=lambda: gone.append(store.retain()))
+    round_.start()
+    assert in_hook.wait(30)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    go_on.set()
+    for thread in (round_, closing):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert gone == [0]
+    assert len(bases(store)) == 4, "and nothing goes afterwards"
+
+
+def test_a_plugin_may_close_the_store_from_its_hook(on_expired: AddHook, tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    fill(store, 4)
+    on_expired(lambda _path: store.close())
+    assert store.retain() == 0
+    with pytest.raises(StoreClosedError):
+        store.retain()
+    assert len(bases(store)) == 4
+    with opened(tmp_path / "s") as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"

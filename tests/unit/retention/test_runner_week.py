@@ -60,7 +60,7 @@ class Week:
         return [int(m.body.partition(b":")[0]) for m in self.store.scan("t")]
 
     def first_write_ms(self) -> int:
-        return int(self.store._log.infos()[0].last_write_ms)
+        return self.store.forecast(0)[0].segment.last_write_ms
 
 
 @pytest.mark.night
@@ -83,8 +83,8 @@ def test_a_week_by_age(tmp_path: Path, writer: str) -> None:
                 # Of the oldest segment that is left, something was written within the time.
                 assert week.first_write_ms() > week.clock.now_ms - reserved - HOUR
             elif gone and hour != 5:
-                assert week.store._log.min_offset == low, "only at four o'clock"
-            low = week.store._log.min_offset
+                assert week.store.stats()["log_min_offset"] == low, "only at four o'clock"
+            low = week.store.stats()["log_min_offset"]
         assert week.put_ms[left[0]] > week.clock.now_ms - reserved - 30 * HOUR
         assert not list(week.store.verify())
 

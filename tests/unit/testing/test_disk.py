@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.unit.retention.test_runner_faults import SEGMENT, fill, opened
+from tests.unit.retention.stores import SEGMENT, fill, opened
 
 from penstock.errors import DiskFullError
 from penstock.files.file import File
