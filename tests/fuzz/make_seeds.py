@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fuzz.ground import ground
-from tests.unit.format.test_record import EVERYTHING
+from tests.unit.format.test_records import EVERYTHING
 
 from penstock.durability.progress import State, encode_slot
 from penstock.format.record import (

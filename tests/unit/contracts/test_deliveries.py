@@ -59,10 +59,8 @@ def test_all_are_handed_out_or_none() -> None:
     out: dict[Handed, int] = {}
     assert hand_out(given[:1], 0, 1, "me", 10, out, 20)
     assert not hand_out(given, 0, 1, "you", 11, out, 21)
-    assert [(each.by, each.since_ns, each.state) for each in given[:2]] == [
-        ("me", 10, 1),
-        (None, 0, 0),
-    ]
+    facts = [(each.by, each.since_ns, each.state) for each in given[:2]]
+    assert facts == [("me", 10, 1), (None, 0, 0)]
     assert out == {given[0]: 20}
 
 

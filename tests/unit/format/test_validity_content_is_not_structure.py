@@ -64,19 +64,18 @@ def put_arrow(store: Store, properties: dict[str, str]) -> None:
 
 
 def put_staged(store: Store, properties: dict[str, str]) -> None:
+    """Encoded for a store with either checksum: each must come as this one's records do."""
     path = store.path.parent / "staged"
-    engine = store._engine
-    assert engine is not None
-    # Encoded for a store with the other checksum: it must come as this one's records do.
-    other: Any = "crc32" if engine.log.encoder.crc_property else "crc32+record"
-    encoder = Encoder(encoding_for(store.path, environ={}, **{"log.checksum": other}))
-    writer = encoder.writer(Files(), path)
-    writer.add(encoder.encode(table(properties)))
-    writer.finish()
-    with StagedFile.read(Files(), path) as staged:
-        for batch in staged.batches:
-            store.put_staged(batch)
-    path.unlink()
+    for checksum in ("crc32+record", "crc32"):
+        given: Any = {"log.checksum": checksum}
+        encoder = Encoder(encoding_for(store.path, environ={}, **given))
+        writer = encoder.writer(Files(), path)
+        writer.add(encoder.encode(table(properties)))
+        writer.finish()
+        with StagedFile.read(Files(), path) as staged:
+            for batch in staged.batches:
+                store.put_staged(batch)
+        path.unlink()
 
 
 def table(properties: dict[str, str]) -> pa.Table:

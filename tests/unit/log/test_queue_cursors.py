@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.contracts.test_dispatcher import ROWS, OneQueue
+from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 from penstock import Message
 from penstock.errors import (

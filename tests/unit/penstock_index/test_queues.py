@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.contracts.test_dispatcher import OneQueue
+from tests.unit.contracts.test_optional_methods import OneQueue
 
 import penstock
 from penstock import Store

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.contracts.test_dispatcher import ROWS, OneQueue
+from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
 from penstock.errors import ForeignContentError

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.unit.contracts.test_dispatcher import OneQueue
+from tests.unit.contracts.test_optional_methods import OneQueue
 
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 

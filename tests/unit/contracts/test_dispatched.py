@@ -1,41 +1,49 @@
-"""Queue entries and index files from batches: the kernel's work on plain buffers, and what hostile ones get."""
+"""Batches as dispatchers get them: columns, keys, queue entries and index files, and what hostile ones get."""
 
 import numpy as np
 import pytest
 
 from penstock import _kernel
 from penstock.contracts import index_entries
-from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC, DispatchBatch
+from penstock.contracts.dispatch_batch import DELAY_SECONDS, SCHEDULE_TOPIC, DispatchBatch
 from penstock.contracts.index_entries import (
     entry_runs,
     find_in_index_file,
     queue_entries,
-    split_entries,
 )
 from penstock.format.columns import RecordColumns, ScannedColumns
+from penstock.format.java_hash import java_hash
 from penstock.format.record import RecordFields, encode_record
 from penstock.testing import WrittenLog
 from penstock.testing.kit import SMALL
+from penstock_index.queue_files import ENTRY, PRE_BLANK
 
-ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+
+def test_queue_entry_vectors() -> None:
+    def entry(offset: int, size: int, code: int) -> str:
+        return np.array([(offset, size, code)], ENTRY).tobytes().hex()
+
+    assert entry(174, 174, java_hash("TagA")) == "00000000000000ae000000ae000000000027a807"
+    assert entry(348, 174, java_hash("TopicTest")) == "000000000000015c000000aeffffffff8e987641"
+    assert PRE_BLANK.hex() == "00000000000000007fffffff0000000000000000"
+
+
+@pytest.mark.parametrize("level", [b"9" * 5000, "\u00b2".encode(), b"-1", b"+3", b"0", b"x", b""])
+def test_a_delay_level_that_is_no_number_is_no_level(level: bytes) -> None:
+    """A number of 5,000 digits, which Python refuses to read, ended the dispatch of its record."""
+    for text, expected in ((level, None), (b"3", 5 + DELAY_SECONDS[2] * 1000)):
+        fields = RecordFields(topic=b"SCHEDULE_TOPIC_XXXX", body=b"", store_time_ms=5,
+                              properties=b"DELAY\x01" + text + b"\x02")  # fmt: skip
+        record = encode_record(fields)
+        codes = DispatchBatch(
+            RecordColumns.parse(record, [0], 0), 0, len(record)
+        ).tag_codes.tolist()
+        assert codes == ([0] if expected is None else [expected])
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> WrittenLog:
     return WrittenLog(tmp_path_factory.mktemp("log"), 120)
-
-
-def test_entries_are_grouped_by_queue_and_lead_to_their_records(log: WrittenLog) -> None:
-    (batch,) = log.batches()
-    made = queue_entries(batch, queue_offset_max=1 << 50)
-    assert len(made.entries) == 20 * 120
-    assert len(made.runs) == 6
-    entries = np.frombuffer(made.entries, ENTRY)
-    for topic, queue, ordinal, first, log_offset in made.runs.tolist():
-        row = batch.log_offsets.tolist().index(log_offset)
-        assert (int(batch.topic_rows[row]), int(batch.queues[row])) == (topic, queue)
-        assert (ordinal, int(entries["log_offset"][first])) == (0, log_offset)
-    assert sorted(entries["log_offset"].tolist()) == batch.log_offsets.tolist()
 
 
 def parsed(batch: DispatchBatch) -> DispatchBatch:
@@ -45,33 +53,25 @@ def parsed(batch: DispatchBatch) -> DispatchBatch:
     return DispatchBatch(parsed, batch.start_offset, batch.end_offset)
 
 
-def delayed(log_offset: int, topic: bytes, properties: bytes) -> bytes:
-    fields = RecordFields(
-        topic=topic, body=b"", properties=properties, queue=1, queue_offset=log_offset, log_offset=log_offset,
-        store_time_ms=1_700_000_000_000, born_time_ms=1,
-    )  # fmt: skip
-    return encode_record(fields)
-
-
-def delays() -> DispatchBatch:
-    """Records of a schedule topic among others, as they are scanned."""
+@pytest.fixture(params=["plain", "delayed"])
+def batch(request: pytest.FixtureRequest, log: WrittenLog) -> DispatchBatch:
+    """Scanned records: plain ones, or some of a schedule topic among others."""
+    if request.param == "plain":
+        (found,) = log.batches()
+        return found
     data = b""
-    for topic, text in (
-        (b"t", b"TAGS\1a\2"),
-        (SCHEDULE_TOPIC, b"DELAY\x013\2"),
-        (SCHEDULE_TOPIC, b"TAGS\1b\2"),
-    ):
-        data += delayed(len(data), topic, text)
+    for topic, text in ((b"t", b"TAGS\1a\2"), (SCHEDULE_TOPIC, b"DELAY\x013\2"), (SCHEDULE_TOPIC, b"TAGS\1b\2")):  # fmt: skip
+        at = len(data)
+        data += encode_record(RecordFields(
+            topic=topic, body=b"", properties=text, queue=1, queue_offset=at, log_offset=at,
+            store_time_ms=1_700_000_000_000, born_time_ms=1,
+        ))  # fmt: skip
     rows, end, _, _ = _kernel.scan(data, 0, 0, b"")
     assert end == len(data)
     return DispatchBatch(ScannedColumns(data, rows, end), 0, end)
 
 
-@pytest.mark.parametrize("is_delayed", [False, True])
-def test_runs_of_scanned_records_are_the_entries_of_their_columns(
-    log: WrittenLog, is_delayed: bool
-) -> None:
-    batch = delays() if is_delayed else log.batches()[0]
+def test_runs_of_scanned_records_are_the_entries_of_their_columns(batch: DispatchBatch) -> None:
     assert batch.scanned is not None
     other = parsed(batch)
     assert other.scanned is None
@@ -85,11 +85,7 @@ def test_runs_of_scanned_records_are_the_entries_of_their_columns(
         assert refused == made.refused.tolist()
 
 
-@pytest.mark.parametrize("is_delayed", [False, True])
-def test_a_dispatcher_sees_the_same_columns_of_scanned_records(
-    log: WrittenLog, is_delayed: bool
-) -> None:
-    batch = delays() if is_delayed else log.batches()[0]
+def test_a_dispatcher_sees_the_same_columns_of_scanned_records(batch: DispatchBatch) -> None:
     other = parsed(batch)
     for name in (
         "log_offsets", "sizes", "queues", "queue_offsets", "store_times_ms", "transaction_types", "topic_rows",
@@ -109,14 +105,6 @@ def test_a_queue_number_or_offset_out_of_bounds_gets_no_entry(log: WrittenLog) -
     assert len(queue_entries(batch, queue_max=1, queue_offset_max=1 << 50).refused) == 40
     made = queue_entries(batch, queue_offset_max=5)
     assert (len(made.refused), len(made.entries)) == (120 - 6 * 5, 20 * 6 * 5)
-
-
-def test_entries_are_split_into_columns_without_a_torn_last_one() -> None:
-    rows = np.array([(100, 91, 7), (0, 0x7FFFFFFF, 0), (0, 0, 0), (300, 95, -9)], ENTRY)
-    columns, least = split_entries(rows.tobytes() + b"\1" * 19)
-    assert columns.log_offsets.tolist()[::3] == [100, 300]
-    assert columns.sizes.tolist() == [91, 0, 0, 95]
-    assert least == -9
 
 
 def test_a_key_is_found_in_the_file_that_it_was_added_to(log: WrittenLog) -> None:
