@@ -1,5 +1,6 @@
 """Fixtures shared by every test."""
 
+import importlib
 import itertools
 import json
 import logging
@@ -36,6 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]
+Listen = Callable[[str, str, Callable[[Any], object]], None]
 
 # File systems that write pages, and little besides, where pages were changed.
 COUNTED = ("ext4", "xfs")
@@ -81,17 +83,24 @@ def power_cut(disk: SimulatedDisk) -> SimulatedDisk:
     return SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
 
 
+def append_records(store: Store, *records: RecordFields) -> list[Receipt]:
+    """Append records as they are, as a broker may have written them and no caller, in one batch."""
+    engine = store._engine
+    assert engine is not None
+    batch = Batch(engine.log.encoder)
+    for fields in records:
+        cursor = engine.cursor(fields.topic.decode(), fields.queue)
+        batch.add_record(cursor, encode_record(fields), has_crc=False)
+    time_ms = engine.log.append_batch(batch)
+    return list(batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False)))
+
+
 def append_record(
     store: Store, topic: str, body: bytes, properties: bytes, *, sys_flag: int = 0
 ) -> Receipt:
-    """Put a record with whatever properties text and bits, as a broker may, and no caller."""
-    engine = store._engine
-    assert engine is not None
+    """Append one record with whatever properties text and bits."""
     fields = RecordFields(topic=topic.encode(), body=body, properties=properties, sys_flag=sys_flag)
-    batch = Batch(engine.log.encoder)
-    batch.add_record(engine.cursor(topic, 0), encode_record(fields), has_crc=False)
-    time_ms = engine.log.append_batch(batch)
-    return batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False))[0]
+    return append_records(store, fields)[0]
 
 
 @pytest.fixture
@@ -333,6 +342,25 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     return install
+
+
+@pytest.fixture
+def listen(install_plugin: InstallPlugin) -> Listen:
+    """Return a function that has a test's function called at an event, as a plugin's hook; of the facts the first is passed."""
+
+    def add(event: str, fact: str, hear: Callable[[Any], object]) -> None:
+        name = f"penstock_hears_{event}"
+        install_plugin(name, f"""
+            from penstock import hookimpl
+            heard = []
+            @hookimpl
+            def {event}({fact}):
+                for each in heard:
+                    each({fact})
+        """)  # fmt: skip
+        importlib.import_module(name).heard.append(hear)
+
+    return add
 
 
 @pytest.fixture

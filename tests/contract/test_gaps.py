@@ -18,7 +18,6 @@ from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.message import Message, ReadStatus
 from penstock.read.reader import Reader
 from penstock.read.span_merge import QueueSpan
-from penstock.read.topic_usage import space_by_topic
 from penstock.store.store import Store
 from penstock.testing import make_context
 from penstock.testing.kit import SMALL, open_store
@@ -180,7 +179,7 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
     bodies = [b"%d" % n for n in there]
     assert [m.body for m in store.scan("t")] == bodies
     assert store.to_arrow("t").column("body").to_pylist() == bodies
-    space = space_by_topic(store._queue_index, 1 << 62, lambda _: None)
+    space = store.space(1 << 62)
     assert [(s.topic, s.messages) for s in space] == [("t", len(there))]
     if there:
         middle = there[len(there) // 2]
@@ -191,7 +190,8 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
         last = store.read("t", offset=there[-1]).messages[0]
         assert bounds.last_log_offset == last.log_offset
         # Also those of which a writer elsewhere has said how far everything is in its place.
-        assert store._queue_index.bounds_of("t", 0, 1 << 62)[:6] == bounds[:6]
+        (published,) = store.bounds(published=False)
+        assert published[:6] == bounds[:6]
 
 
 @pytest.mark.sampled(3)

@@ -3,22 +3,35 @@
 import ctypes
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from tests.crash.writer import SMALL, message
 
-import penstock
+from penstock.contracts import SegmentChannel
+from penstock.testing import open_store
+from penstock_alloc.mmap_writer import MmapWriter
 
 PAGE = 4096
 PROT_READ = 1
 
 
-def forbid_next_page(store: penstock.Store) -> None:
+class Watched(MmapWriter):
+    """The writer of the one segment, and the memory that it stores into."""
+
+    memory: ClassVar[Any] = None
+
+    def open(self, *given: Any) -> SegmentChannel:
+        """Open a segment."""
+        channel = super().open(*given)
+        Watched.memory = channel.memory
+        return channel
+
+
+def forbid_next_page(end: int) -> None:
     """Let a store into the page behind the log's end kill this process."""
-    engine: Any = store._engine
-    segment = engine.log.tail.segment
-    start = ctypes.addressof(ctypes.c_char.from_buffer(segment.channel._map))
-    page = start + (segment.wrote_position // PAGE + 1) * PAGE
+    start = ctypes.addressof(ctypes.c_char.from_buffer(Watched.memory))
+    page = start + (end // PAGE + 1) * PAGE
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), PROT_READ):
         raise OSError(ctypes.get_errno(), "mprotect")
@@ -26,14 +39,15 @@ def forbid_next_page(store: penstock.Store) -> None:
 
 def main(path: str, count: int) -> None:
     """Put a batch over the page's end; prints how many messages are acknowledged, before and after."""
-    store = penstock.open(path, flush="none", environ={}, **SMALL)
+    store = open_store(Path(path), strategies=[Watched], write="mmap", flush="none", **SMALL)
     number = sum(store.max_offset("t", queue) for queue in range(3))
+    end = 0
     for _ in range(3):
         one = message(number)
-        store.put(one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys)
-        number += 1
+        last = store.put(one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys)
+        number, end = number + 1, last.log_offset + last.size
     print(number, flush=True)
-    forbid_next_page(store)
+    forbid_next_page(end)
     store.put_many([message(number + i) for i in range(count)])
     print(number + count, flush=True)
     os._exit(1)

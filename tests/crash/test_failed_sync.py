@@ -1,17 +1,18 @@
 """After a failed sync: one named error for all, nothing retried, nothing promised, the next open makes it good."""
 
 import errno
-import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from tests.conftest import OpenStore
+from tests.hooked import hooked
 
 from penstock import Durability, Message
 from penstock.errors import StoreFailedError
-from penstock.testing import FaultyFiles, ManualWorkers
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+from penstock_index.hash_index import HashIndexDispatcher
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -157,44 +158,34 @@ def test_a_write_that_fails_stores_nothing(open_small: OpenStore, tmp_path: Path
         assert [len(m.body) for m in again.scan("t")] == [60_000]
 
 
-def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(
-    open_small: OpenStore, tmp_path: Path
-) -> None:
-    store = open_small(**{"geometry.index_entries": 50})
+def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(tmp_path: Path) -> None:
+    clock, is_failing = ManualClock(), False
+    index = hooked(HashIndexDispatcher, "dispatch", lambda _: is_failing and 1 / 0)
+    store = open_store(tmp_path / "s", strategies=[index], clock=clock, spawn=ManualWorkers())
     store.put("t", b"0", keys=["k0"])
-    engine = store._engine
-    assert engine is not None
-    index = engine.dispatchers[1]
-    real = index.dispatch
-    index.dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment] # the fault
+    store.topics()
+    is_failing = True
     store.put("t", b"1", keys=["k1"])
     assert [m.body for m in store.read("t").messages] == [b"0", b"1"], "the others go on"
-    deadline = time.monotonic() + 10
-    while store.stats()["dispatchers"]["hash-index"]["error"] is None:
-        assert time.monotonic() < deadline
-        engine.follower.catch_up()
     assert "ZeroDivisionError" in store.stats()["dispatchers"]["hash-index"]["error"]
-    index.dispatch = real  # type: ignore[method-assign] # mended
-    engine.follower.finish()  # the retry is now, not in a second
+    is_failing = False
+    clock.now_ms += 60_000  # it is tried again after a pause
     assert [m.body for m in store.find("t", "k1")] == [b"1"]
     assert store.stats()["dispatchers"]["hash-index"]["error"] is None
     store.close()
 
 
-def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(
-    open_small: OpenStore, tmp_path: Path
-) -> None:
+def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(tmp_path: Path) -> None:
     """RocketMQ 5 does not repair a cleanly closed store whose queues lag the log."""
-    store = open_small()
-    engine = store._engine
-    assert engine is not None
+    is_failing = False
+    queues = hooked(ConsumeQueueDispatcher, "dispatch", lambda _: is_failing and 1 / 0)
+    store = open_store(tmp_path / "s", strategies=[queues])
     store.put("t", b"0", keys=["k0"])
     store.topics()
-    engine.dispatchers[0].dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment] # the fault
+    is_failing = True
     store.put("t", b"1")
     with pytest.raises(Exception, match="consume-queue lags the log"):
         store.close()
-    assert (tmp_path / "store" / "abort").exists()
-    with open_small() as again:
+    assert (tmp_path / "s" / "abort").exists()
+    with open_store(tmp_path / "s") as again:
         assert [m.body for m in again.scan("t")] == [b"0", b"1"]
-    shutil.rmtree(tmp_path / "store")

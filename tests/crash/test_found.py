@@ -265,8 +265,8 @@ def test_the_newest_store_time_is_that_of_a_record() -> None:
     disk = SimulatedDisk(clock=Hurried())
     store, _ = opened(disk)
     last = store.put_many([Message(T, b"x"), Message(T, b"y")])[-1]
-    assert store._engine is not None
-    assert store._engine.log.last_time_ms == last.store_time_ms
+    store.close()
+    assert Checkpoint(disk, ROOT).read().log_ms == last.store_time_ms
 
 
 @pytest.mark.parametrize("field", [0, 1])

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import OpenStore
 from tests.faults.children import ROOT
 
+from penstock.staged import encoding_for
 from penstock.testing.kit import copy_files
 
 pytestmark = pytest.mark.skipif(
@@ -63,9 +64,7 @@ def test_a_record_counts_only_when_it_is_whole(
     store = open_small(**given)
     first = store.put(topic, b"first")
     store.topics()
-    engine = store._engine
-    assert engine is not None
-    host = engine.log.encoder.store_host.hex()
+    host = encoding_for(tmp_path / "store", environ={}).store_host.hex()
     copy_files(tmp_path / "store", tmp_path / "killed")
     store.close()
     end = first.log_offset + first.size

@@ -37,7 +37,7 @@ def with_an_expired_queue() -> SimulatedDisk:
         for n in range(60):
             store.put("t", b"y" * 300, queue=n % 2)
         store.flush()
-        store._settle()
+        store.topics()
         assert store.discard_before(log_offset=8192 * 2) == 2
         assert (store.min_offset("old", 0), store.max_offset("old", 0)) == (5, 5)
     return disk

@@ -14,15 +14,26 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.conftest import OpenStore
+from tests.conftest import Listen, OpenStore
 from tests.faults.children import ROOT, environment
+from tests.hooked import hooked
+from tests.lanes import eventually
 
 import penstock
 from penstock import Message, _kernel
+from penstock.contracts import FlushPolicy
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import BusyError, ForkedStoreError, MessageError, StoreFailedError
 from penstock.files import Files
 from penstock.files.file import File
+from penstock.log.log_tail import LogTail
+from penstock.retention.runner import Retention
+from penstock.store.store import Store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock_alloc.file_writer import FileChannel
+from penstock_flush.asynchronous import AsyncFlush
+from penstock_flush.none import NoFlush
+from penstock_flush.sync import SyncFlush
 
 WAIT_S = 30
 
@@ -65,45 +76,51 @@ def in_time(job: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("line", [None, "gate.add(", "self._seen_to = segment.end_offset"])
+Added = list[tuple[Any, Any]]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Added:
+    """Return the gates and segments that flushers take in from now on."""
+    found: Added = []
+    whole = LogFlusher._add
+
+    def add(flusher: LogFlusher, gate: Any, segment: Any) -> None:
+        whole(flusher, gate, segment)
+        found.append((gate, segment))
+
+    monkeypatch.setattr(LogFlusher, "_add", add)
+    return found
+
+
+@pytest.mark.parametrize(("where", "line"), [("_add", None), ("_add", "gate.add("), ("take_in", "self._seen_to = segment.end_offset")])  # fmt: skip
 def test_a_segment_whose_taking_in_was_interrupted_is_synced(
-    line: str | None, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+    where: str, line: str | None, open_small: OpenStore, request: pytest.FixtureRequest
 ) -> None:
     """The next segments were synced, the flushed offset moved beyond this one, and puts were told "on disk"."""
-    with open_small(flush="sync", write="mmap") as store:
-        engine = store._engine
-        assert engine is not None
-        added: list[int] = []
-        whole = LogFlusher._add
-
-        def add(flusher: LogFlusher, gate: Any, segment: Any) -> None:
-            whole(flusher, gate, segment)
-            added.append(segment.base_offset)
-
-        monkeypatch.setattr(LogFlusher, "_add", add)
+    code = getattr(LogFlusher, where).__code__
+    added: Added = request.getfixturevalue("added")
+    with open_small(flush="sync", write="mmap", alloc="on-demand") as store:
         store.put("t", b"x" * 40_000)
-        where = LogFlusher.take_in if line is not None and "_seen_to" in line else whole
-        with interrupted_in(where.__code__, line) as is_done, pytest.raises(KeyboardInterrupt):
+        with interrupted_in(code, line) as is_done, pytest.raises(KeyboardInterrupt):
             store.put("t", b"y" * 40_000)
         assert is_done[0]
         for number in range(4):
             receipt = store.put("t", b"%d" % number + b"z" * 40_000)
             assert receipt.is_durable
         in_time(store.flush)
-        assert set(added) >= {each.base_offset for each in engine.log.log.segments[1:]}
-        assert engine.flusher.flushed_offset == engine.log.end_offset
+        bases = sorted(int(path.name) for path in (store.path / "commitlog").iterdir())
+        assert len(bases) == store.stats()["segments"]
+        assert {segment.base_offset for _, segment in added} >= set(bases[1:])
+        assert store.stats()["flushed_offset"] == store.stats()["log_end_offset"]
 
 
-def test_the_gate_passes_over_no_part_of_the_log(tmp_path: Path, open_small: OpenStore) -> None:
+def test_the_gate_passes_over_no_part_of_the_log(
+    tmp_path: Path, open_small: OpenStore, added: Added
+) -> None:
     with open_small(flush="sync", write="mmap") as store:
-        engine = store._engine
-        assert engine is not None
         store.put("t", b"1")
-        gate = engine.flusher._gate
-        assert gate is not None
-        segment = engine.log.log.segments[0]
-        assert segment.channel is not None
-        assert segment.descriptor is not None
+        gate, segment = added[0]
         add = functools.partial(
             gate.add, capacity=segment.capacity, descriptor=segment.descriptor, view=segment.channel.view,
             path=bytes(segment.path), folder=bytes(tmp_path), gathered=None, extent=segment.extent, owner=None,
@@ -135,15 +152,14 @@ def test_what_a_sync_of_queues_says_is_never_tried_again(
     number: int, open_small: OpenStore
 ) -> None:
     """The system says it once: the next sync of the same bytes would succeed and lie."""
-    store = open_small(files=FailingFiles(), flush="async")
+    workers = ManualWorkers()
+    store = open_small(files=FailingFiles(), flush="async", spawn=workers)
     store.put("t", b"1")
     store.flush()
     store.topics()
     FailingFile.failing[:] = [number]
-    engine = store._engine
-    assert engine is not None
-    with pytest.raises(StoreFailedError, match="a sync of queues"):
-        engine.checkpoints.write()
+    workers.run("penstock-mark")
+    assert "a sync of queues" in str(store.stats()["failure"])
     with pytest.raises(StoreFailedError):
         store.put("t", b"2")
     with pytest.raises(StoreFailedError):
@@ -187,35 +203,45 @@ store.close()
     ], done.stderr
 
 
+Flushers = list[Any]
+
+
+@pytest.fixture
+def flushers() -> Flushers:
+    return []
+
+
+def opened(root: Path, flushers: Flushers, policy: type[FlushPolicy], **given: Any) -> Store:
+    """Open a store with one of our policies, and note the flusher that it is given."""
+    noting = hooked(policy, "__init__", lambda *given: flushers.append(given[2]))
+    return open_store(root, strategies=[noting], flush=policy.name, **given)
+
+
 @pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
 def test_a_waiter_hears_of_a_close_that_was_interrupted(
-    write: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+    write: str, tmp_path: Path, flushers: Flushers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"write.transient-pool.lock_memory": False} if write == "transient-pool" else {}
-    store = open_small(write=write, flush="none", **given)
-    engine = store._engine
-    assert engine is not None
+    store = opened(tmp_path / "s", flushers, NoFlush, write=write, **given)
     store.put("t", b"1")
-    ends = []
-    engine.flusher.add_waiter(1 << 40, lambda: ends.append(engine.flusher.outcome(1 << 40)))
+    ends: list[object] = []
+    flushers[0].add_waiter(1 << 40, lambda: ends.append(flushers[0].outcome(1 << 40)))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine.retention, "stop", interrupt)
+    monkeypatch.setattr(Retention, "stop", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.close()
     assert len(ends) == 1
     assert "closed before the log was synced" in str(ends[0])
 
 
-def test_nobody_waits_for_a_sync_that_nobody_will_do(open_small: OpenStore) -> None:
+def test_nobody_waits_for_a_sync_that_nobody_will_do(open_small: OpenStore, added: Added) -> None:
     store = open_small(flush="none", write="mmap")
-    engine = store._engine
-    assert engine is not None
     store.put("t", b"1")
-    gate = engine.flusher._gate
-    assert gate is not None
+    store.flush()
+    gate, _ = added[0]
     store.close()
     said: list[int] = []
     in_time(lambda: said.append(gate.wait(1 << 40, 0, 0, checks=False)))
@@ -249,29 +275,21 @@ def test_a_close_within_an_append_of_the_same_thread_is_refused(
         assert [m.body for m in store.scan("t")] == bodies
 
 
-def test_a_plugin_may_close_a_store_that_has_failed(
-    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_small(
-        flush="none", write="transient-pool", **{"write.transient-pool.lock_memory": False}
-    )
-    engine = store._engine
-    assert engine is not None
-    store.put("t", b"1")
+def test_a_plugin_may_close_a_store_that_has_failed(open_small: OpenStore, listen: Listen) -> None:
     closes: list[str] = []
 
-    def on_failed(_failure: StoreFailedError) -> None:
+    def on_failed(_reason: str) -> None:
         try:
             store.close()
         except StoreFailedError as error:
             closes.append(str(error))
 
-    engine.flusher.on_failed = on_failed
-
-    def fail(_flushed: int) -> int:
-        raise OSError(errno.EIO, "injected")
-
-    monkeypatch.setattr(engine.log.log, "flush", fail)
+    listen("penstock_store_failed", "reason", on_failed)
+    files = FaultyFiles()
+    given = {"write.transient-pool.lock_memory": False}
+    store = open_small(flush="none", write="transient-pool", files=files, **given)
+    store.put("t", b"1")
+    files.plan.fail("sync", path="commitlog")
     fails: list[BaseException] = []
 
     def flush() -> None:
@@ -284,11 +302,11 @@ def test_a_plugin_may_close_a_store_that_has_failed(
     assert len(closes) == len(fails) == 1
 
 
-def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(open_small: OpenStore) -> None:
-    store = open_small(flush="async")
+def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(
+    tmp_path: Path, flushers: Flushers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path / "s", flushers, AsyncFlush, write="file")
     store.put("t", b"1")
-    engine = store._engine
-    assert engine is not None
     said: list[str] = []
 
     def tried(work: Callable[[], object]) -> None:
@@ -297,20 +315,31 @@ def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(open_small: O
         except StoreFailedError as error:
             said.append(type(error).__name__)
 
-    works = (lambda: store.put("t", b"2"), lambda: store.put_many([Message("t", b"3")]))
-    end = engine.log.end_offset
-    engine.log.lock.acquire()
-    threads = [threading.Thread(target=tried, args=(work,)) for work in works]
-    for thread in threads:
+    writes, may_end = threading.Event(), threading.Event()
+    whole = FileChannel.write
+
+    def write(channel: FileChannel, position: int, data: bytes) -> None:
+        writes.set()
+        assert may_end.wait(WAIT_S)
+        whole(channel, position, data)
+
+    monkeypatch.setattr(FileChannel, "write", write)
+    works = (
+        lambda: store.put("t", b"2"), lambda: store.put("t", b"3"), lambda: store.put_many([Message("t", b"4")]),
+    )  # fmt: skip
+    first, *others = (threading.Thread(target=tried, args=(work,)) for work in works)
+    before = store.stats()["append_lock"]["waits"]
+    first.start()
+    assert writes.wait(WAIT_S)
+    for thread in others:
         thread.start()
-    while engine.log.lock.waits < len(works):
-        pass
-    engine.flusher.fail("a sync of the log failed (EIO)")
-    engine.log.lock.release()
-    for thread in threads:
+    eventually(lambda: store.stats()["append_lock"]["waits"] == before + len(others))
+    flushers[0].fail("a sync of the log failed (EIO)")
+    may_end.set()
+    for thread in (first, *others):
         thread.join(WAIT_S)
-    assert said == ["StoreFailedError"] * 2
-    assert engine.log.end_offset == end
+    assert said[-2:] == ["StoreFailedError"] * 2
+    assert [m.body for m in store.scan("t")] in ([b"1"], [b"1", b"2"])
     with pytest.raises(StoreFailedError):
         store.close()
 
@@ -343,36 +372,36 @@ def test_an_append_within_an_append_leaves_the_lock_to_the_first(
 ) -> None:
     """The refusal released the lock of the append that was interrupted, and another thread put over its records."""
     with open_small(flush="async") as store:
-        engine = store._engine
-        assert engine is not None
         works: dict[str, Callable[[], object]] = {
             "put_many": lambda: store.put_many([Message("t", b"nested")]),
             "put": lambda: store.put("t", b"nested"),
         }
-        whole = engine.log.tail.write_pieces
-        owned: list[bool] = []
+        whole = LogTail.write_pieces
+        waited: list[threading.Thread] = []
 
-        def write_pieces(pieces: Any, data: Any) -> None:
-            with pytest.raises(BusyError):
-                works[nested]()
-            owned.append(engine.log.lock.is_owned())
-            whole(pieces, data)
+        def write_pieces(tail: LogTail, pieces: Any, data: Any) -> None:
+            if not waited:
+                with pytest.raises(BusyError):
+                    works[nested]()
+                before = store.stats()["append_lock"]["waits"]
+                waited.append(threading.Thread(target=store.put, args=("t", b"3")))
+                waited[0].start()
+                eventually(lambda: store.stats()["append_lock"]["waits"] > before)
+            whole(tail, pieces, data)
 
-        monkeypatch.setattr(engine.log.tail, "write_pieces", write_pieces)
+        monkeypatch.setattr(LogTail, "write_pieces", write_pieces)
         store.put_many([Message("t", b"%d" % number) for number in range(3)])
-        assert owned == [True]
-        monkeypatch.undo()
-        store.put("t", b"3")
+        waited[0].join(WAIT_S)
         assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3"]
         assert not list(store.verify())
 
 
-def test_nothing_is_on_disk_that_came_after_the_last_sync(open_small: OpenStore) -> None:
-    store = open_small(flush="sync", write="mmap")
-    engine = store._engine
-    assert engine is not None
+def test_nothing_is_on_disk_that_came_after_the_last_sync(
+    tmp_path: Path, flushers: Flushers
+) -> None:
+    store = opened(tmp_path / "s", flushers, SyncFlush, write="mmap")
     store.put("t", b"1")
-    engine.flusher.close()
+    flushers[0].close()
     for work in (lambda: store.put("t", b"2"), store.flush):
         with pytest.raises(StoreFailedError, match="closed before the log was synced"):
             work()

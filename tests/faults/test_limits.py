@@ -10,9 +10,11 @@ from tests.faults.children import TIMES, run
 
 HEAD = textwrap.dedent("""
     import logging, os, resource, sys
+    from pathlib import Path
     import penstock
     from penstock import Message
     from penstock.errors import DiskFullError, SystemLimitError, StoreFailedError
+    from penstock.testing.kit import copy_store
     logging.basicConfig(level=logging.WARNING)
     path = sys.argv[1]
     SMALL = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 40000,
@@ -137,12 +139,9 @@ def test_20000_queues_are_written_read_and_recovered(tmp_path: Path) -> None:
         assert store.max_offset("t", count - 1) == 1
         assert len(store.topics()["t"]) == count
         assert descriptors() < 400
-        if os.fork() == 0:
-            os._exit(0)
-        os.wait()
-        store._engine.lock.release()
-        store.leave()
-        with penstock.open(path, environ={}, retention=[]) as again:
+        killed = copy_store(Path(path), Path(path + "-killed"))
+        store.close()
+        with penstock.open(killed, environ={}, retention=[]) as again:
             assert again.recovery.state == "abnormal"
             assert [m.body for m in again.scan("t")] == [b"%d" % n for n in range(count)]
             print(len(again.topics()["t"]), list(again.verify()))

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, append_records
 from tests.lanes import examples
 
 import penstock
 from penstock import StoredMessage
-from penstock._kernel import Batch
 from penstock.exchange import FORMATS, export_messages, export_stream, import_file, import_stream
 from penstock.exchange.formats import kind_of
 from penstock.exchange.importing import ImportOptions
@@ -22,7 +21,7 @@ from penstock.exchange.source_file import SourceFile
 from penstock.exchange.text_files import ColumnNames
 from penstock.format.names import is_waiting
 from penstock.format.properties import without_crc
-from penstock.format.record import STORE_IPV6, RecordFields, encode_host, encode_record
+from penstock.format.record import STORE_IPV6, RecordFields, encode_host
 from penstock.store.store import Store
 
 FILES = (*(f"m.{kind}" for kind in FORMATS), "m.ndjson.gz", "m.csv.gz")
@@ -77,17 +76,6 @@ def opened(path: Path, host: str = "127.0.0.1:10911", checksum: str = "crc32") -
     return penstock.open(path, environ={}, **given)
 
 
-def fill(store: Store, records: list[RecordFields]) -> None:
-    """Append records as they are, as a broker may have written them, in one batch."""
-    engine = store._engine
-    assert engine is not None
-    batch = Batch(engine.log.encoder)
-    for fields in records:
-        cursor = engine.cursor(fields.topic.decode(), fields.queue)
-        batch.add_record(cursor, encode_record(fields), has_crc=False)
-    engine.log.append_batch(batch)
-
-
 def messages_of(store: Store) -> list[StoredMessage]:
     found = [m for topic in store.topics() for m in store.scan(topic)]
     return sorted(found, key=lambda m: m.log_offset)
@@ -128,7 +116,7 @@ def test_a_message_is_equal_after_export_and_import(
             for folder, host, checksum in zip("ab", hosts, checksums, strict=True)
         )
         with first, second:
-            fill(first, records)
+            append_records(first, *records)
             sent = messages_of(first)
             assert len(sent) == len(records)
             report = export_messages(first, Path(home) / name)
@@ -168,7 +156,7 @@ def test_a_stream_is_equal_too(kind: str, records: list[RecordFields]) -> None:
     with tempfile.TemporaryDirectory() as home:
         first, second = opened(Path(home) / "a"), opened(Path(home) / "b")
         with first, second:
-            fill(first, records)
+            append_records(first, *records)
             pipe = io.BytesIO()
             export_stream(first, pipe, kind=kind)
             pipe.seek(0)

@@ -58,17 +58,20 @@ class World:
         self, disk: SimulatedDisk, place: Place, committer: type[SinkCommitter] = SinkCommitter
     ) -> None:
         self.disk, self.place, self._committer = disk, place, committer
-        self._files: Any = disk
+        self.files: Any = disk
 
     def open(self, path: Path) -> Store:
         disk = self.disk
         # Without a look for plugins each time.
         return Opener(path, CONFIG, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
 
-    def committer(self) -> SinkCommitter:
+    def committer(
+        self, open_store: Callable[[Path], Any] | None = None, patience: Patience | None = None
+    ) -> SinkCommitter:
+        """Return one as a driver makes it, which opens stores as `open_store` does."""
         return self._committer(
-            self.place.root, self.place.stores, self.open, files=self._files,
-            patience=Patience(timeout_s=0),
+            self.place.root, self.place.stores, open_store or self.open, files=self.files,
+            patience=patience or Patience(timeout_s=0),
         )  # fmt: skip
 
     def stage(self, batch: int, attempt: int) -> list[Part]:
@@ -77,9 +80,9 @@ class World:
         for task in range(TASKS):
             name = staged_name(APP, str(batch), task, attempt)
             folder = self.place.root / "penstock" / "sink" / "staging"
-            stager = Stager(self._files, folder, name, task, ENCODING)
+            stager = Stager(self.files, folder, name, task, ENCODING)
             for start in range(0, ROWS, 2):
-                stager._put(encoded(batch, task, start), start // 2 % self.place.shards)
+                stager.put(encoded(batch, task, start), start // 2 % self.place.shards)
             part = stager.finish()
             assert part is not None
             found.append(part)
@@ -167,7 +170,7 @@ def play(
     """Play batch 0, another producer, then batch 1; return the disk before each call of batch 1, and after it."""
     disk = SimulatedDisk(clock=ManualClock(), seed=seed, write_back=write_back)
     world = World(disk, place, committer)
-    world._files = wrap(disk)
+    world.files = wrap(disk)
     disk.make_folder(place.root)
     for path in place.stores:
         world.open(path).close()
@@ -204,7 +207,7 @@ class Explorer:
         world = World(
             SimulatedDisk.after(image, survival, chance, clock=clock), self.place, self.committer
         )
-        world._files = self.wrap(world.disk)
+        world.files = self.wrap(world.disk)
         return world
 
     def crash(self, memory: Memory, survival: Survival, again: int) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Query:
         """Forget everything but the checkpoint, as a new process does; replay what was not committed."""
         self.reader = follower(self.path, **self.more)
 
-    def _start(self) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         if self.committed == 0:
             start: dict[str, Any] = json.loads(json.dumps(self.reader.start()))
         else:
@@ -48,7 +48,7 @@ class Query:
 
     def batch(self, *, crash: str = "", rows: int = 0, size: int = 0) -> bool:
         """Run one batch; says whether there was one. `crash` is where it dies: plan, tasks or commit."""
-        start = self._start()
+        start = self.start()
         if len(self.planned) == self.committed:
             end = json.dumps(self.reader.latest(start, rows=rows, size=size))
             if end == json.dumps(start):
@@ -100,7 +100,7 @@ def retain_unread(query: Query, roots: list[Path]) -> None:
         topics = done if len(roots) == 1 else done.get(str(root), {})
         with penstock.open(root, environ={}, **SMALL) as store:
             first = [
-                store._queue_index.entries(b.topic, b.queue, at, at + 1).log_offsets.tolist()
+                store.queue_entries(b.topic, b.queue, at, at + 1).log_offsets.tolist()
                 for b in store.bounds()
                 if (at := topics.get(b.topic, {}).get(str(b.queue), b.min_offset)) < b.max_offset
             ]

@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.errors import StorageError
+from penstock.files import Files
 from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import Decision, Part
 from penstock_spark.sink.options import SinkOptions, parse_options
@@ -29,7 +30,7 @@ def staged(target: Target, committer: SinkCommitter, batch: int, shards: int = 2
     found = []
     for shard in range(shards):
         name = staged_name("a", str(batch), shard, 0)
-        stager = Stager(committer._files, committer.ledger.staging, name, shard, target.encoding)
+        stager = Stager(Files(), committer.ledger.staging, name, shard, target.encoding)
         bodies = [b"%d.%d.%d" % (batch, shard, row) for row in range(2)]
         stager.add(pa.table({"topic": ["t"] * 2, "body": bodies, "queue": [0] * 2}), shard)
         part = stager.finish()

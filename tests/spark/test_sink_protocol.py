@@ -71,9 +71,13 @@ def test_a_batch_is_taken_once() -> None:
 def test_the_first_decision_wins() -> None:
     """A driver decided and died; the one that comes next brings other files for the same batch."""
     one = world()
-    first = one.committer()
-    first._complete = lambda *_: None  # type: ignore[method-assign] # it dies here
-    assert first.commit(APP, 0, one.stage(0, 0))
+
+    def dies(_path: Path) -> Any:
+        raise OSError(5, "the test's")
+
+    first = one.committer(dies)
+    with pytest.raises(OSError, match="the test's"):
+        first.commit(APP, 0, one.stage(0, 0))
     decided = first.ledger.decision()
     assert not one.run(0, 1)
     assert decided is not None
@@ -85,8 +89,11 @@ def test_the_first_decision_wins() -> None:
 
 def test_another_application_finishes_what_was_decided() -> None:
     one = world(2)
-    first = one.committer()
-    first._apply = lambda *_: (_ for _ in ()).throw(StoreLockedError(Path("/x"), "a test"))  # type: ignore[method-assign]
+
+    def is_locked(path: Path) -> Any:
+        raise StoreLockedError(path, "a test")
+
+    first = one.committer(is_locked)
     with pytest.raises(StoreLockedError):
         first.commit(APP, 0, one.stage(0, 0))
     # A failed batch is given up by Spark: what is decided must stay.
@@ -128,8 +135,8 @@ def test_a_store_that_another_writes_is_waited_for() -> None:
         if len(slept) == 5:
             producer.close()
 
-    committer = one.committer()
-    committer._patience = Patience(timeout_s=1, now_s=lambda: 0.1 * len(slept), sleep_s=sleep)
+    patience = Patience(timeout_s=1, now_s=lambda: 0.1 * len(slept), sleep_s=sleep)
+    committer = one.committer(patience=patience)
     assert committer.commit(APP, 0, one.stage(0, 0))
     assert len(slept) == 5
     producer = one.open(one.place.root)
@@ -190,8 +197,7 @@ def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
         store.put_staged = put_and_look  # type: ignore[method-assign]
         return store
 
-    committer = one.committer()
-    committer._open_store = watching
+    committer = one.committer(watching)
     assert committer.commit(APP, 0, one.stage(0, 0))
     assert len(seen) == 8
     is_kept = all(dict(before).items() <= dict(left).items() for before, left in seen)
@@ -201,7 +207,7 @@ def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
 def test_a_task_that_does_not_see_the_folder_says_so() -> None:
     stager = Stager(SimulatedDisk(), Path("/elsewhere"), "x.staged", 0, ENCODING)
     with pytest.raises(StorageError, match="driver and executors"):
-        stager._put(encoded(0, 0, 0), 0)
+        stager.put(encoded(0, 0, 0), 0)
 
 
 def test_a_staged_file_that_is_gone_or_damaged_stops_a_batch_before_it_is_decided() -> None:
@@ -263,7 +269,7 @@ def stage_many(committer: SinkCommitter, name: str, tasks: int) -> list[Part]:
     for task in range(tasks):
         staging = committer.ledger.staging
         stager = Stager(Files(), staging, f"{name}{task:03d}.staged", task, ENCODING)
-        stager._put(encoded(task, 0, 0), 0)
+        stager.put(encoded(task, 0, 0), 0)
         part = stager.finish()
         assert part is not None
         found.append(part)
@@ -335,7 +341,6 @@ def test_an_empty_batch_is_noted() -> None:
 def test_two_roots_may_share_a_store() -> None:
     """A shard is written by its dataset, and by itself: the one's progress is not the other's."""
     whole = world(2)
-    dying = whole.committer()
 
     def dies(path: Path) -> Any:
         store = whole.open(path)
@@ -349,7 +354,7 @@ def test_two_roots_may_share_a_store() -> None:
         store.put_staged = put_some  # type: ignore[method-assign]
         return store
 
-    dying._open_store = dies
+    dying = whole.committer(dies)
     with pytest.raises(OSError, match="the test's"):
         dying.commit(APP, 0, whole.stage(0, 0))
     shard = whole.place.stores[0]
@@ -358,7 +363,7 @@ def test_two_roots_may_share_a_store() -> None:
     )
     alone.prepare()
     stager = Stager(whole.disk, alone.ledger.staging, "mine.staged", 0, ENCODING)
-    stager._put(encoded(5, 0, 0), 0)
+    stager.put(encoded(5, 0, 0), 0)
     part = stager.finish()
     assert part is not None
     assert alone.commit("alone", 0, [part])
@@ -375,10 +380,11 @@ def test_a_log_that_was_cut_is_not_counted(tmp_path: Path) -> None:
     committer = one.committer()
     decision = Decision(APP, 1, 1 << 62, tuple(one.stage(1, 0)))
     committer.ledger.decide(decision)
-    committer._progress[0].write(BatchProgress(1 << 62, 1 << 40, 0, is_complete=False))
+    progress = ShardProgress(one.disk, one.place.root, is_own=True)
+    progress.write(BatchProgress(1 << 62, 1 << 40, 0, is_complete=False))
     with pytest.raises(StorageError, match="progress-store"):
         one.run(1, 1)
-    one.disk.remove(committer._progress[0].path)
+    one.disk.remove(progress.path)
     assert not one.run(1, 2)
     assert one.wrong(2) == ""
 

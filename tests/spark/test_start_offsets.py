@@ -16,7 +16,7 @@ def test_a_first_batch_that_was_never_committed_begins_where_it_did(tmp_path: Pa
     """Spark asks again for the start after an early crash; a second `latest` would skip messages."""
     put(tmp_path / "s", 10)
     query = Query(tmp_path / "s", startingOffsets="latest", group="g")
-    assert query._start() == {"t": {"0": 5, "1": 5}}
+    assert query.start() == {"t": {"0": 5, "1": 5}}
     for crash in ("plan", "tasks", "commit", "tasks"):
         put(tmp_path / "s", 4)
         assert query.batch(crash=crash)
@@ -30,7 +30,7 @@ def test_a_first_batch_that_was_never_committed_begins_where_it_did(tmp_path: Pa
 def test_without_a_group_such_a_replay_is_refused_where_it_shows(tmp_path: Path) -> None:
     put(tmp_path / "s", 10)
     query = Query(tmp_path / "s", startingOffsets="latest")
-    query._start()
+    query.start()
     put(tmp_path / "s", 4)
     assert query.batch(crash="tasks")
     put(tmp_path / "s", 4)

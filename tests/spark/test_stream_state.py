@@ -53,7 +53,7 @@ def test_nothing_new_is_the_same_text(tmp_path: Path) -> None:
 def test_new_queues_topics_and_stores_start_at_their_earliest(tmp_path: Path) -> None:
     put(tmp_path / "s1", 4)
     query = Query(tmp_path / "s*", startingOffsets="latest", subscribePattern="t.*")
-    query._start()
+    query.start()
     put(tmp_path / "s1", 2)
     assert query.batch()
     put(tmp_path / "s1", 3, queues=3)
@@ -318,7 +318,7 @@ def test_whatever_crashes_every_row_comes_once(
         put(each, chance.randint(1, 30), queues=chance.randint(1, 3), size=300)
     path = roots[0] if len(roots) == 1 else root / "s*"
     query = Query(path, startingOffsets="earliest", group="any")
-    query._start()
+    query.start()
     for _ in range(15):
         action = chance.random()
         if action < 0.35:

@@ -46,9 +46,10 @@ class Stager:
         """Encode rows and stage them for a shard."""
         batch = self._encoder.encode(table)
         if len(batch):
-            self._put(batch, shard)
+            self.put(batch, shard)
 
-    def _put(self, batch: EncodedBatch, shard: int) -> None:
+    def put(self, batch: EncodedBatch, shard: int) -> None:
+        """Stage rows that are encoded already."""
         if self._writer is None:
             self._writer = self._begin()
         self._writer.add(batch, shard)

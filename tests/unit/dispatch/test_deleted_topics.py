@@ -416,7 +416,7 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
     with directory.open() as store:
         assert store.max_offset("t") == 7
         assert bodies(store, "t")[:6] == numbered("m", 6)
-        assert store._queue_index.entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
+        assert store.queue_entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
     check_healthy(directory)
 
 
@@ -428,7 +428,7 @@ def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -
     check_healthy(directory)
     with directory.open() as store:
         assert bodies(store, "t") == ["m0", "m1", "m2", "m4", "m5"]
-        assert store._queue_index.entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
+        assert store.queue_entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
         assert store.put("t", b"m6").queue_offset == 6
     check_healthy(directory)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import OpenStore
+from tests.conftest import OpenStore, append_record
 
 from penstock import Message, StoredMessage, _kernel
 from penstock.format.columns import ROW
@@ -288,10 +288,7 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
         try:
             store = open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"})
             store.put("t", b"first")
-            cursor = store._engine.log.appender.encoder.cursor_of("t", 0)  # type: ignore[union-attr]
-            again = _kernel.Batch(store._engine.log.appender.encoder)  # type: ignore[union-attr]
-            again.add_record(cursor, hostile, has_crc=False)
-            store._engine.log.append_batch(again)  # type: ignore[union-attr]
+            append_record(store, "t", b"staged", b"A\x01b\x00")
             for number in range(5):
                 store.put("t", b"%d" % number)
         finally:

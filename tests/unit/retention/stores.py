@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from penstock.contracts import DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Trust, Vote
+from tests.hooked import hooked
+
+from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Trust, Vote
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock_index.hash_index import HashIndexDispatcher
@@ -15,7 +17,6 @@ ALL: dict[str, Any] = {
     "retention": ["size"], "retention.size.bytes_max": 0, "retention.pause_ms": 0,
 }  # fmt: skip
 Said = Callable[[Sequence[SegmentInfo]], Any]
-D = TypeVar("D", bound=Dispatcher)
 
 
 def policy_that(says: Said, called: str = "under-test") -> type[RetentionPolicy]:
@@ -30,17 +31,6 @@ def policy_that(says: Said, called: str = "under-test") -> type[RetentionPolicy]
 
 def boom(_given: object) -> Any:
     raise ZeroDivisionError("the plugin's own mistake")
-
-
-def hooked(base: type[D], call: str, hook: Callable[[Any], object]) -> type[D]:
-    """Return a dispatcher that calls `hook` with the argument of a call of its own before it does its work."""
-
-    def method(self: Any, given: Any) -> Any:
-        hook(given)
-        return getattr(super(made, self), call)(given)
-
-    made: type[D] = type(base.__name__, (base,), {call: method})
-    return made
 
 
 def opened(path: Path, **given: Any) -> Store:

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import InstallPlugin, OpenStore
+from tests.conftest import Listen, OpenStore
+from tests.hooked import hooked
 from tests.lanes import eventually
 from tests.unit.retention.stores import (
     SEGMENT,
@@ -21,7 +22,6 @@ from tests.unit.retention.stores import (
     bases,
     boom,
     fill,
-    hooked,
     opened,
     opened_and_held,
     policy_that,
@@ -396,45 +396,21 @@ def test_a_held_segment_goes_though_no_policy_asks_for_it_any_more(tmp_path: Pat
 
 # --- plugins, which are asked before a segment goes
 
-AddHook = Callable[[Callable[[Path], object]], None]
-
-
-@pytest.fixture
-def on_expired(install_plugin: InstallPlugin) -> AddHook:
-    """Return a function that makes a plugin's hook of a test's function, to which the segment's path is passed."""
-    install_plugin(
-        "penstock-archive",
-        """
-        from pathlib import Path
-        from penstock import hookimpl
-        asked = []
-        @hookimpl
-        def penstock_segment_expired(path, size, reason):
-            assert Path(path).stat().st_size == size
-            assert reason
-            for each in asked:
-                each(Path(path))
-    """,
-    )
-
-    def add(hook: Callable[[Path], object]) -> None:
-        sys.modules["penstock_archive"].asked.append(hook)
-
-    return add
+EXPIRED = "penstock_segment_expired"
 
 
 def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
-    on_expired: AddHook, tmp_path: Path
+    listen: Listen, tmp_path: Path
 ) -> None:
     archive: dict[str, bytes] = {}
     has_room = False
 
-    def hook(path: Path) -> None:
+    def hook(path: str) -> None:
         assert has_room
-        archive[path.name] = path.read_bytes()
+        archive[Path(path).name] = Path(path).read_bytes()
 
+    listen(EXPIRED, "path", hook)
     with opened(tmp_path / "s") as store:
-        on_expired(hook)
         fill(store, 6)
         whole = (tmp_path / "s" / "commitlog" / f"{0:020d}").read_bytes()
         end = store.stats()["log_end_offset"]
@@ -447,17 +423,17 @@ def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
         assert not list(store.verify())
 
 
-def test_close_waits_for_a_round_in_another_thread(on_expired: AddHook, tmp_path: Path) -> None:
+def test_close_waits_for_a_round_in_another_thread(listen: Listen, tmp_path: Path) -> None:
     """What it removed after the lock was let go might have been another process's by then."""
-    store = opened(tmp_path / "s")
-    fill(store, 4)
     in_hook, go_on = threading.Event(), threading.Event()
 
-    def hook(_path: Path) -> None:
+    def hook(_path: str) -> None:
         in_hook.set()
         assert go_on.wait(30)
 
-    on_expired(hook)
+    listen(EXPIRED, "path", hook)
+    store = opened(tmp_path / "s")
+    fill(store, 4)
     gone: list[int] = []
     round_ = threading.Thread(target=lambda: gone.append(store.retain()))
     round_.start()
@@ -474,10 +450,10 @@ def test_close_waits_for_a_round_in_another_thread(on_expired: AddHook, tmp_path
     assert len(bases(store)) == 4, "and nothing goes afterwards"
 
 
-def test_a_plugin_may_close_the_store_from_its_hook(on_expired: AddHook, tmp_path: Path) -> None:
+def test_a_plugin_may_close_the_store_from_its_hook(listen: Listen, tmp_path: Path) -> None:
+    listen(EXPIRED, "path", lambda _path: store.close())
     store = opened(tmp_path / "s")
     fill(store, 4)
-    on_expired(lambda _path: store.close())
     assert store.retain() == 0
     with pytest.raises(StoreClosedError):
         store.retain()

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.retention.stores import SEGMENT, boom, hooked, opened_and_held
+from tests.hooked import hooked
+from tests.unit.retention.stores import SEGMENT, boom, opened_and_held
 
 from penstock.errors import OffsetError, PenstockError
 from penstock.message import Message, StoredMessage
