@@ -46,19 +46,6 @@ def test_exit_codes_are_those_of_the_docs() -> None:
     assert {int(code) for code in table} == set(man_page.EXIT_CODES)
 
 
-def test_text_is_no_markup() -> None:
-    assert man_page._escaped('.a-b \\ "c') == "\\&.a\\-b \\e \\(dqc"
-    assert list(man_page._text("a\nb\n\n\b\n.x\n  y\n\n\n")) == [
-        ".PP",
-        "a b",
-        ".PP",
-        ".nf",
-        "\\&.x",
-        "y",
-        ".fi",
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["man", at_night("mandoc")])
 def test_it_can_be_shown(program: str) -> None:
@@ -71,12 +58,9 @@ def test_it_can_be_shown(program: str) -> None:
         "mandoc": ["mandoc", "-W", "error", "-T", "utf8", str(PAGE)],
     }[program]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, capture_output=True, text=True, check=False,
         env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"},
-    )
+    )  # fmt: skip
     assert done.stderr == ""
     assert done.returncode == 0, done.stdout[-500:]
     shown = re.sub(".\b", "", done.stdout)

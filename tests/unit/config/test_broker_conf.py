@@ -7,7 +7,6 @@ import pytest
 
 import penstock
 from penstock.cli.root import run
-from penstock.config import model, sources
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
 from penstock.config.build import build_config
 from penstock.config.sources import gather
@@ -19,15 +18,8 @@ from penstock.store.store import Store
 REGISTRY = load_registry()
 
 
-def built(
-    path: Path | None = None, environ: dict[str, str] | None = None, **settings: object
-) -> model.Config:
-    return build_config(sources.gather(path, environ or {}, settings), REGISTRY)
-
-
 def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
-    found = built(
-        **from_broker_conf("""
+    given = from_broker_conf("""
         # a comment
         mappedFileSizeCommitLog=1048576
         mappedFileSizeConsumeQueue = 6000000
@@ -37,14 +29,11 @@ def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
         enabledAppendPropCRC=true
         brokerName=a
     """)
-    )
+    found = build_config(gather(None, {}, given), REGISTRY)
     assert found.geometry.segment_bytes == 1048576
     assert found.geometry.queue_entries == 300_000
-    assert (found.flush.use, found.log.checksum, found.profile) == (
-        "sync",
-        "crc32+record",
-        "rocketmq",
-    )
+    values = (found.flush.use, found.log.checksum, found.profile)
+    assert values == ("sync", "crc32+record", "rocketmq")
     assert found.options["retention", "age"].reserved_hours == 48
     assert found.options["retention", "age"].delete_when == "04;16"
 
@@ -66,7 +55,7 @@ def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
 ) -> None:
     sizes = Geometry(segment_bytes=8192, queue_entries=7, index_slots=11, index_entries=90)
     given = from_broker_conf(to_broker_conf(sizes, tmp_path / "s"))
-    read = build_config(gather(None, {}, given), load_registry()).geometry
+    read = build_config(gather(None, {}, given), REGISTRY).geometry
     assert [read.segment_bytes, read.queue_entries, read.index_slots, read.index_entries] == [8192, 7, 11, 90]  # fmt: skip
     opened(tmp_path / "s", **{f"geometry.{k}": v for k, v in {
         "segment_bytes": 8192, "queue_entries": 7, "index_slots": 11, "index_entries": 90,
@@ -91,11 +80,8 @@ def test_what_a_broker_needs_not_told_here_is_passed_over() -> None:
 
 def test_switches_pick_strategies() -> None:
     found = from_broker_conf("transientStorePoolEnable=true\nwarmMapedFileEnable=true\nflushDiskType=ASYNC_FLUSH")  # fmt: skip
-    assert (found["write.use"], found["alloc.use"], found["flush.use"]) == (
-        "transient-pool",
-        "preallocate",
-        "async",
-    )
+    values = (found["write.use"], found["alloc.use"], found["flush.use"])
+    assert values == ("transient-pool", "preallocate", "async")
 
 
 def test_a_number_that_is_none_is_an_error_that_names_its_key() -> None:

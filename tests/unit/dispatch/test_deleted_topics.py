@@ -33,6 +33,7 @@ SIZES: dict[str, Any] = {
     "log.checksum": "crc32",
     "retention.use": [],
 }
+GEOMETRY = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
 
 
 class Directory:
@@ -96,15 +97,13 @@ def check_healthy(directory: Directory) -> None:
     with directory.open(read_only=True) as store:
         # That a queue has a new generation is a note.
         assert [f.text for f in store.verify() if not f.is_note] == []
-    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
-    steps = penstock.repair(directory.root, environ={}, **settings).steps
+    steps = penstock.repair(directory.root, environ={}, **GEOMETRY).steps
     assert [step for step in steps if step.action != "marks"] == []
 
 
 def reindex(directory: Directory) -> None:
     """Make all queues again, in parts that do not see each other's."""
-    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
-    with start_reindex(directory.root, shards=3, settings=settings) as work:
+    with start_reindex(directory.root, shards=3, settings=GEOMETRY) as work:
         walked = [work.task.condense(base) for base in work.bases]
         work.finish(walked, {part: work.task.make(part) for part in work.parts})
 
@@ -330,8 +329,7 @@ def test_queues_built_again_have_the_last_generation_only(
     if lost:
         directory.drop_queues("kept")
     if way == "repair":
-        settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
-        assert penstock.repair(directory.root, environ={}, apply=True, **settings).applied
+        assert penstock.repair(directory.root, environ={}, apply=True, **GEOMETRY).applied
     else:
         reindex(directory)
     for read_only in (True, False):
@@ -445,8 +443,7 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
     if lost:
         directory.drop_queues("t")
     assert is_refused_at(directory, offsets[5])
-    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
-    penstock.repair(directory.root, environ={}, apply=True, **settings)
+    penstock.repair(directory.root, environ={}, apply=True, **GEOMETRY)
     with directory.open(read_only=True) as store:
         assert [body for body in bodies(store, "t") if body != "m5"] == [
             body for body in numbered("m", 10) if body != "m5"
@@ -501,43 +498,26 @@ def test_a_list_of_topics_that_tells_nothing_deletes_nothing(
         assert bodies(store, "t") == ["m"]
 
 
-def test_a_store_of_ours_without_a_list_of_topics_is_built_as_ever(directory: Directory) -> None:
-    """No broker was ever here."""
-    directory.put("t", numbered("m", 20))
-    directory.drop_queues("t")
-    with directory.open() as store:
-        assert bodies(store, "t") == numbered("m", 20)
-
-
-def test_a_store_of_an_older_penstock_loses_nothing(directory: Directory) -> None:
-    """It has no file of ranges: all records may be ours, so none counts as deleted."""
-    directory.put("ours", numbered("o", 3))
-    (directory.root / "penstock" / "ranges").unlink()
-    directory.drop_queues("ours")
-    directory.list_topics("theirs")
-    with directory.open() as store:
-        assert bodies(store, "ours") == numbered("o", 3)
-        end = store.stats()["log_end_offset"]
-    assert directory.ranges().perhaps == ((0, end),)
-    directory.drop_queues("ours")
-    with directory.open() as store:
-        assert bodies(store, "ours") == numbered("o", 3)
-
-
-@pytest.mark.parametrize("content", ["[1]", "", None])
-def test_in_doubt_no_record_is_a_deleted_one(content: str | None, directory: Directory) -> None:
-    """The file of ranges is damaged, or is gone together with the marks."""
-    directory.put("ours", numbered("o", 3))
+@pytest.mark.parametrize("what", ["no-list", "no-ranges", "damaged-ranges", "empty-ranges", "no-marks-nor-ranges"])  # fmt: skip
+def test_in_doubt_no_record_is_a_deleted_one(what: str, directory: Directory) -> None:
+    """No broker was ever here; or the file of ranges is damaged, an older Penstock's, which had none, or gone with the marks."""
+    directory.put("ours", numbered("o", 20))
     path = directory.root / "penstock" / "ranges"
-    if content is not None:
-        path.write_text(content)
-    else:
+    if what == "no-marks-nor-ranges":
         (directory.root / "penstock" / "clean").unlink()
+    if what.endswith("damaged-ranges") or what == "empty-ranges":
+        path.write_text("[1]" if what == "damaged-ranges" else "")
+    elif what != "no-list":
         path.unlink()
-    directory.drop_queues("ours")
-    directory.list_topics("theirs")
-    with directory.open() as store:
-        assert bodies(store, "ours") == numbered("o", 3)
+    if what != "no-list":
+        directory.list_topics("theirs")
+    for _ in range(2):
+        directory.drop_queues("ours")
+        with directory.open() as store:
+            assert bodies(store, "ours") == numbered("o", 20)
+            end = store.stats()["log_end_offset"]
+        if what == "no-ranges":
+            assert directory.ranges().perhaps == ((0, end),)
 
 
 @pytest.mark.slow
@@ -559,8 +539,7 @@ def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directo
     first.write_bytes(data)
     directory.drop_queues("ours")
     directory.list_topics("theirs")
-    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
-    assert penstock.repair(directory.root, environ={}, apply=True, cut=True, **settings).applied
+    assert penstock.repair(directory.root, environ={}, apply=True, cut=True, **GEOMETRY).applied
     for read_only in (True, False):
         with directory.open(read_only=read_only) as store:
             assert [m.body for m in store.scan("ours")] == [m.body for m in sent if m != last]

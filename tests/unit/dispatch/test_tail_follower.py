@@ -1,14 +1,11 @@
 """Many queues, and readers elsewhere while segments are recycled."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock.dispatch.tail_follower import RETRY_MS, RETRY_MS_MAX, DispatchFailure
 from penstock.files import Entry, Files
 from penstock.testing import ManualWorkers, open_store
 
@@ -67,12 +64,6 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
         reader.close()
 
 
-@pytest.mark.slow
-def test_busy_is_part_of_the_public_face() -> None:
-    code = "import penstock; assert issubclass(penstock.BusyError, penstock.PenstockError)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 class Lists(Files):
     """Counts how often a queue's folder is listed."""
 
@@ -129,10 +120,3 @@ def test_a_reader_looks_again_where_entries_are_taken_away(taken_away: str, tmp_
                 (folder / name).unlink()
             expected = (0, 0)
         assert (reader.min_offset("t"), reader.max_offset("t")) == expected
-
-
-def test_a_dispatcher_that_failed_is_tried_again_later() -> None:
-    error = ValueError("no")
-    failure = DispatchFailure(error, 5000, RETRY_MS)
-    assert (failure.error, failure.again_at_ms) == (error, 6000)
-    assert RETRY_MS < RETRY_MS_MAX

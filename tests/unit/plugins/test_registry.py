@@ -10,6 +10,7 @@ from tests.conftest import InstallPlugin
 import penstock
 from penstock.errors import DuplicateStrategyError, PluginLoadError, UnknownStrategyError
 from penstock.plugins.registry import load_registry
+from penstock.testing import ManualWorkers
 
 EVERY = """
     import attrs
@@ -171,13 +172,12 @@ def test_events_reach_plugins_and_one_that_raises_is_switched_off(
     """,
     )
     sizes: dict[str, Any] = {"geometry.segment_bytes": 65536}
-    with penstock.open(tmp_path / "s", environ={}, **sizes) as store:
+    workers = ManualWorkers()
+    with penstock.open(tmp_path / "s", environ={}, spawn=workers, **sizes) as store:
         for _ in range(300):
             store.put("t", b"x" * 1000)
         store.topics()
-        engine = store._engine
-        assert engine is not None
-        engine.following.announce_sealed()
+        workers.run("penstock-follow")
         assert store.max_offset("t") == 300
     penstock.open(tmp_path / "s", environ={}).close()
     assert (tmp_path / "told").read_text().split() == ["new", "clean"]

@@ -1,4 +1,4 @@
-"""Stretches of several queues read at once, bounds of all queues in one pass, many stores opened with one look."""
+"""Ranges of several queues and topics, read through the log once: as Arrow columns, and as messages."""
 
 import random
 import shutil
@@ -19,14 +19,18 @@ SMALL: dict[str, Any] = {
 COLUMNS = ["topic", "queue", "queue_offset", "log_offset", "body"]
 
 
+def opened(root: Path, *, read_only: bool = True) -> penstock.Store:
+    return penstock.open(root, environ={}, read_only=read_only, **({} if read_only else SMALL))
+
+
 def fill(root: Path, count: int = 400, seed: int = 1) -> list[tuple[Any, ...]]:
     chance = random.Random(seed)
     sent = []
-    with penstock.open(root, environ={}, **SMALL) as store:
+    with opened(root, read_only=False) as store:
         for _ in range(count):
             topic, queue = chance.choice(["a", "bb", "ccc"]), chance.randrange(3)
             body = chance.randbytes(chance.randrange(300))
-            receipt = store.put(topic, body, queue=queue)
+            receipt = store.put(topic, body, queue=queue, tag=("x", "y")[len(sent) % 2])
             sent.append((topic, queue, receipt.queue_offset, receipt.log_offset, body))
     return sent
 
@@ -43,26 +47,39 @@ def read(store: penstock.Store, spans: list[QueueSpan], **more: Any) -> list[tup
     return found
 
 
+def messages_of(
+    store: penstock.Store, spans: list[QueueSpan], **more: Any
+) -> list[tuple[Any, ...]]:
+    return [
+        (m.topic, m.queue, m.queue_offset, m.log_offset, m.body)
+        for m in store.scan_spans(spans, **more)
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("more", [{}, {"rows": 7}, {"size": 500}, {"verify": False}])
-def test_rows_come_in_the_order_of_the_log(
+def test_rows_and_messages_come_in_the_order_of_the_log(
     tmp_path: Path, more: dict[str, Any], read_only: bool
 ) -> None:
     sent = fill(tmp_path / "s")
-    with penstock.open(tmp_path / "s", read_only=read_only, environ={}) as store:
+    with opened(tmp_path / "s", read_only=read_only) as store:
         assert read(store, spans_of(store), **more) == sent
         some = [QueueSpan("bb", 1, 3, 9), QueueSpan("a", 0, 0, 2), QueueSpan("a", 2, 5, 5)]
         wanted = [row for row in sent if any(
             row[:2] == span[:2] and span.start <= row[2] < span.stop for span in some
         )]  # fmt: skip
         assert read(store, some, **more) == wanted
+        if not more:
+            assert messages_of(store, spans_of(store)) == sent
+            assert messages_of(store, some) == wanted
+            assert messages_of(store, spans_of(store), tags=["y"]) == sent[1::2]
 
 
 def test_a_stretch_given_twice_comes_twice(tmp_path: Path) -> None:
     """Two entries may point to one record: queues of light message queues do."""
     sent = fill(tmp_path / "s", 60)
-    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+    with opened(tmp_path / "s") as store:
         spans = spans_of(store)
         assert sorted(read(store, spans + spans)) == sorted(sent + sent)
 
@@ -74,10 +91,10 @@ def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
     for seed in range(4):
         fill(root, 150, seed)
         if seed:
-            with penstock.open(root, environ={}, **SMALL) as store:
+            with opened(root, read_only=False) as store:
                 store.discard_before(log_offset=seed * 16384)
                 writing = store.bounds()
-        with penstock.open(root, read_only=True, environ={}) as store:
+        with opened(root) as store:
             found = store.bounds()
             for b in found:
                 assert b.min_offset == store.min_offset(b.topic, b.queue)
@@ -111,7 +128,7 @@ def test_what_is_not_as_usual_is_looked_at_in_full(tmp_path: Path) -> None:
     with last.open("r+b") as file:
         file.truncate(400)
     (root / "consumequeue" / "new" / "4").mkdir(parents=True)
-    with penstock.open(root, read_only=True, environ={}) as store:
+    with opened(root) as store:
         for b in store.bounds():
             assert (b.min_offset, b.max_offset) == (
                 store.min_offset(b.topic, b.queue),
@@ -123,11 +140,11 @@ def test_what_is_not_as_usual_is_looked_at_in_full(tmp_path: Path) -> None:
 def test_messages_that_are_gone_are_told_of(tmp_path: Path) -> None:
     root = tmp_path / "s"
     sent = fill(root, 600)
-    with penstock.open(root, read_only=True, environ={}) as store:
+    with opened(root) as store:
         spans = spans_of(store)
-    with penstock.open(root, environ={}, **SMALL) as store:
+    with opened(root, read_only=False) as store:
         store.discard_before(log_offset=2 * 16384)
-    with penstock.open(root, read_only=True, environ={}) as store:
+    with opened(root) as store:
         with pytest.raises(OffsetError):
             read(store, spans)
         lost: list[tuple[str, int, int]] = []
@@ -142,7 +159,7 @@ def test_messages_that_are_gone_are_told_of(tmp_path: Path) -> None:
 
 def test_a_queue_that_is_gone_is_told_of_once(tmp_path: Path) -> None:
     fill(tmp_path / "s", 60)
-    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+    with opened(tmp_path / "s") as store:
         spans = spans_of(store)
         shutil.rmtree(tmp_path / "s" / "consumequeue" / "bb")
         lost: list[QueueSpan] = []
@@ -172,6 +189,11 @@ def test_tags_and_keys_pick_rows(tmp_path: Path) -> None:
             n for n in range(60) if n % 3 and n % 5 == 2 and n % 4 == 2
         ]
         assert bodies(tags=["none"]) == []
+        (batch,) = store.arrow_spans(span, ["tag", "keys"])
+        assert [tuple(row.values()) for row in batch.slice(0, 2).to_pylist()] == [
+            (None, None),
+            ("Aa", "k1 1"),
+        ]
 
 
 def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
@@ -181,7 +203,7 @@ def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
         source.seek(20)
         to.write(source.read(20))
     with (
-        penstock.open(tmp_path / "s", read_only=True, environ={}) as store,
+        opened(tmp_path / "s") as store,
         pytest.raises(CorruptionError),
     ):
         read(store, [QueueSpan("a", 0, 0, 1)])
@@ -189,7 +211,19 @@ def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
 
 def test_a_segment_begun_after_opening_is_found(tmp_path: Path) -> None:
     fill(tmp_path / "s", 20)
-    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+    with opened(tmp_path / "s") as store:
         assert len(read(store, spans_of(store))) == 20
         fill(tmp_path / "s", 300, 2)
         assert len(read(store, spans_of(store))) == 320
+
+
+def test_a_message_that_is_corrupt_is_skipped_and_counted_and_no_other(tmp_path: Path) -> None:
+    sent = fill(tmp_path / "s", 60)
+    lost = next(row for row in sent if row[:3] == ("a", 0, 4))
+    path = next((tmp_path / "s" / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    data[lost[3] + 89] ^= 1
+    path.write_bytes(data)
+    with opened(tmp_path / "s") as store:
+        assert messages_of(store, spans_of(store)) == [row for row in sent if row != lost]
+        assert store.damaged_reads == 1

@@ -1,0 +1,143 @@
+"""Queues as readers see them: at every bound, in a directory that is only partly understood, and what space they take."""
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
+
+from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
+from penstock.errors import ArgumentError, ForeignContentError, StoreClosedError, TopicError
+from penstock.read.served_queues import ServedQueues, has_queues, served
+from penstock.read.topic_usage import TopicSpace, space_by_topic
+from penstock.store.store import Store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
+
+
+@pytest.fixture
+def store() -> Store:
+    made = open_store(Path("/store"), files=SimulatedDisk(), spawn=ManualWorkers(), retention=[])
+    for number in range(30):
+        made.put("t", b"%d" % number, tag="odd" if number % 2 else "even", keys=[f"k{number}"])
+    return made
+
+
+def test_what_cannot_be_a_topic_is_refused(store: Store) -> None:
+    with pytest.raises(TopicError):
+        store.read("../t")
+
+
+def test_a_closed_store_is_not_read(store: Store) -> None:
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.read("t")
+
+
+def test_a_time_may_be_a_datetime_with_a_zone() -> None:
+    clock = ManualClock()
+    store = open_store(Path("/s"), files=SimulatedDisk(), spawn=ManualWorkers(), clock=clock)
+    for _ in range(4):
+        store.put("t", b"x", keys=["k"])
+        clock.now_ms += 1000
+    first_ms = store.read("t").messages[0].store_time_ms
+    third = datetime.fromtimestamp((first_ms + 2000) / 1000, timezone(timedelta(hours=5)))
+    assert store.offset_at("t", time_ms=third) == 2
+    assert store.offset_at("t", time_ms=third + timedelta(microseconds=1)) == 3
+    assert store.offset_at("t", time_ms=third + timedelta(microseconds=1), boundary="upper") == 2
+    assert [m.queue_offset for m in store.find("t", "k", begin_ms=third)] == [2, 3]
+    assert [m.queue_offset for m in store.find("t", "k", end_ms=third)] == [0, 1, 2]
+    assert store.discard_before(time_ms=third) == 0
+    with pytest.raises(ArgumentError, match="a datetime with a time zone"):
+        store.offset_at("t", time_ms=third.replace(tzinfo=None))
+
+
+class TwoTopics(OneQueue):
+    """Topics `t` and `batch`."""
+
+    def queues(self) -> list[tuple[str, int]]:
+        return [("batch", 0), ("t", 0)]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> TwoTopics:
+    return TwoTopics(tmp_path, ROWS[:10])
+
+
+def asked(index: Any, topic: str) -> list[Any]:
+    return [
+        lambda: index.min_offset(topic, 0), lambda: index.max_offset(topic, 0),
+        lambda: index.entries(topic, 0, 0, 5), lambda: index.resume_at(topic, 0, 3),
+        lambda: list(index.bounds(lambda name: name == topic, None)),
+    ]  # fmt: skip
+
+
+def test_where_all_is_understood_the_index_itself_is_asked(index: TwoTopics) -> None:
+    assert served(index, Path("/s"), []) is index
+    assert served(index, Path("/s"), [Foreign(POP_STATE, Path("/s/kvStore"))]) is index
+    assert has_queues(index)
+
+
+def test_a_topic_of_batch_queues_raises_by_its_name_and_others_are_served(
+    index: TwoTopics,
+) -> None:
+    made = served(index, Path("/s"), [Foreign(BATCH_QUEUES, Path("/s/x"), ("batch",))])
+    assert isinstance(made, ServedQueues)
+    assert made.queues() == [("t", 0)]
+    for ask in asked(made, "batch"):
+        with pytest.raises(ForeignContentError, match="batch"):
+            ask()
+    assert made.max_offset("t", 0) == 10
+    assert [bounds.topic for bounds in made.bounds(lambda _: True, None)] == ["t"]
+    assert has_queues(made)
+
+
+def test_queues_in_a_database_raise_whatever_is_asked(index: TwoTopics) -> None:
+    found = [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue"))]
+    made = served(index, Path("/s"), found)
+    for ask in (made.queues, made.end_log_offset, *asked(made, "t")):
+        with pytest.raises(ForeignContentError, match="queues cannot be read"):
+            ask()
+    assert not has_queues(made)
+
+
+def test_a_database_beside_the_files_hides_none_of_them(tmp_path: Path) -> None:
+    found = [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue_rocksdb"))]
+    full, empty = OneQueue(tmp_path / "a", ROWS), OneQueue(tmp_path / "b", [])
+    assert served(full, Path("/s"), found) is full
+    empty.queues = list  # type: ignore[method-assign] # it has none
+    assert not has_queues(served(empty, Path("/s"), found))
+
+
+def test_what_only_a_writer_does_is_a_mistake(index: TwoTopics) -> None:
+    made: Any = served(index, Path("/s"), [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue"))])
+    for call in (lambda: made.load(None), lambda: made.dispatch(None), made.flush, lambda: made.truncate(0), lambda: made.trim(0)):  # fmt: skip
+        with pytest.raises(AssertionError, match="read-only"):
+            call()
+
+
+class Several(OneQueue):
+    """Two queues of one topic, one of another, all with the same entries."""
+
+    def queues(self) -> list[tuple[str, int]]:
+        return [("small", 0), ("large", 0), ("large", 1)]
+
+
+USED = [(0, 100), (100, 150), (0, 0), (250, 200)]
+
+
+def test_topics_come_largest_first_with_all_their_queues(tmp_path: Path) -> None:
+    told = list[int]()
+    found = space_by_topic(Several(tmp_path, USED), 250, told.append)
+    assert found == [TopicSpace("large", 6, 900, 500), TopicSpace("small", 3, 450, 250)]
+    assert told == [1, 2, 3]
+
+
+def test_entries_without_a_record_take_no_space(tmp_path: Path) -> None:
+    (space, _) = space_by_topic(Several(tmp_path, [(0, 0)] * 5), 0, lambda _: None)
+    assert space[1:] == (0, 0, 0)
+
+
+def test_an_empty_store_has_no_topics(tmp_path: Path) -> None:
+    index = OneQueue(tmp_path, [])
+    assert space_by_topic(index, 0, lambda _: None) == [TopicSpace("t", 0, 0, 0)]
