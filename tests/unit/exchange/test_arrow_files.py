@@ -140,11 +140,9 @@ def test_a_truncated_or_changed_file_is_an_error_and_never_a_crash(kind: str) ->
 
 def test_offsets_outside_of_their_buffer_are_refused() -> None:
     """Arrow itself does not check them, and ends the process when it reads such a value."""
-    offsets, size = memoryview(bytearray(8)), 1
-    body = pa.Array.from_buffers(
-        pa.binary(), size, [None, pa.py_buffer(offsets), pa.py_buffer(b"x")]
-    )
-    batch = pa.RecordBatch.from_arrays([pa.array(["t"]), body], ["topic", "body"])
-    offsets[4:] = b"\xff\xff\xff\x7f"
+    data = bytearray(table("stream", {"topic": ["t"], "body": [b"x"]}))
+    # The offsets of the one body are the last pair of 0 and 1.
+    at = data.rindex(b"\0\0\0\0\1\0\0\0") + 4
+    data[at : at + 4] = b"\xff\xff\xff\x7f"
     with pytest.raises(ImportFileError, match="truncated or corrupt"):
-        list(arrow_files._rows(iter([batch]), batch.schema, "f", ColumnNames(), 0, 0))
+        read("stream", bytes(data))

@@ -1,13 +1,20 @@
-"""Digests of full segments: when they are made, when they are believed, when they go."""
+"""Digests of full segments: when they are made and how fast, when they are believed, when they go, and the scrubbing by them."""
 
 import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.conftest import Listen
 
+from penstock.config.model import ScrubConfig
+from penstock.errors import ConfigError
 from penstock.files import File, Files
+from penstock.integrity.background import Upkeep
+from penstock.integrity.scrubber import Scrubber
+from penstock.integrity.sealer import Sealer
 from penstock.integrity.segment_digests import (
     BLOCK_BYTES,
     Digest,
@@ -17,8 +24,9 @@ from penstock.integrity.segment_digests import (
     sum_up,
 )
 from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 
 SEGMENT = 64 * 1024
 Place = tuple[Path, ManualWorkers]
@@ -26,7 +34,7 @@ Place = tuple[Path, ManualWorkers]
 
 def fill(store: Store, segments: int) -> None:
     """Put so many messages that the log has this many segments."""
-    while len(store._log.segments) < segments:
+    while store.stats()["segments"] < segments:
         store.put("t", b"x" * 1000, keys=["k"])
 
 
@@ -216,3 +224,209 @@ def test_a_digest_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> No
         Digests(Full(), tmp_path).write(digest)
     assert list((tmp_path / "penstock" / "digests").iterdir()) == []
     assert [path.name for path in (tmp_path / "penstock").iterdir()] == ["digests"]
+
+
+def test_full_durable_segments_get_a_digest_and_no_others(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", spawn=workers) as store:
+        fill(store, 4)
+        assert workers.run("penstock-seal") == 1.0, "full, but not durable yet: asked again soon"
+        assert sealed(store.path) == []
+        assert store.stats()["upkeep"]["not_sealed_yet"] == 3
+        store.flush()
+        seal_all(workers)
+        assert sealed(store.path) == [0, SEGMENT, 2 * SEGMENT]
+        figures = store.stats()["upkeep"]
+        assert (figures["sealed_segments"], figures["not_sealed_yet"]) == (3, 0)
+
+
+def test_sealing_pauses_as_long_as_its_rate_asks(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    settings: dict[str, Any] = {"scrub.seal_mib_per_s": 2}
+    with open_store(tmp_path / "s", spawn=workers, **settings) as store:
+        fill(store, 2)
+        store.flush()
+        assert workers.run("penstock-seal") == SEGMENT / (2 << 20)
+
+
+def test_what_a_crash_left_without_a_digest_gets_it_at_the_next_open(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path / "s", files=files, spawn=ManualWorkers())
+    fill(store, 4)
+    store.flush()
+    shutil.copytree(tmp_path / "s", tmp_path / "crashed", copy_function=shutil.copy2)
+    store.close()
+    workers = ManualWorkers()
+    with open_store(tmp_path / "crashed", spawn=workers):
+        assert sealed(tmp_path / "crashed") == []
+        seal_all(workers)
+        assert sealed(tmp_path / "crashed") == [0, SEGMENT, 2 * SEGMENT]
+
+
+def test_a_segment_that_goes_while_it_is_sealed_leaves_no_digest(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", spawn=workers) as store:
+        fill(store, 4)
+        store.flush()
+        workers.run("penstock-seal")  # the first block of the first segment
+        store.discard_before(log_offset=SEGMENT)
+        seal_all(workers)
+        assert sealed(store.path) == [SEGMENT, 2 * SEGMENT]
+
+
+@pytest.mark.parametrize(("call", "number"), [("pread", errno.EIO), ("create", errno.ENOSPC)])
+def test_a_disk_that_fails_while_sealing_stops_nothing(
+    call: str, number: int, tmp_path: Path
+) -> None:
+    files, workers = FaultyFiles(), ManualWorkers()
+    with open_store(tmp_path / "s", files=files, spawn=workers) as store:
+        fill(store, 3)
+        store.flush()
+        files.plan.fail(call, number, path="commitlog" if call == "pread" else "digests")
+        seal_all(workers)
+        files.plan.heal()
+        assert sealed(store.path) == []
+        store.put("t", b"goes on")
+    with open_store(tmp_path / "s", spawn=workers):
+        seal_all(workers)
+        assert sealed(tmp_path / "s") == [0, SEGMENT]
+
+
+def test_sealing_keeps_out_of_the_way_of_inline_stories(tmp_path: Path) -> None:
+    workers = InlineWorkers()
+    with open_store(tmp_path / "s", spawn=workers) as store:
+        fill(store, 3)
+        workers.run_all()
+        store.flush()
+        workers.run_all()
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        assert not list(reader.verify())
+
+
+def test_a_segment_that_is_forgotten_is_not_sealed_again(tmp_path: Path) -> None:
+    for base in (0, 4096):
+        (tmp_path / f"{base:020d}").write_bytes(bytes(4096))
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    log.load(repair=False)
+    sealer = Sealer(Files(), Digests(Files(), tmp_path), log, 1, [])
+    sealer.durable = lambda: 1 << 40
+    assert sealer.waiting == 1
+    sealer.forget(0)
+    assert sealer.step() is None
+    assert sealer.sealed == set()
+
+
+def opened(path: Path, workers: ManualWorkers, **given: Any) -> Store:
+    """Open a store of four segments, three of them sealed."""
+    store = open_store(path, spawn=workers, **given)
+    fill(store, 4)
+    store.flush()
+    seal_all(workers)
+    return store
+
+
+def one_pass(store: Store, workers: ManualWorkers) -> dict[str, Any]:
+    before = store.stats()["upkeep"]["scrub_passes"]
+    while store.stats()["upkeep"]["scrub_passes"] == before:
+        workers.run("penstock-scrub")
+    figures: dict[str, Any] = store.stats()["upkeep"]
+    return figures
+
+
+def test_a_whole_store_is_read_once_an_interval_at_the_rate(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    rates = {"scrub.mib_per_s": 4, "scrub.interval_hours": 2.0}
+    with opened(tmp_path / "s", workers, **rates) as store:
+        assert workers.run("penstock-scrub") == 7200, "the first pass begins an interval later"
+        assert workers.run("penstock-scrub") == SEGMENT / (4 << 20)
+        figures = one_pass(store, workers)
+        assert figures["scrubbed_bytes"] == 3 * SEGMENT
+        assert (figures["damage_found"], figures["last_damage"]) == (0, None)
+
+
+@pytest.mark.parametrize("key", ["mib_per_s", "seal_mib_per_s"])
+def test_a_rate_of_nothing_is_refused(key: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {f"scrub.{key}": 0}
+    with pytest.raises(ConfigError, match=key):
+        open_store(tmp_path / "s", **settings)
+
+
+def test_damage_is_logged_counted_and_told_once_a_pass(
+    tmp_path: Path, listen: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    listen("penstock_damage_found", "path", told.append)
+    workers = ManualWorkers()
+    with opened(tmp_path / "s", workers) as store:
+        flip(segment_of(store.path, 1).path, 20)  # a queue offset: no CRC of RocketMQ's covers it
+        figures = one_pass(store, workers)
+        assert figures["damage_found"] == 1
+        assert f"{SEGMENT:020d}, byte 0" in figures["last_damage"]
+        assert f"{SEGMENT:020d}, byte 0" in caplog.text
+        one_pass(store, workers)
+        store.put("t", b"writing goes on")
+    assert told == [str(store.path / "commitlog" / f"{SEGMENT:020d}")] * 2
+
+
+def test_a_segment_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    files, workers = FaultyFiles(), ManualWorkers()
+    with opened(tmp_path / "s", workers, files=files) as store:
+        store.topics()  # the follower has read all segments by now
+        for call in ("open", "pread"):
+            files.plan.fail(call, errno.EIO, path=f"commitlog/{SEGMENT:020d}")
+            before = store.stats()["upkeep"]["damage_found"]
+            figures = one_pass(store, workers)
+            assert figures["damage_found"] == before + 1
+            assert "cannot be read" in figures["last_damage"]
+            files.plan.heal()
+
+
+@pytest.mark.slow
+def test_a_segment_that_goes_while_it_is_scrubbed_is_no_damage(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    with opened(tmp_path / "s", workers, alloc="recycle") as store:
+        workers.run("penstock-scrub")
+        workers.run("penstock-scrub")  # a block of the first segment
+        store.discard_before(log_offset=2 * SEGMENT)
+        workers.run("penstock-allocate")  # which zeroes it
+        assert one_pass(store, workers)["damage_found"] == 0
+
+
+def test_a_hostile_digest_is_passed_over(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    with opened(tmp_path / "s", workers) as store:
+        (store.path / "penstock" / "digests" / f"{SEGMENT:020d}").write_bytes(b"\xff" * 99)
+        figures = one_pass(store, workers)
+        assert (figures["damage_found"], figures["scrubbed_bytes"]) == (0, 2 * SEGMENT)
+
+
+def test_a_log_without_digests_is_passed_over_once_an_interval(tmp_path: Path) -> None:
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    scrubber = Scrubber(Files(), Digests(Files(), tmp_path), log, 1, 2.0)
+    assert [scrubber.step() for _ in range(3)] == [7200.0] * 3
+    assert (scrubber.passes, scrubber.bytes_read, scrubber.found) == (2, 0, 0)
+
+
+def test_a_reader_keeps_nothing_up(place: Place) -> None:
+    path, _ = place
+    with open_store(path, read_only=True) as reader:
+        assert "upkeep" not in reader.stats()
+
+
+def test_what_is_not_asked_for_is_not_begun(tmp_path: Path) -> None:
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    for config, names in (
+        (ScrubConfig(digests=False), set()),
+        (ScrubConfig(interval_hours=0), {"penstock-seal"}),
+        (ScrubConfig(interval_hours=1), {"penstock-seal", "penstock-scrub"}),
+    ):
+        workers = ManualWorkers()
+        upkeep = Upkeep.of(Files(), tmp_path, log, config, [0])
+        upkeep.start(workers, lambda: 0, lambda _: None)
+        assert set(workers.by_name) == names
+        upkeep.wake()
+        assert [name for name, each in workers.by_name.items() if each.is_awake] == sorted(names)[
+            -1:
+        ]
+        assert upkeep.stats()["sealed_segments"] == 1
+        upkeep.stop()

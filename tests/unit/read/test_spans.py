@@ -25,7 +25,7 @@ def opened(root: Path, *, read_only: bool = True) -> penstock.Store:
 
 def fill(root: Path, count: int = 400, seed: int = 1) -> list[tuple[Any, ...]]:
     chance = random.Random(seed)
-    sent = []
+    sent: list[tuple[Any, ...]] = []
     with opened(root, read_only=False) as store:
         for _ in range(count):
             topic, queue = chance.choice(["a", "bb", "ccc"]), chance.randrange(3)

@@ -1,10 +1,11 @@
-"""Rows sent around in place of records: what dispatchers make of them is what they make of records."""
+"""Rows sent around in place of records, and other plain values: what dispatchers make of them is what they make of records."""
 
 import numpy as np
 import pytest
 
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import PluginError
+from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.row_files import condense, restore, shard_rows
 from penstock.testing import WrittenLog
 
@@ -47,3 +48,10 @@ def test_each_row_is_in_one_shard_and_a_queue_in_one_only(batch: DispatchBatch) 
     places = [{(int(batch.topic_rows[r]), int(batch.queues[r])) for r in rows} for rows in shards.values()]  # fmt: skip
     assert sum(map(len, places)) == len(set().union(*places)) == 6
     assert list(dict(shard_rows(batch, 1))) == [0]
+
+
+def test_plain_values_survive_being_packed() -> None:
+    value = ({("t", 1): 5, "x": None}, [(1, 2)], 1.5, True)
+    assert unpack(pack(value)) == value
+    with pytest.raises(PluginError, match="is_splittable"):
+        pack(object())

@@ -1,5 +1,6 @@
-"""Rows of a file as messages: each once, and a row that cannot be stored is named."""
+"""Importing a file: how it is read, its rows as messages, each once, and a row that cannot be stored is named."""
 
+import gzip
 import io
 import json
 import tracemalloc
@@ -11,7 +12,10 @@ from tests.conftest import OpenStore
 
 from penstock.errors import ConfigError, ImportFileError, StorageError
 from penstock.exchange import loading
+from penstock.exchange.formats import kind_of
 from penstock.exchange.importing import Hooks, ImportOptions, import_file, import_stream
+from penstock.exchange.source_file import SourceFile
+from penstock.exchange.text_files import ColumnNames
 from penstock.testing.control import InlineWorkers
 
 
@@ -145,3 +149,42 @@ def test_the_memory_is_bounded_whatever_the_size_of_the_file(
             tracemalloc.stop()
     print(f"{peak:,} bytes at most, of a file of {path.stat().st_size:,}")
     assert peak < 20e6 < path.stat().st_size / 1.8
+
+
+LINE = b'{"topic": "t", "body": "b"}\n'
+
+
+def opened(path: Path) -> SourceFile:
+    return SourceFile(path.open("rb"), str(path), kind_of(str(path)), ColumnNames())
+
+
+def test_the_position_moves(tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson.gz").write_bytes(gzip.compress(LINE * 10))
+    made = opened(tmp_path / "a.ndjson.gz")
+    with made.file:
+        assert made.position == 0
+        assert len(list(made.rows(4, 1000))) == 6
+        assert made.position > 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", LINE, gzip.compress(LINE * 1000)[:-20], gzip.compress(LINE)[:-8] + bytes(8)],
+    ids=["empty", "plain", "truncated", "wrong sum"],
+)
+def test_a_file_that_is_not_gzip_or_truncated_is_an_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(data)
+    made = opened(tmp_path / "a.csv.gz")
+    with made.file, pytest.raises(ImportFileError, match=r"a\.csv\.gz"):
+        list(made.rows(0, 1000))
+
+
+def test_parquet_is_not_read_from_a_pipe() -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    made = SourceFile(Pipe(), "-", kind_of("-", "parquet"), ColumnNames())
+    assert made.position == 0
+    with pytest.raises(ConfigError, match="write it to a file first"):
+        list(made.rows(0, 1000))
