@@ -9,11 +9,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import numpy as np
 
 from penstock.contracts.geometry import INDEX_HEADER_SIZE
 from penstock.durability.checkpoint import Checkpoint, Times
@@ -26,9 +28,9 @@ from penstock.testing.disk import SimulatedDisk, SimulatedFile
 from penstock.testing.failures import explore_failures
 from penstock.testing.kit import SMALL
 from penstock_alloc.recycle import RecycleAllocator
-from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_file import HEADER, Peek
+from penstock_index.queue_syncs import Syncs
 
 # Found within so many stories, or not at all. `first` is a story that finds the bug: one that does not takes 8 s.
 STORIES = 6
@@ -114,14 +116,13 @@ def checkpoint_ahead() -> list[Any]:
 
 
 def progress_ahead() -> list[Any]:
-    whole = ConsumeQueueDispatcher.flush
+    whole = Syncs.sync
 
-    def flush(queues: ConsumeQueueDispatcher) -> int:
-        # The marks are written from this; the files are not synced.
-        queues._dirty.clear()
-        return whole(queues)
+    def sync(syncs: Syncs, _paths: Collection[Path], folders: Collection[Path]) -> None:
+        # The marks are written after it; the files are not synced.
+        whole(syncs, [], folders)
 
-    return [patch.object(ConsumeQueueDispatcher, "flush", flush)]
+    return [patch.object(Syncs, "sync", sync)]
 
 
 def index_believed() -> list[Any]:
@@ -138,22 +139,12 @@ def recycled_unfenced() -> list[Any]:
 
 
 def flushed_in_finally() -> list[Any]:
-    def flush(flusher: LogFlusher) -> int:
-        with flusher._flushing:
-            flusher.check()
-            wrote = flusher._log.end_offset
-            try:
-                flusher._log.log.commit()
-                flusher._log.log.flush(flusher._flushed)
-            except OSError as error:
-                raise flusher.fail(f"a sync of the log failed ({error})") from error
-            finally:
-                flusher._flushed = wrote
-                flusher.on_flushed(wrote)
-        flusher._tell()
-        return wrote
+    whole: Any = LogFlusher.flushed_offset
 
-    return [patch.object(LogFlusher, "flush", flush)]
+    def flushed_offset(flusher: LogFlusher) -> int:
+        return flusher.wrote_offset if flusher.failure else int(whole.fget(flusher))
+
+    return [patch.object(LogFlusher, "flushed_offset", property(flushed_offset))]
 
 
 def sync_retried() -> list[Any]:
@@ -182,16 +173,14 @@ def wrong_lock() -> list[Any]:
 
 
 def unbound_chain() -> list[Any]:
-    def chain(peek: Peek, key_hash: int) -> Iterator[tuple[int, int]]:
-        slot = INDEX_HEADER_SIZE + 4 * (key_hash % peek._geometry.index_slots)
-        number = struct.unpack(">i", peek._file.pread(4, slot))[0]
+    def candidates(peek: Peek, key_hash: int, _begin_ms: int, _end_ms: int) -> Iterator[int]:
+        number = int(np.flatnonzero(peek.entries()["hash"] == key_hash)[-1]) + 1
         while number:
-            raw = peek._file.pread(20, peek._entries_at + number * 20)
-            found, offset, seconds, number = struct.unpack(">iqii", raw)
-            if found == key_hash:
-                yield offset, seconds
+            entry = peek.entries()[number - 1]
+            yield int(entry["log_offset"])
+            number = int(entry["previous"])
 
-    return [patch.object(Peek, "_chain", chain)]
+    return [patch.object(Peek, "candidates", candidates)]
 
 
 # --- hunts of their own
