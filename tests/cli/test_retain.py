@@ -48,7 +48,10 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
         store.flush()
         done = retain(root, "--dry-run", "--json", *ALL)
         assert [f["goes_now"] for f in facts(done, "segment")] == [True] * (segments - 1) + [False]
-        assert {f["topic"]: f["bytes"] for f in facts(done, "topic")} == exact
+        topics = facts(done, "topic")
+        assert {f["topic"]: f["bytes"] for f in topics} == exact
+        assert sum(f["share"] for f in topics) == pytest.approx(1)
+        assert all(0 < f["bytes_going_now"] < f["bytes"] for f in topics)
         assert store.stats()["segments"] == segments
         store.put("a", b"the writer goes on")
         refused = retain(root, *ALL)
@@ -81,6 +84,7 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     for path in (root / "commitlog").iterdir():
         os.utime(path, (1_700_000_000, 1_700_000_000))
     rounds = retain(root, "--dry-run", *ALL)
+    assert "Space by topic" in rounds.stdout
     assert (
         f"10 segments (640.0 KiB) would be deleted now, {segments - 11} more within 14 days"
         in rounds.stderr
@@ -88,17 +92,9 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     limit = f"retention.size.bytes_max={(segments - 1) * 65536}"
     one = retain(root, "--dry-run", *ALL[:2], "--set", limit)
     assert one.stderr == "1 segment (64.0 KiB) would be deleted now; nothing was changed\n"
-    none = retain(
-        root,
-        "--dry-run",
-        "--set",
-        "retention.use=age",
-        "--set",
-        "retention.age.reserved_hours=200000",
-    )
-    assert none.stderr.startswith(
-        "no segment would be deleted within 14 days: the oldest was written "
-    )
+    young = ("--set", "retention.use=age", "--set", "retention.age.reserved_hours=200000")
+    none = retain(root, "--dry-run", *young)
+    assert none.stderr.startswith("no segment would be deleted within 14 days: the oldest was ")
     none = retain(root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
     assert none.stderr == "no segment would be deleted within 0 days: no policy is configured\n"
     empty = tmp_path / "empty"

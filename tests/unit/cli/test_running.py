@@ -15,7 +15,7 @@ from tests.conftest import InstallPlugin
 
 from penstock import errors
 from penstock.cli import root
-from penstock.cli.completion import complete, dead_letter_groups, groups, script, topics
+from penstock.cli.completion import complete, dead_letter_groups, groups, script
 from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.output import time_text
 from penstock.cli.root import cli, code_of, interrupts_wait, run
@@ -262,16 +262,6 @@ def context(path: Path | None) -> click.Context:
     made = click.Context(cli)
     made.params = {"path": path and str(path)}
     return made
-
-
-def test_topics_are_the_plain_names_of_folders(tmp_path: Path) -> None:
-    for name in ("orders", "%RETRY%g", "a b", "x;y", "$(z)"):
-        (tmp_path / "consumequeue" / name).mkdir(parents=True)
-    (tmp_path / "consumequeue" / "file").write_text("")
-    assert topics(context(tmp_path), PARAMETER, "") == ["%RETRY%g", "orders"]
-    assert topics(context(tmp_path), PARAMETER, "or") == ["orders"]
-    assert topics(context(tmp_path / "no\0ne"), PARAMETER, "") == []
-    assert topics(context(None), PARAMETER, "") == []
 
 
 def write_offsets(root: Path, text: bytes) -> None:

@@ -15,7 +15,7 @@ from penstock import errors
 from penstock.cli import output
 from penstock.cli.contents import no_group, why_nothing
 from penstock.cli.state import StoreState, state_of
-from penstock.cli.store_files import file_sizes, index_used, parts, queue_bytes
+from penstock.cli.store_files import index_used, parts
 from penstock.cli.wording import EXTRAS, missing_extra, text_of
 from penstock.contracts.findings import Finding
 from penstock.format.record import RecordFields, encode_record
@@ -293,17 +293,6 @@ def test_the_parts_add_up_to_what_du_says(sized: Path) -> None:
     assert [part.allocated for part in parts(sized)] == sorted(
         (p.allocated for p in found.values()), reverse=True
     )
-
-
-def test_queues_are_counted_by_topic_and_files_by_size(sized: Path) -> None:
-    found = queue_bytes(sized)
-    assert set(found) == {"a", "b"}
-    assert sum(found.values()) == next(
-        part.allocated for part in parts(sized) if part.part == "queues"
-    )
-    assert file_sizes(sized, "consumequeue") == [(2000, 3)]
-    assert file_sizes(sized, "index") == [(40 + 4 * 1000 + 20 * 4000, 1)]
-    assert file_sizes(sized, "none") == []
 
 
 def test_the_index_uses_header_slots_and_entries(sized: Path) -> None:

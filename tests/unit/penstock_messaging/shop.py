@@ -5,11 +5,17 @@ from typing import Any
 
 import attrs
 
-from penstock import Store
+from penstock import Message, Receipt, Store
 from penstock.files.lock_file import Lock
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import copy_store
 from penstock_messaging.extension import MessagingExtension
+from penstock_messaging.properties_text import TIMER_TOPIC
+
+WORKER = "penstock-timers"
+DAY = 86_400_000
+# The second in which the tests begin.
+NOW = 1_700_000_000_000
 
 
 @attrs.define
@@ -21,11 +27,12 @@ class Shop:
     settings: dict[str, Any] = attrs.Factory(dict)
     opened: Store | None = None
 
-    def open(self) -> Store:
+    def open(self, **more: Any) -> Store:
         self.workers = ManualWorkers()
         self.opened = open_store(
-            self.root, files=self.files, clock=self.clock, spawn=self.workers, **self.settings
-        )
+            self.root, files=self.files, clock=self.clock, spawn=self.workers,
+            **{**self.settings, **more},
+        )  # fmt: skip
         return self.opened
 
     @property
@@ -56,6 +63,32 @@ class Shop:
         extension = self.store.extension("messaging")
         assert isinstance(extension, MessagingExtension)
         return extension
+
+
+class TimerShop(Shop):
+    """A store with timer messages, the delivery of which the test runs."""
+
+    def put(self, body: bytes, delay_ms: int, topic: str = "orders", **more: Any) -> Receipt:
+        return self.store.put(topic, body, delay_ms=delay_ms, **more)
+
+    def put_raw(self, body: bytes, text: bytes) -> Receipt:
+        """Put what another program has written to the timer topic."""
+        return self.store.put_copies([(Message(TIMER_TOPIC, body), text)])[0]
+
+    def run(self, *, after_ms: int = 0) -> float | None:
+        """Advance the clock, run rounds until nothing is left to do, and return the pause in seconds."""
+        self.clock.now_ms += after_ms
+        while True:
+            pause = self.workers.run(WORKER)
+            if pause != 0:
+                return pause
+
+    @property
+    def has_thread(self) -> bool:
+        return WORKER in self.workers.by_name
+
+    def stats(self) -> dict[str, Any]:
+        return self.messaging.timers.stats()
 
 
 class KillableFiles(FaultyFiles):

@@ -54,10 +54,10 @@ class HalfShop(Shop):
         answer = self.answers.get(prepared.message.body)
         return answer(prepared) if callable(answer) else answer
 
-    def open(self) -> Store:
+    def open(self, **more: Any) -> Store:
         if self.asks:
             self.settings["check_back"] = self.given or self.ask
-        return super().open()
+        return super().open(**more)
 
     def prepare(self, body: bytes = b"x", group: str = "shop", **more: Any) -> Prepared:
         return self.store.prepare("orders", body, group=group, **more)

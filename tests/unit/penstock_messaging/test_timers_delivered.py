@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.timer_shop import DAY, NOW, WORKER, TimerShop
+from tests.unit.penstock_messaging.shop import DAY, NOW, WORKER, TimerShop
 
 from penstock import Message, MessageError, PropertyError, StoredMessage
 from penstock.contracts import DelayedMessage
@@ -613,7 +613,7 @@ def test_a_cancelled_copy_stays_so_while_the_files_name_the_message_that_was_rol
     assert shop.store.cancel_delayed(receipt)
     shop.clock.now_ms += 1100
     rounds(shop, 1)
-    assert shop.timers.read_ms == NOW + 2 * DAY
+    assert shop.messaging.timers.read_ms == NOW + 2 * DAY
     shop.kill()
     shop.open()
     shop.run()
@@ -674,7 +674,7 @@ def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: Time
     shop.run()
     shop.clock.now_ms = LAST_MS + 100
     shop.run()
-    assert shop.timers.read_ms == LAST_MS
+    assert shop.messaging.timers.read_ms == LAST_MS
     shop.kill()
     shop.open()
     shop.run()

@@ -2,11 +2,8 @@
 
 import errno
 import itertools
-import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,36 +172,6 @@ def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(tmp_path: Pa
     store.close()
     round_.join(30)
     assert not round_.is_alive()
-
-
-@pytest.mark.slow
-def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
-    with open_small(spawn=ManualWorkers()) as store:
-        for number in range(600):
-            store.put(f"t{number % 3}", b"x" * (number % 3 * 400 + 100), queue=number % 2)
-        sizes = {topic: sum(m.size for m in store.scan(topic)) for topic in ("t0", "t1", "t2")}
-    root = tmp_path / "store"
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    command = [sys.executable, "-m", "penstock", "retain", str(root), "--dry-run",
-               "--set", "retention.use=size", "--set", "retention.size.bytes_max=131072"]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    whole = len(list((root / "commitlog").iterdir()))
-    assert (
-        f"{whole - 2} segments ({(whole - 2) * 64}.0 KiB) would be deleted now; nothing was changed"
-        in shown.stderr
-    )
-    assert "Space by topic" in shown.stdout
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    facts = [json.loads(line) for line in done.stdout.splitlines()]
-    segments = [fact for fact in facts if fact["kind"] == "segment"]
-    assert [fact["goes_now"] for fact in segments] == [True] * (whole - 2) + [False] * 2
-    assert segments[-1]["reason"] == "the last segment is never deleted"
-    topics = {fact["topic"]: fact for fact in facts if fact["kind"] == "topic"}
-    assert {topic: fact["bytes"] for topic, fact in topics.items()} == sizes
-    assert sum(fact["messages"] for fact in topics.values()) == 600
-    assert 0 < topics["t0"]["bytes_going_now"] < sizes["t0"]
-    assert sum(fact["share"] for fact in topics.values()) == pytest.approx(1)
-    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 # --- policies that are wrong
