@@ -21,6 +21,7 @@ from penstock.read.span_merge import QueueSpan
 from penstock.store.store import Store
 from penstock.testing import make_context
 from penstock.testing.kit import SMALL, open_store
+from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 from penstock_index.queue_holes import entries_within
 
 FILE = SMALL.queue_entries
@@ -231,7 +232,8 @@ def test_spans_tell_of_every_gap(broken: tuple[Store, list[int]]) -> None:
 def test_a_rebuild_takes_over_the_entries_behind_a_gap(broken: tuple[Store, list[int]]) -> None:
     """Those of corrupt records, to which RocketMQ's readers go: what came after a missing file was lost."""
     store, there = broken
-    found = list(entries_within(store._queue_index, [(0, 1 << 40)]))
+    index = ConsumeQueueDispatcher(ConsumeQueueOptions(), make_context(store.path, read_only=True))
+    found = list(entries_within(index, [(0, 1 << 40)]))
     assert [(topic, queue, ordinal) for topic, queue, ordinal, _ in found] == [
         ("t", 0, ordinal) for ordinal in there
     ]

@@ -38,7 +38,7 @@ def target(data: bytes) -> None:
         findings, _ = verified(made.log, [queues], made.end)
         assert findings or len(whole) == 5, "verify tells of every entry that is not as it was"
     finally:
-        reader._queue_index.close()
+        queues.close()
         made.queue_file.write_bytes(made.queue_bytes)
 
 

@@ -137,7 +137,8 @@ class Life:
         self._stale = data
 
     def check(self, keys: list[tuple[str, int]]) -> None:
-        assert set(self._store._engine.queue_index.queues()) == set(self._model)  # type: ignore[union-attr]
+        found = {(topic, queue) for topic, each in self._store.topics().items() for queue in each}
+        assert found == set(self._model)
         for topic, queue in keys:
             expected = self._model[topic, queue]
             assert self._store.max_offset(topic, queue) == len(expected)

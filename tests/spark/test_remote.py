@@ -25,7 +25,6 @@ from penstock_spark.source.options import parse_options
 from penstock_spark.source.planning import plan
 from penstock_spark.source.stream_state import Follower
 from penstock_spark.source.task_reader import read_spans
-from penstock_spark.stores import remote_files
 from penstock_spark.stores.dataset import make_dataset
 from penstock_spark.stores.locations import Location, find_stores
 from penstock_spark.stores.open import open_store
@@ -98,13 +97,13 @@ def test_a_store_at_a_url_is_read_as_the_same_store_here(memory: Any, local: Pat
 
 def test_few_requests_are_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = remote_files.RemoteFile._fetch
+    real = type(memory).cat_file
 
-    def counted(self: Any, start: int, stop: int) -> bytes:
-        asked.append(stop - start)
-        return real(self, start, stop)
+    def counted(system: Any, path: str, start: int, end: int) -> bytes:
+        asked.append(end - start)
+        return bytes(real(system, path, start=start, end=end))
 
-    monkeypatch.setattr(remote_files.RemoteFile, "_fetch", counted)
+    monkeypatch.setattr(type(memory), "cat_file", counted)
     assert len(rows("memory://b/store")) == 3000
     # 3 MB of log in batches of one segment, and the entries of six queues, planned and read.
     assert sum(size > 500_000 for size in asked) <= 4
