@@ -364,6 +364,14 @@ def listen(install_plugin: InstallPlugin) -> Listen:
 
 
 @pytest.fixture
+def quiet() -> Iterator[None]:
+    """Log nothing: explorations open thousands of stores, and each says what it recovered."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
 def open_small(tmp_path: Path) -> OpenStore:
     """Return a function that opens the test's store with small files."""
 

@@ -1,7 +1,5 @@
 """The power is cut within the swap of new queues for old ones: an opening for writing ends it, whatever survived."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -16,11 +14,7 @@ from penstock.testing.platter import Image, Survival
 ROOT = Path("/root")
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def world(disk: SimulatedDisk) -> World:

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lanes import rounds
@@ -16,6 +18,26 @@ TIMES = rounds(gate=1, night=3)
 def environment() -> dict[str, str]:
     """Return what a child needs to find what this process imports."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
+@contextmanager
+def writing(path: Path, flush: str) -> Iterator[None]:
+    """Have the writer of the crash tests write a store in a process of its own; it is killed at the end."""
+    writer = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/crash/writer.py"), str(path), flush, "0"],
+        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    drain = threading.Thread(target=writer.stdout.read)
+    drain.start()
+    try:
+        yield
+    finally:
+        writer.kill()
+        writer.wait()
+        drain.join()
+        writer.stdout.close()
 
 
 def start(

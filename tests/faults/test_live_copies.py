@@ -5,8 +5,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.crash.writer import SMALL, body
-from tests.faults.children import ROOT, TIMES, environment
+from tests.faults.children import TIMES, writing
 from tests.lanes import explored
 
 import penstock
@@ -205,15 +203,7 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
     way: str, flush: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "store"
-    writer = subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/crash/writer.py"), str(path), flush, "0"],
-        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
-    )  # fmt: skip
-    assert writer.stdout is not None
-    writer.stdout.readline()
-    drain = threading.Thread(target=writer.stdout.read)
-    drain.start()
-    try:
+    with writing(path, flush):
         for number in range(explored(4 * TIMES, least=2)):
             copy = tmp_path / f"copy{number}"
             if way == "shutil":
@@ -242,8 +232,3 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
             with penstock.open(copy, read_only=True, environ={}) as store:
                 assert not list(store.verify(deep=True))
             shutil.rmtree(copy)
-    finally:
-        writer.kill()
-        writer.wait()
-        drain.join()
-        writer.stdout.close()

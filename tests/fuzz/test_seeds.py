@@ -1,8 +1,6 @@
 """Every fuzz target over its seeds, found cases and mutations of both, without atheris."""
 
-import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,7 @@ SEEDS = Path(__file__).parent / "seeds"
 MUTATIONS = {"records": 4000, "segments": 500, "queues": 400, "indexes": 600, "marks": 1500, "tables": 1000, "configs": 1500}  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def seeds(name: str) -> list[Path]:

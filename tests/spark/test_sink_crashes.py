@@ -1,6 +1,5 @@
 """The sink's protocol killed at every call, on a simulated disk: each row once, in order, whatever survived."""
 
-import logging
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,11 +34,7 @@ AGAIN = rounds(gate=1, night=3)
 TWO_SURVIVALS = (Survival.PROCESS, Survival.PAGES)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("shards", [1, 2])

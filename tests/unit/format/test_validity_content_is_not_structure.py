@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from tests.conftest import SMALL, append_record
-from tests.lanes import examples
 
 import penstock
 from penstock import Message
@@ -23,7 +20,6 @@ from penstock.errors import PropertyError
 from penstock.files import Files
 from penstock.format.record import CRC_PROPERTY_SIZE, crc_property
 from penstock.format.validity import ends_in_own_crc
-from penstock.message import StoredMessage
 from penstock.staged import Encoder, StagedFile, encoding_for
 from penstock.store.store import Store
 from penstock.testing.kit import copy_files
@@ -217,61 +213,3 @@ def test_a_lost_sector_of_zeros_cannot_be_told_from_a_value_of_zeros(tmp_path: P
             if way is not put_staged:
                 way(store, {"zeros": "\0" * 2000})
                 assert store.max_offset("t", 0) >= 1
-
-
-TEXT = st.text(st.characters(exclude_characters="\1\2", codec="utf-8"), min_size=1, max_size=30)
-NAMES = TEXT.filter(
-    lambda name: name not in ("TAGS", "KEYS") and "DELAY" not in name and "TIMER" not in name
-)
-
-
-@pytest.mark.slow
-@hypothesis.given(
-    tag=st.one_of(st.just(""), TEXT),
-    keys=st.lists(TEXT.filter(lambda key: " " not in key), max_size=3),
-    properties=st.dictionaries(st.one_of(NAMES, st.sampled_from(["__CRC32#", "a__CRC32#"])), TEXT, max_size=4),
-    body=st.binary(max_size=100),
-    flag=st.integers(-(1 << 31), (1 << 31) - 1),
-)  # fmt: skip
-@hypothesis.settings(
-    max_examples=examples(25),
-    derandomize=True,
-    suppress_health_check=[
-        hypothesis.HealthCheck.function_scoped_fixture,
-        hypothesis.HealthCheck.too_slow,
-    ],
-    deadline=None,
-)
-def test_what_was_read_can_be_put_again_by_every_way_in(
-    tag: str, keys: list[str], properties: dict[str, str], body: bytes, flag: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "store"
-    shutil.rmtree(path, ignore_errors=True)
-    with opened(path, **{"log.checksum": "crc32+record"}) as store:
-        store.put("t", body, tag=tag, keys=keys, properties=properties, flag=flag, born_time_ms=7)
-        (first,) = store.scan("t")
-        again = Message(
-            "t", first.body, tag=first.tag, keys=first.keys, properties=first.properties,
-            flag=first.flag, born_time_ms=first.born_time_ms, born_host=first.born_host,
-        )  # fmt: skip
-        store.put("t", first.body, tag=first.tag, keys=first.keys, properties=first.properties,
-                  flag=first.flag, born_time_ms=first.born_time_ms)  # fmt: skip
-        store.put_many([again])
-        store.put_arrow(
-            pa.table(
-                {
-                    "topic": ["t"], "body": [first.body], "tag": [first.tag], "keys": [list(first.keys)],
-                    "properties": pa.array([list(first.properties.items())], pa.map_(pa.string(), pa.string())),
-                    "flag": [first.flag], "born_time": [first.born_time_ms],
-                }
-            )
-        )  # fmt: skip
-        assert {fields(message) for message in store.scan("t")} == {fields(first)}
-        assert store.max_offset("t", 0) == 4
-
-
-def fields(message: StoredMessage) -> tuple[object, ...]:
-    return (
-        message.topic, message.queue, message.body, message.tag, message.keys,
-        tuple(message.properties.items()), message.flag, message.born_time_ms, message.born_host,
-    )  # fmt: skip

@@ -1,10 +1,9 @@
 """A million of everything the compiled kernel makes leaves nothing behind: no memory, no reference."""
 
 import gc
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from penstock.errors import MessageError
 from penstock.format.columns import ROW
 from penstock.format.record import RecordFields, encode_record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet")]
 
 
 MANY = 1_000_000
@@ -101,14 +100,6 @@ def columns() -> Callable[[], None]:
         _kernel.scan(window, 0, 0, b"")
 
     return work
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Log records would be kept."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 MAKERS = {

@@ -19,7 +19,6 @@ from penstock.testing import FaultyFiles, InlineWorkers
 COUNT = 600
 FILE_BYTES = 1000
 LONG_MIN = -(1 << 63)
-TO_FIRST_UNIT = LONG_MIN
 
 
 def fill(store: Store, start: int = 0, count: int = COUNT) -> None:
@@ -180,54 +179,24 @@ def test_files_go_when_no_entry_has_the_address_of_a_unit_in_them(
 # --- damage: units are derived data, so no message is missed
 
 
-def lose_all(root: Path) -> None:
-    shutil.rmtree(root / "consumequeue_ext")
+def unit_file(root: Path, queue: int, number: int) -> Path:
+    return sorted((root / f"consumequeue_ext/t/{queue}").iterdir())[number]
 
 
-def lose_one(root: Path) -> None:
-    sorted((root / "consumequeue_ext/t/0").iterdir())[2].unlink()
-
-
-def shorten(root: Path) -> None:
-    os.truncate(sorted((root / "consumequeue_ext/t/1").iterdir())[1], 333)
-
-
-def shorten_all(root: Path) -> None:
-    for path in (root / "consumequeue_ext").glob("t/*/*"):
-        os.truncate(path, 333)
-
-
-def overwrite(root: Path, data: bytes) -> None:
-    file = sorted((root / "consumequeue_ext/t/0").iterdir())[1]
-    file.write_bytes((data * (FILE_BYTES // len(data) + 1))[:FILE_BYTES])
-
-
-def zeros(root: Path) -> None:
-    overwrite(root, b"\0")
-
-
-def ones(root: Path) -> None:
-    overwrite(root, b"\xff")
-
-
-def units_too_large(root: Path) -> None:
-    overwrite(root, struct.pack(">hqqh", 0x7FFF, 5, 5, 0x7FFF - 20))
-
-
-def addresses_in_units(root: Path) -> None:
-    overwrite(root, struct.pack(">hqqh", 20, TO_FIRST_UNIT, 5, 0))
+def overwrite(data: bytes) -> Callable[[Path], object]:
+    whole = (data * (FILE_BYTES // len(data) + 1))[:FILE_BYTES]
+    return lambda root: unit_file(root, 0, 1).write_bytes(whole)
 
 
 def torn_unit(root: Path) -> None:
     """As a power cut leaves it that came after some of its pages were written: the tag code is cut, too."""
-    file = sorted((root / "consumequeue_ext/t/0").iterdir())[1]
+    file = unit_file(root, 0, 1)
     file.write_bytes(file.read_bytes()[: 20 * 20 + 4].ljust(FILE_BYTES, b"\0"))
 
 
 def stray_names(root: Path) -> None:
-    folder = root / "consumequeue_ext/t/0"
     for name in ("x", "7", f"{FILE_BYTES // 2:020d}", "9" * 20):
-        (folder / name).write_bytes(bytes(FILE_BYTES))
+        (root / "consumequeue_ext/t/0" / name).write_bytes(bytes(FILE_BYTES))
 
 
 def wild_addresses(root: Path) -> None:
@@ -239,14 +208,23 @@ def wild_addresses(root: Path) -> None:
     file.write_bytes(data)
 
 
-DAMAGES = [lose_all, lose_one, shorten, shorten_all, zeros, ones, torn_unit, units_too_large, addresses_in_units, stray_names, wild_addresses]  # fmt: skip
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "lose-all": lambda root: shutil.rmtree(root / "consumequeue_ext"),
+    "lose-one": lambda root: unit_file(root, 0, 2).unlink(),
+    "shorten": lambda root: os.truncate(unit_file(root, 1, 1), 333),
+    "shorten-all": lambda root: [path.write_bytes(path.read_bytes()[:333]) for path in root.glob("consumequeue_ext/t/*/*")],
+    "zeros": overwrite(b"\0"), "ones": overwrite(b"\xff"), "torn-unit": torn_unit,
+    "units-too-large": overwrite(struct.pack(">hqqh", 0x7FFF, 5, 5, 0x7FFF - 20)),
+    "addresses-in-units": overwrite(struct.pack(">hqqh", 20, LONG_MIN, 5, 0)),
+    "stray-names": stray_names, "wild-addresses": wild_addresses,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_with_damaged_units_no_message_is_missed(
-    extended: Path, open_small: OpenStore, damage: Callable[[Path], None]
+    extended: Path, open_small: OpenStore, damage: str
 ) -> None:
-    damage(extended)
+    DAMAGES[damage](extended)
     before = tree(extended)
     with open_small(read_only=True) as store:
         check_filters(store)
@@ -260,9 +238,9 @@ def test_with_damaged_units_no_message_is_missed(
 @pytest.mark.parametrize("is_foreign", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_opening_after_a_kill_writes_entries_without_a_unit_again(
-    extended: Path, open_small: OpenStore, damage: Callable[[Path], None], *, is_foreign: bool
+    extended: Path, open_small: OpenStore, damage: str, *, is_foreign: bool
 ) -> None:
-    damage(extended)
+    DAMAGES[damage](extended)
     if is_foreign:
         forget_progress(extended)
     else:
