@@ -13,7 +13,7 @@ from penstock.contracts.history import NO_HISTORY, NoHistory
 from penstock.errors import StrayFileError
 from penstock.files import Files
 from penstock.format.columns import RecordColumns
-from penstock.format.record import PREPARED, ROLLBACK, RecordFields, encode_record
+from penstock.format.record import RecordFields, encode_record
 from penstock.testing import SimulatedDisk
 from penstock_index.queue_endings import Endings
 from penstock_index.queue_extension import QueueExtension
@@ -257,12 +257,6 @@ QUEUES = {
 }  # fmt: skip
 
 
-def test_what_was_noted_is_read_back() -> None:
-    data = encode_summary(PER_FILE, reversed(QUEUES.items()))
-    assert decode_summary(data, PER_FILE, LOG_END) == QUEUES
-    assert decode_summary(encode_summary(PER_FILE, []), PER_FILE, LOG_END) == {}
-
-
 def test_of_other_sizes_or_a_shorter_log_or_cut_short_it_says_nothing() -> None:
     data = encode_summary(PER_FILE, QUEUES.items())
     assert decode_summary(data, PER_FILE + 1, LOG_END) is None
@@ -371,11 +365,6 @@ def test_a_run_ends_where_its_queue_offsets_do() -> None:
     offsets = np.frombuffer(run.data, ENTRY)["log_offset"].tolist()
     assert offsets == [0, int(batch.log_offsets[2])]
     assert (run.log_offset, run.store_times.tolist()) == (0, [5, 6])
-
-
-@pytest.mark.parametrize("flag", [PREPARED, ROLLBACK])
-def test_what_was_not_committed_has_no_entry(flag: int) -> None:
-    assert list(runs_of(batch_of(of(b"t", 0, 0, flag)))) == []
 
 
 def test_what_can_have_no_folder_is_named_by_its_log_offset() -> None:
