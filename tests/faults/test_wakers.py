@@ -200,9 +200,10 @@ def test_followers_that_are_killed_leave_one_call_to_the_writer_and_no_more(tmp_
         store.put("t", b"0")
         with following(path), following(path), following(path):
             pass
-        assert store._engine is not None
-        store._engine.wakes.wake()
-        assert [store._engine.wakes.wake() for _ in range(3)] == [False] * 3
+        wakes = WakeMap.find(Files(), path / "penstock" / "wake")
+        assert wakes is not None
+        wakes.wake()
+        assert [wakes.wake() for _ in range(3)] == [False] * 3
         with following(path) as follower:
             store.put("t", b"1")
             assert lines_of(follower, 1) == ["1"]
