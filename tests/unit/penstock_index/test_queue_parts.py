@@ -1,4 +1,7 @@
-"""The parts of the consume queues: files of entries, what is noted of each queue, runs, endings, strays and syncs."""
+"""The parts of the consume queues: files of entries, what is noted of each queue, runs, strays and syncs.
+
+How they work together is tested in `test_queues.py`, in the contract's suite and in `tests/property/test_generations.py`.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +12,11 @@ import pytest
 from tests.conftest import power_cut
 
 from penstock.contracts import DispatchBatch
-from penstock.contracts.history import NO_HISTORY, NoHistory
 from penstock.errors import StrayFileError
 from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.record import RecordFields, encode_record
 from penstock.testing import SimulatedDisk
-from penstock_index.queue_endings import Endings
 from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import (
     ENTRY,
@@ -346,94 +347,20 @@ def test_a_topic_is_what_could_be_put_to_and_a_queue_a_number_as_the_store_write
 # --- runs of entries
 
 
-def batch_of(*given: RecordFields) -> DispatchBatch:
-    records = [encode_record(fields) for fields in given]
+def test_what_can_have_no_folder_is_named_by_its_log_offset() -> None:
+    places = [(b"a/b", 0, 0), (b"t", 70_000, 0), (b"t", 0, -1), (b"t", 0, 1 << 62)]
+    records = [encode_record(RecordFields(topic=t, body=b"", queue=q, queue_offset=n)) for t, q, n in places]  # fmt: skip
     starts = np.cumsum([0, *map(len, records)])
     columns = RecordColumns.parse(b"".join(records), starts[:-1], 0)
-    return DispatchBatch(columns, 0, int(starts[-1]))
-
-
-def of(topic: bytes, queue: int, offset: int, sys_flag: int = 0) -> RecordFields:
-    return RecordFields(topic=topic, body=b"", queue=queue, queue_offset=offset, sys_flag=sys_flag, store_time_ms=offset)  # fmt: skip
-
-
-def test_a_run_ends_where_its_queue_offsets_do() -> None:
-    batch = batch_of(of(b"t", 0, 5), of(b"u", 0, 0), of(b"t", 0, 6), of(b"t", 0, 9), of(b"t", 1, 0))
-    found = [(run.topic, run.queue, run.ordinal, len(run.data) // 20) for run in runs_of(batch)]
-    assert sorted(found) == [("t", 0, 5, 2), ("t", 0, 9, 1), ("t", 1, 0, 1), ("u", 0, 0, 1)]
-    (run,) = (each for each in runs_of(batch) if each.ordinal == 5)
-    offsets = np.frombuffer(run.data, ENTRY)["log_offset"].tolist()
-    assert offsets == [0, int(batch.log_offsets[2])]
-    assert (run.log_offset, run.store_times.tolist()) == (0, [5, 6])
-
-
-def test_what_can_have_no_folder_is_named_by_its_log_offset() -> None:
-    batch = batch_of(of(b"a/b", 0, 0), of(b"t", 70_000, 0), of(b"t", 0, -1), of(b"t", 0, 1 << 62))
-    found = list(runs_of(batch))
+    found = list(runs_of(DispatchBatch(columns, 0, int(starts[-1]))))
     assert [run.topic for run in found] == [None] * 4
-    assert sorted(run.log_offset for run in found) == batch.log_offsets.tolist()
-
-
-# --- which records without an entry need none
-
-
-KEY, OTHER = ("t", 0), ("t", 1)
-Taken = tuple[tuple[str, int], list[int], tuple[int, int] | None]
-
-
-class Deleted(NoHistory):
-    """A history in which a broker wrote all but what is at `ours`, and no topic is listed."""
-
-    def __init__(self, *ours: int, is_listed: bool = False) -> None:
-        self.ours, self.is_listed = ours, is_listed
-
-    def is_unlisted(self, topic: str) -> bool:
-        return not self.is_listed
-
-    def are_ours(self, log_offsets: Any) -> Any:
-        return np.isin(log_offsets, self.ours)
-
-    def may_have_ours(self, first: int, last: int) -> bool:
-        return any(first <= at <= last for at in self.ours)
-
-    def is_one_run(self, first: int, last: int) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("history", "taken", "survivor", "needed", "free"),
-    [
-        (NO_HISTORY, [(KEY, [10, 20], None)], None, [(KEY, 10), (KEY, 20)], []),
-        (Deleted(), [(KEY, [10, 20], None)], None, [], [(KEY, 10), (KEY, 20)]),
-        # Penstock put one of them: from there on, every queue of the topic is kept.
-        (Deleted(50), [(KEY, [10, 20], None), (KEY, [50], None), (OTHER, [60], None)], None,
-         [(KEY, 50), (OTHER, 60)], [(KEY, 10), (KEY, 20)]),
-        # A queue was made again, so all others of the topic were.
-        (Deleted(is_listed=True), [(OTHER, [10, 20], None), (KEY, [15], (0, 100))], None, [], [(OTHER, 10), (OTHER, 20)]),
-        # An entry at 50 survives: the generation that goes on after it is kept, and one that ended before is not.
-        (Deleted(), [(OTHER, [10, 70], None)], 50, [(OTHER, 10), (OTHER, 70)], []),
-        (Deleted(), [(OTHER, [10], None), (OTHER, [70], None)], 50, [(OTHER, 70)], [(OTHER, 10)]),
-    ],
-    ids=["nothing-deleted", "not-listed", "ours-later", "made-again", "survivor-within", "survivor-between"],
-)  # fmt: skip
-def test_records_of_deleted_topics_and_ended_generations_need_no_entry(
-    history: NoHistory,
-    taken: list[Taken],
-    survivor: int | None,
-    needed: list[tuple[tuple[str, int], int]],
-    free: list[tuple[tuple[str, int], int]],
-) -> None:
-    endings = Endings(history)
-    for key, offsets, first in taken:
-        endings.take(key, 0, np.array(offsets), first)
-    if survivor is not None:
-        endings.keep("t", survivor)
-    for places, expected in ((needed, False), (free, True)):
-        for key, offset in places:
-            assert endings.need_no_entry(key, np.array([offset])).tolist() == [expected], offset
+    assert sorted(run.log_offset for run in found) == starts[:-1].tolist()
 
 
 # --- strays: records that were found without an entry of their own
+
+
+KEY = ("t", 0)
 
 
 def strays_of(matched: dict[int, list[int]], added: dict[int, list[int]] | None = None, *, is_beyond: bool = False) -> Strays:  # fmt: skip
@@ -456,17 +383,6 @@ def test_gaps_are_what_no_record_matched_and_descents_what_was_stored_before_its
     assert list(strays.gaps(KEY, 0, 10)) == [(0, 2), (4, 6), (7, 10)]
     assert list(strays.gaps(("u", 0), 0, 3)) == [(0, 3)]
     assert list(strays_of({0: [50], 1: [20]}).descents(KEY)) == [(1, 20)]
-
-
-def test_a_record_after_the_first_entry_needs_its_own_and_an_earlier_generation_none() -> None:
-    later = strays_of({0: [100]}, {1: [110]})
-    missing, others = later.missing(NO_HISTORY)
-    assert [(stray.ordinal, stray.log_offsets, count) for stray, count in missing] == [(1, [110], 1)]  # fmt: skip
-    assert (others, later.has(KEY, 110), later.has(KEY, 100)) == (0, True, False)
-    assert strays_of({0: [100, 110]}, {0: [10, 20]}).missing(NO_HISTORY) == ([], 2)
-    beyond = strays_of({0: [100]}, {1: [110, 120, 130]}, is_beyond=True)
-    ((stray, count),) = beyond.missing(NO_HISTORY)[0]
-    assert (stray.ordinal, count, stray.is_beyond) == (1, 3, True), "one finding, with a count"
 
 
 def test_what_two_have_seen_is_what_one_would() -> None:
