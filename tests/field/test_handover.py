@@ -19,8 +19,8 @@ def test_only_what_is_dropped_unconsumed_is_a_warning(
         for _ in range(6):
             store.put("t", b"x")
         with store.consumer("g", "t") as consumer:
-            for message in consumer.poll(3):
-                consumer.ack(message)
+            # Together: of acknowledgements that the writer takes in apart, the last but one would count as our own, too.
+            consumer.ack(consumer.poll(3))
     path = root / "config" / "consumerOffset.json"
     table = json.loads(path.read_text())
     assert table["offsetTable"] == {"t@g": {"0": 3}}
