@@ -41,7 +41,7 @@ def puts(store: Store, count: int, *, deliver_at: Iterator[int] | None) -> dict[
             store.put_many([Message("plain", BODY) for _ in range(_PART)])
         else:
             store.put_many(
-                [Message(TOPIC, BODY, deliver_at=next(deliver_at)) for _ in range(_PART)]
+                [Message(TOPIC, BODY, deliver_at=next(deliver_at) / 1000) for _ in range(_PART)]
             )
     each_us = (time.perf_counter() - began) / count * 1e6
     what = "plain put in a batch" if deliver_at is None else "put with a time in a batch"

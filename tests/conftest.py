@@ -21,7 +21,7 @@ import pytest
 from tests.unstable import RetryAlone
 
 import penstock
-from penstock import Receipt
+from penstock import Receipt, StoredMessage
 from penstock._kernel import Batch
 from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
@@ -67,8 +67,8 @@ def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
     for round_ in range(2):
         with penstock.open(root, environ={}, **given) as store:
             for number in range(40):
-                store.put(topic, b"%d of life %d" % (number, round_))
-            store.put("kept", b"life %d" % round_)
+                store.put(topic, b"%d of life %d" % (number, round_), queue=0)
+            store.put("kept", b"life %d" % round_, queue=0)
         if not round_:
             listed = root / "config" / "topics.json"
             listed.parent.mkdir(exist_ok=True)
@@ -81,6 +81,16 @@ def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
 def power_cut(disk: SimulatedDisk) -> SimulatedDisk:
     """Return what a power cut leaves of a disk: nothing of what was not synced."""
     return SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
+
+
+def messages_in(store: Store, topic: str, **options: Any) -> list[StoredMessage]:
+    """Return the messages of a topic; none if the store does not have it, as after a crash before its first message."""
+    queues = store.topics().get(topic, [])
+    return (
+        [*store.scan(topic, **options)]
+        if queues and options.get("queue") in (None, *queues)
+        else []
+    )
 
 
 def append_records(store: Store, *records: RecordFields) -> list[Receipt]:

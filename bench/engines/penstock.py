@@ -86,7 +86,7 @@ class PenstockEngine(Engine):
 
     def settle(self) -> None:
         """See `Engine`."""
-        self.store.max_offset(TOPIC)
+        self.store.max_offset(TOPIC, 0)
 
     def _pulled(self, limit: int, most: int) -> Iterator[list[penstock.StoredMessage]]:
         """Read queue after queue, with this number of messages per call, until the maximum is reached."""
@@ -122,25 +122,25 @@ class PenstockEngine(Engine):
     def to_arrow(self) -> int:
         """See `Engine`."""
         queues = range(QUEUES)
-        return sum(self.store.to_arrow(TOPIC, q, columns=COLUMNS).num_rows for q in queues)
+        return sum(self.store.to_arrow(TOPIC, queue=q, columns=COLUMNS).num_rows for q in queues)
 
     def find(self, keys: Sequence[str]) -> None:
         """See `Engine`."""
         for key in keys:
-            (found,) = self.store.find(TOPIC, key, limit=32)
+            (found,) = self.store.find(key, TOPIC, limit=32)
             if found.keys != (key,):
                 raise LookupError(key)
 
     def times(self) -> tuple[int, int]:
         """See `Engine`."""
-        last = self.store.max_offset(TOPIC) - 1
+        last = self.store.max_offset(TOPIC, 0) - 1
         first, final = (self.store.read(TOPIC, 0, at, 1).messages[0] for at in (0, last))
         return first.store_time_ms, final.store_time_ms
 
     def offset_at(self, times_ms: Sequence[int]) -> None:
         """See `Engine`."""
         for time_ms in times_ms:
-            self.store.offset_at(TOPIC, 0, time_ms=time_ms)
+            self.store.offset_at(TOPIC, 0, time_ms / 1000)
 
     def count(self, queue: int) -> int:
         """See `Engine`."""
@@ -149,5 +149,5 @@ class PenstockEngine(Engine):
     def watch(self, root: Path) -> Iterator[bytes]:
         """See `Engine`."""
         self.store = penstock.open(root, environ={}, read_only=True)
-        start = self.store.max_offset(TOPIC)
-        return (m.body for m in self.store.scan(TOPIC, 0, start=start, follow=True))
+        start = self.store.max_offset(TOPIC, 0)
+        return (m.body for m in self.store.scan(TOPIC, queue=0, start=start, follow=True))

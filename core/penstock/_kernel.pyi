@@ -3,7 +3,7 @@
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -199,14 +199,14 @@ class Message:
     reconsume_times: int
     prepared_offset: int
     partition_key: str | None
-    delay_ms: int
+    delay: float | timedelta
     deliver_at: float | datetime | None
     def __init__(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int | None = 0,
+        queue: int | None = None,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -219,7 +219,7 @@ class Message:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
         partition_key: str | None = None,
-        delay_ms: int = 0,
+        delay: float | timedelta = 0,
         deliver_at: float | datetime | None = None,
     ) -> None: ...
     def __replace__(self, **changes: Any) -> Self: ...
@@ -292,10 +292,14 @@ class QueueCursor:
     def queue(self) -> int: ...
     def __init__(self, topic: str, queue: int, next_offset: int) -> None: ...
 
+class Turns: ...
+
 class RecordEncoder:
     make_cursor: Callable[[str, int], QueueCursor] | None
     make_copy_cursor: Callable[[str, int], QueueCursor] | None
     rewrite: Callable[[Message], Message | tuple[Message, bytes]] | None
+    turns_of: Callable[[str], tuple[int, int]] | None
+
     @property
     def store_host(self) -> bytes: ...
     @property
@@ -313,7 +317,8 @@ class RecordEncoder:
     ) -> None: ...
     def now_ms(self) -> int: ...
     def forget(self, topic: str) -> None: ...
-    def cursor_of(self, topic: str, queue: int) -> QueueCursor: ...
+    def cursor_of(self, topic: str, queue: int | None) -> QueueCursor: ...
+    def take_turns(self, topic: str, count: int) -> tuple[int, int]: ...
 
 class Batch:
     @property
@@ -525,7 +530,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        queue: int | None = 0,
+        queue: int | None = None,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -535,7 +540,7 @@ class Producer:
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
-        delay_ms: int = 0,
+        delay: float | timedelta = 0,
         deliver_at: float | datetime | None = None,
     ) -> Receipt: ...
 
@@ -550,7 +555,7 @@ class BatchProducer:
         topic: str,
         body: bytes,
         *,
-        queue: int | None = 0,
+        queue: int | None = None,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -560,7 +565,7 @@ class BatchProducer:
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
-        delay_ms: int = 0,
+        delay: float | timedelta = 0,
         deliver_at: float | datetime | None = None,
     ) -> None: ...
 

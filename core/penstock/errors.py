@@ -62,6 +62,12 @@ from typing import Any, Self
 from penstock.escape import visible
 
 
+def near(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the nearest of the known names; empty if none is near."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         try:
@@ -138,8 +144,7 @@ class UnknownStrategyError(ConfigError):
         self.name = name
         self.known = tuple(sorted(known))
         offered = ", ".join(self.known) or "none"
-        near = difflib.get_close_matches(name, self.known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = near(name, self.known)
         super().__init__(f"no {kind} strategy is called {name!r}{hint}; installed: {offered}")
 
 
@@ -249,7 +254,12 @@ class LongTopicError(TopicError):
 
 
 class UnknownTopicError(TopicError):
-    """No topic has that name, and messages do not create topics here."""
+    """The store has no topic of that name."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        MessageError.__init__(self, f"there is no topic {topic!r}{reason}")
 
 
 class TopicExistsError(TopicError):

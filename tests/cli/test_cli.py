@@ -53,10 +53,11 @@ def place(tmp_path: Path) -> Path:
             store.put(
                 "orders",
                 b"order %d" % number,
+                queue=0,
                 tag=("created", "paid")[number % 2],
                 keys=[f"A-{number}"],
             )
-        store.commit_offset("billing", "orders", offset=12)
+        store.commit_offset("billing", "orders", 0, offset=12)
     events = [{"id": f"e{n}", "kind": "click", "n": n} for n in range(20)]
     (tmp_path / "events.ndjson").write_text("".join(json.dumps(e) + "\n" for e in events))
     rows = [{"topic": "orders", "body": f"order {n}"} for n in range(5)]
@@ -147,7 +148,7 @@ def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
 def test_a_closed_pipe_is_quiet(place: Path) -> None:
     command = f"{shlex.join(PENSTOCK)} read data orders --limit 1000000 | head -1; exit ${{PIPESTATUS[0]}}"
     with penstock.open(place / "data") as store:
-        store.put_many([Message("orders", b"x" * 500)] * 3000)
+        store.put_many([Message("orders", b"x" * 500, queue=0)] * 3000)
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=place,
@@ -192,7 +193,9 @@ def test_the_change_stream_goes_in_and_comes_out_unchanged(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert lines(done)[0]["stored"] == len(source)
     with penstock.open(place / "changes", read_only=True) as store:
-        assert sum(store.max_offset(t) for t in store.topics()) == len(source)
+        assert sum(
+            store.max_offset(t, q) for t, queues in store.topics().items() for q in queues
+        ) == len(source)
         by_topic: dict[str, list[bytes]] = {}
         for line in source:
             by_topic.setdefault("changes-" + json.loads(line)["module"], []).append(line)
@@ -202,7 +205,7 @@ def test_the_change_stream_goes_in_and_comes_out_unchanged(place: Path) -> None:
             fields = json.loads(line)
             for key in (fields["commit"], fields["path"]):
                 assert line in [
-                    m.body for m in store.find("changes-" + fields["module"], key, limit=5000)
+                    m.body for m in store.find(key, "changes-" + fields["module"], limit=5000)
                 ]
         assert not list(store.verify())
 
@@ -256,7 +259,7 @@ def test_bad_rows_stop_or_are_skipped(place: Path) -> None:
     )
     assert skipped.returncode == 0
     with penstock.open(place / "s2", read_only=True) as store:
-        assert store.topics() == {"good": [0]}
+        assert list(store.topics()) == ["good"]
 
 
 def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
@@ -272,7 +275,7 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
         time.sleep(0.1)
         if (place / "s" / "commitlog").exists():
             with penstock.open(place / "s", read_only=True) as store:
-                if store.max_offset("t") >= 2000:
+                if sum(store.max_offset("t", n) for n in store.topics().get("t", [])) >= 2000:
                     break
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -281,7 +284,7 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
     with penstock.open(place / "s") as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
-        assert store.max_offset("t") == stored >= 2000
+        assert sum(store.max_offset("t", n) for n in store.topics()["t"]) == stored >= 2000
 
 
 def test_an_interrupt_waits_for_a_step_and_its_count() -> None:
@@ -313,7 +316,7 @@ def test_tail_follows_a_writer_in_another_process(place: Path) -> None:
         assert json.loads(process.stdout.readline())["body"] == "order 29"
         with penstock.open(place / "data") as store:
             for number in range(30, 35):
-                store.put("orders", b"order %d" % number)
+                store.put("orders", b"order %d" % number, queue=0)
                 store.topics()
                 assert json.loads(process.stdout.readline())["body"] == f"order {number}"
     finally:

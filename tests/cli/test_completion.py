@@ -31,9 +31,9 @@ def place(tmp_path: Path) -> Path:
     """A folder with a store, with a command `penstock` in `bin`, and with names that a shell would interpret."""
     with penstock.open(tmp_path / "data", environ={}, geometry={"segment_bytes": 65536}) as store:
         for topic in ("orders", "order-lines", "payments"):
-            store.put(topic, b"x")
-        store.commit_offset("billing", "orders", offset=1)
-        store.commit_offset("shipping", "orders", offset=1)
+            store.put(topic, b"x", queue=0)
+        store.commit_offset("billing", "orders", 0, offset=1)
+        store.commit_offset("shipping", "orders", 0, offset=1)
     for name in HOSTILE:
         (tmp_path / "data" / "consumequeue" / name / "0").mkdir(parents=True)
     offsets = tmp_path / "data" / "config" / "consumerOffset.json"

@@ -14,11 +14,11 @@ def root(tmp_path: Path) -> Path:
     """A store with two dead letters of the group `billing`, and one that names no topic."""
     with penstock.open(tmp_path / "store", environ={}) as store:
         for number in range(2):
-            receipt = store.put("orders", b"order %d" % number, tag="t")
+            receipt = store.put("orders", b"order %d" % number, queue=0, tag="t")
             made = retry_copy(store.at(receipt.log_offset), "billing", level=-1)
             assert made is not None
             store.put_copies([made])
-        store.put_copies([(penstock.Message("%DLQ%billing", b"odd\x1b"), b"")])
+        store.put_copies([(penstock.Message("%DLQ%billing", b"odd\x1b", queue=0), b"")])
     return tmp_path / "store"
 
 
@@ -58,7 +58,7 @@ def test_a_store_without_dead_letters_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with penstock.open(tmp_path / "store", environ={}) as store:
-        store.put("orders", b"x")
+        store.put("orders", b"x", queue=0)
     assert run(["dlq", "list", str(tmp_path / "store")]) == 0
     assert capsys.readouterr().err == "no group has dead letters\n"
     assert run(["dlq", "show", str(tmp_path / "store"), "billing"]) == 1

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     sizes: dict[str, Any] = dict(SMALL)
     with penstock.open(place, environ={}, **sizes) as store:
         for number in range(10):
-            store.put("orders", b"%d" % number)
+            store.put("orders", b"%d" % number, queue=0)
     with penstock.open(place, read_only=True) as reader:
         owned = taken(reader)
         owned.ack([0, 1, 2], 0)
@@ -123,7 +123,7 @@ def test_a_new_group_is_given_its_place_by_a_reset_of_topics(
     assert (code, rows) == (1, [])
     assert "there is no topic 'ordesr', did you mean 'orders'?" in said
     with penstock.open(path, environ={}) as store:
-        store.put("orders", b"new")
+        store.put("orders", b"new", queue=0)
         with store.consumer("audit", "orders") as consumer:
             assert [m.body for m in consumer.poll(10, timeout=30)] == [b"new"]
 

@@ -122,8 +122,8 @@ def test_a_run_after_one_that_ended_stores_the_rest(
 def test_what_others_store_in_between_is_not_taken_for_rows(folder: Path) -> None:
     assert ingest(folder, "after put", 5).returncode == -signal.SIGKILL
     with penstock.open(folder / "store") as store:
-        store.put("other", b"50")
-        store.put("t", b"1000000")
+        store.put("other", b"50", queue=0)
+        store.put("t", b"1000000", queue=0)
     assert facts(ingest(folder))["resumed_at"] == 50
     assert stored(folder) == [*range(50), 1000000, *range(50, ROWS)]
     # After an end that was noted exactly, even the same text is another's message.
@@ -132,7 +132,7 @@ def test_what_others_store_in_between_is_not_taken_for_rows(folder: Path) -> Non
     count = len(stored(folder))
     assert ingest(folder, "before put", 5, "interrupt", "--key-field", "line").returncode == 130
     with penstock.open(folder / "store") as store:
-        store.put("t", b"50", keys=["50"])
+        store.put("t", b"50", queue=0, keys=["50"])
     assert facts(ingest(folder, "nowhere", 0, "", "--key-field", "line"))["resumed_at"] == 50
     assert stored(folder)[count:] == [*range(50), 50, *range(50, ROWS + 500)]
 

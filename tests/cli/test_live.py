@@ -33,7 +33,7 @@ def check_followed(path: Path, lines: list[bytes], whole: int, writer: subproces
         assert followed == lines[: len(followed)]
         for line in followed[:: max(len(followed) // 50, 1)]:
             commit = json.loads(line)["commit"]
-            found = [m.body for m in reader.find("changes", commit, limit=10_000)]
+            found = [m.body for m in reader.find(commit, "changes", limit=10_000)]
             assert line in found
         counted = collections.Counter(m.tag for m in reader.scan("changes"))
         assert all(counted[tag] >= count for tag, count in tags.items())

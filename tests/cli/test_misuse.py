@@ -244,8 +244,8 @@ def test_without_any_extra_but_its_own_each_command_works_or_names_the_extra(her
         (["read", "store", "orders", "--tag", "none"], 1, "no message of topic 'orders' has a tag that matches 'none'"),
         (["tail", "store", "ordres"], 1, "there is no topic 'ordres', did you mean 'orders'?"),
         (["find", "store", "none", "--key", "k"], 1, "there is no topic 'none'. Topics in the store: orders"),
-        (["find", "store", "orders", "--begin", "soon"], 2, "'soon' is not a time: a time is written like"),
-        (["find", "store", "orders", "--begin", "1h", "--end", "2h"], 2, "--begin is after --end"),
+        (["find", "store", "orders", "--since", "soon"], 2, "'soon' is not a time: a time is written like"),
+        (["find", "store", "orders", "--since", "1h", "--until", "2h"], 2, "--since is after --until"),
         (["get", "store", "x"], 2, "Invalid value for ADDRESS: 'x' is neither a log offset nor a message id"),
         (["put", "store", "orders", "x", "--set", "flush.us=sync"], 2, "no setting flush.us (--set); did you mean flush.use?"),
         (["retain", "store", "--dry-run", "--days", "-1"], 2, "--days"),
@@ -275,9 +275,9 @@ def test_messages_are_found_since_a_time_as_it_is_printed(
 ) -> None:
     assert root.run(["read", "store", "orders", "--limit", "1"]) == 0
     printed = capsys.readouterr().out.partition("  ")[0]
-    assert root.run(["find", "store", "orders", "--begin", printed]) == 0
+    assert root.run(["find", "store", "orders", "--since", printed]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 6
-    assert run(["find", "store", "orders", "--end", "1970-01-02"], capsys)[0] == 1
+    assert run(["find", "store", "orders", "--until", "1970-01-02"], capsys)[0] == 1
 
 
 def test_a_body_that_is_not_utf_8_is_stored_as_it_was_given(
@@ -286,4 +286,4 @@ def test_a_body_that_is_not_utf_8_is_stored_as_it_was_given(
     """`penstock put data t $'\\xff'` ended with a traceback."""
     assert run(["put", "store", "raw", "a\udcff"], capsys)[0] == 0
     with penstock.open(here / "store", read_only=True, environ={}) as store:
-        assert store.read("raw").messages[0].body == b"a\xff"
+        assert store.read("raw", 0).messages[0].body == b"a\xff"

@@ -81,7 +81,7 @@ def test_a_check_of_the_log_shows_how_far_it_is(
 def test_a_sparse_segment_counts_by_what_was_written(tmp_path: Path, terminal: Terminal) -> None:
     """A store of 5 MB in a segment of 64 MiB showed 0 % up to the last moment, and then 100 %."""
     with penstock.open(tmp_path / "data", environ={}) as made:
-        made.put_many(Message("t", bytes(50_000)) for _ in range(400))
+        made.put_many(Message("t", bytes(50_000), queue=0) for _ in range(400))
     assert terminal.run("verify", str(tmp_path / "data")) == 0
     shown = terminal.percentages()
     assert any(30 < one < 70 for one in shown), shown

@@ -42,7 +42,7 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with penstock.open(root, environ={}, flush="sync", **SIZES) as store:
         for number in range(200):
-            store.put(("a", "b")[number % 2], b"x" * 1000)
+            store.put(("a", "b")[number % 2], b"x" * 1000, queue=0)
         segments = store.stats()["segments"]
         exact = {t: sum(m.size for m in store.scan(t)) for t in ("a", "b")}
         store.flush()
@@ -53,7 +53,7 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
         assert sum(f["share"] for f in topics) == pytest.approx(1)
         assert all(0 < f["bytes_going_now"] < f["bytes"] for f in topics)
         assert store.stats()["segments"] == segments
-        store.put("a", b"the writer goes on")
+        store.put("a", b"the writer goes on", queue=0)
         refused = retain(root, *ALL)
         assert refused.returncode == 3, "without --dry-run it needs the lock"
 
@@ -79,7 +79,7 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with penstock.open(root, environ={}, **SIZES) as store:
         for _ in range(800):
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
         segments = store.stats()["segments"]
     for path in (root / "commitlog").iterdir():
         os.utime(path, (1_700_000_000, 1_700_000_000))

@@ -17,7 +17,7 @@ SIZES = {"segment_bytes": 65536, "queue_entries": 100, "index_slots": 1000, "ind
 def data(tmp_path: Path) -> Path:
     with penstock.open(tmp_path / "data", environ={}, geometry=SIZES) as store:
         for number in range(300):
-            store.put(("a", "b")[number % 3 == 0], bytes(500), keys=[str(number)])
+            store.put(("a", "b")[number % 3 == 0], bytes(500), queue=0, keys=[str(number)])
     return tmp_path / "data"
 
 
@@ -57,7 +57,7 @@ def test_the_checksum_is_that_of_the_records(
     checksum: str, said: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with penstock.open(data, environ={}, log={"checksum": checksum}) as store:
-        store.put("a", b"x")
+        store.put("a", b"x", queue=0)
     found = {
         line["key"]: line
         for line in lines(capsys, "config", str(data), "--set", f"log.checksum={checksum}")

@@ -63,7 +63,7 @@ def test_an_overview_of_a_store_imports_no_numpy(verb: str, tmp_path: Path) -> N
         store.put_many(
             penstock.Message("t", b"x", queue=n % 3, tag="a", keys=[str(n)]) for n in range(1000)
         )
-        store.commit_offset("g", "t", offset=1)
+        store.commit_offset("g", "t", 0, offset=1)
     found = imported(verb, str(tmp_path / "data"), "--json")
     assert not found & (HEAVY - OF_A_STORE)
     found = imported(verb, str(tmp_path / "data"))

@@ -26,7 +26,7 @@ DANGEROUS = [
 ]  # fmt: skip
 RAW = re.compile("[" + "".join(c for c in DANGEROUS if c not in "\n\t") + "\ud800-\udfff]")
 # Clears the screen, sets the title, goes back to the line's start, turns the text round, and is markup.
-WORD = "\x1b[2J\x1b]0;owned\x07\r\x08\x9b31m\u202e\u2066\u200f\u061c\x85[red]x[/red]"
+WORD = "w\x1b[2J\x1b]0;owned\x07\r\x08\x9b31m\u202e\u2066\u200f\u061c\x85[red]x[/red]"
 EVIL = WORD + "\u2028\u2029\x7f\x00\nforged line"
 TOPIC = "t\x9b31m\u202e\u2028[red]"
 SMALL: dict[str, Any] = {
@@ -59,11 +59,11 @@ def hostile(tmp_path: Path) -> Path:
     with penstock.open(root, environ={}, retention=[], **SMALL) as store:
         for number in range(5):
             store.put(
-                TOPIC, EVIL.encode() + bytes(range(256)), tag=WORD, keys=[WORD, f"k{number}"],
+                TOPIC, EVIL.encode() + bytes(range(256)), queue=0, tag=WORD, keys=[WORD, f"k{number}"],
                 properties={WORD: EVIL, "plain": "\x1b\u2066"},
             )  # fmt: skip
             store.put(TOPIC, EVIL.encode(), queue=1)
-        store.commit_offset("g", TOPIC, offset=2)
+        store.commit_offset("g", TOPIC, 0, offset=2)
     (root / "config" / "consumerOffset.json").write_text(
         json.dumps({"offsetTable": {f"{TOPIC}@g": {"0": 2, WORD: 1, "1": 99}, EVIL: {"0": 1},
                                     f"{TOPIC}@{EVIL}": EVIL, "\udc9b@g": {"0": "\x1b"}}})
@@ -92,7 +92,7 @@ VERBS: dict[str, list[str]] = {
     "read": ["{store}", TOPIC], "read nothing": ["{store}", EVIL], "read tag": ["{store}", TOPIC, "--tag", WORD],
     "tail": ["{store}", TOPIC], "tail nothing": ["{store}", WORD],
     "find": ["{store}", TOPIC, "--key", WORD], "find nothing": ["{store}", TOPIC, "--key", EVIL],
-    "find time": ["{store}", TOPIC, "--begin", "2020-01-01"], "find bad": ["{store}", TOPIC, "--begin", EVIL],
+    "find time": ["{store}", TOPIC, "--since", "2020-01-01"], "find bad": ["{store}", TOPIC, "--since", EVIL],
     "get": ["{store}", "0"], "get nothing": ["{store}", EVIL], "get offset": ["{store}", "17"],
     "topics": ["{store}"], "groups": ["{store}"], "stat": ["{store}"],
     "verify": ["{store}"], "verify deep": ["{store}", "--deep", "--jobs", "1"],
@@ -159,7 +159,7 @@ def test_a_strange_name_under_the_queues_is_named_and_stops_no_overview(
     with penstock.open(root, environ={}, retention=[], **SMALL) as store:
         for number in range(10):
             store.put(TOPIC, b"x", queue=number % 2)
-        store.commit_offset("g", TOPIC, offset=2)
+        store.commit_offset("g", TOPIC, 0, offset=2)
     names = strange_names(root)
     code, shown, said = say(capsys, verb, str(root))
     assert code == (1 if verb == "verify" else 0), said
@@ -197,7 +197,7 @@ def test_a_store_with_strange_names_is_read_and_written_as_any(
     assert len(warned) == len(names), "each once for a store that is opened"
     with penstock.open(root, environ={}, retention=[]) as store:
         assert store.topics() == {TOPIC: [0, 1]}
-        assert store.put(TOPIC, b"10").queue_offset == 5
+        assert store.put(TOPIC, b"10", queue=0).queue_offset == 5
         before = store.stats()["log_end_offset"]
         for topic, queue in (("file", 0), (TOPIC, 5)):
             with pytest.raises(StorageError, match="needs this name"):
@@ -211,7 +211,7 @@ def test_a_rebuild_of_the_queues_leaves_strange_names_where_they_are(tmp_path: P
     root = tmp_path / "store"
     with penstock.open(root, environ={}, retention=[], **SMALL) as store:
         for number in range(10):
-            store.put(TOPIC, b"%d" % number)
+            store.put(TOPIC, b"%d" % number, queue=0)
     names = strange_names(root)
     before = {path: path.stat().st_ino for path in names}
     with (root / "consumequeue" / TOPIC / "0" / f"{0:020d}").open("r+b") as file:

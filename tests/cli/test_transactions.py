@@ -55,7 +55,7 @@ def test_of_a_message_that_was_sent_twice_one_is_committed(data: Path, capsys: p
     with penstock.open(data) as store:
         half = store.prepared()[1].message
         text = "".join(f"{name}\x01{value}\x02" for name, value in half.all_properties.items())
-        copy = penstock.Message(half.topic, half.body, born_time_ms=half.born_time_ms)
+        copy = penstock.Message(half.topic, half.body, queue=0, born_time_ms=half.born_time_ms)
         store.put_copies([(copy, text.encode())])
     _, second, same = listed(data, capsys)
     assert second == same
@@ -69,7 +69,7 @@ def test_of_different_messages_with_one_id_none_is_finished(data: Path, capsys: 
     """The id is what a producer wrote: a commit of one message rolled back another one, of another group and topic."""
     with penstock.open(data) as store:
         for topic in ("pears", "apples"):
-            copy, text = half_message(penstock.Message(topic, b"x"), "g", "SAME")
+            copy, text = half_message(penstock.Message(topic, b"x", queue=0), "g", "SAME")
             store.put_copies([(copy, text)])
     for verb in ("commit", "rollback"):
         assert run(["transactions", verb, str(data), "SAME"]) == 1

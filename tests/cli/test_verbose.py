@@ -27,7 +27,7 @@ def said(*arguments: str, **environment: str) -> list[str]:
 @pytest.fixture
 def data(tmp_path: Path) -> str:
     with penstock.open(tmp_path / "data", environ={}) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     return str(tmp_path / "data")
 
 

@@ -1,7 +1,6 @@
 """What a shell and an editor show of the objects that programs have: signatures, and texts that tell them apart."""
 
 import inspect
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ def test_a_call_of_the_compiled_part_has_a_signature(call: object) -> None:
     assert callable(call)
     parameters = inspect.signature(call).parameters
     assert {"topic", "body", *PutOptions.__annotations__} <= {*parameters}
-    assert parameters["queue"].default == Message("t", b"").queue
+    assert parameters["queue"].default is None
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty and name != "properties":
             assert parameter.default == getattr(Message("t", b""), name), name
@@ -25,8 +24,8 @@ def test_a_call_of_the_compiled_part_has_a_signature(call: object) -> None:
 
 def test_texts_say_what_and_where(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", clock=ManualClock(1_700_000_000_123)) as store:
-        store.put("orders", b"b" * 40, tag="paid", keys=["A-17"])
-        (message,) = store.read("orders").messages
+        store.put("orders", b"b" * 40, queue=0, tag="paid", keys=["A-17"])
+        (message,) = store.read("orders", 0).messages
         assert repr(message) == (
             "StoredMessage(topic='orders', queue=0, queue_offset=0, log_offset=0, tag='paid', keys=('A-17',), "
             "store_time=2023-11-14T22:13:20.123+00:00, body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (40 bytes))"
@@ -44,7 +43,7 @@ def test_texts_say_what_and_where(tmp_path: Path) -> None:
 
 def test_the_text_of_a_message_has_what_was_given_and_no_more_than_the_begin_of_a_body() -> None:
     assert repr(Message("t", b"x", queue=3, tag="a")) == "Message(topic='t', body=b'x', queue=3, tag='a')"  # fmt: skip
-    assert "... (200 bytes)" in repr(Message("t", b"x" * 200))
+    assert "... (200 bytes)" in repr(Message("t", b"x" * 200, queue=0))
     assert repr(Message("t", 5)) == "Message(topic='t', body=5)"  # type: ignore[arg-type] # on purpose
 
 
@@ -55,5 +54,7 @@ def test_a_slip_is_answered_with_what_was_meant(tmp_path: Path) -> None:
         options: dict[str, int] = {"retries": 3}
         with pytest.raises(ArgumentError, match=r"did you mean max_retries\?"):
             store.consumer("billing", "orders", **options)  # type: ignore[arg-type] # on purpose
-        with pytest.raises(MessageError, match="must be a whole number: delay_ms"):
-            store.put("t", b"x", delay_ms=timedelta(seconds=3))  # type: ignore[arg-type] # on purpose
+        with pytest.raises(
+            MessageError, match="delay '3 s' is refused: it must be seconds or a timedelta"
+        ):
+            store.put("t", b"x", queue=0, delay="3 s")  # type: ignore[arg-type] # on purpose

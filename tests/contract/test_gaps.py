@@ -151,7 +151,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("gaps") / "s"
     with open_store(root) as store:
         store.put_many(
-            [Message("t", b"%d" % n, tag="odd" if n % 2 else "even") for n in range(COUNT)]
+            [Message("t", b"%d" % n, queue=0, tag="odd" if n % 2 else "even") for n in range(COUNT)]
         )
     assert [path.exists() for path in paths(root)] == [True] * FILES
     return root
@@ -166,7 +166,7 @@ def broken(request: Any, whole: Path, tmp_path: Path) -> Iterator[tuple[Store, l
     for path in set(paths(root)) - set(left):
         path.unlink()
     with open_store(root, read_only=True) as store:
-        low, high = store.min_offset("t"), store.max_offset("t")
+        low, high = store.min_offset("t", 0), store.max_offset("t", 0)
         there = [n for n in range(low, high) if paths(root)[n // FILE] in left]
         assert len(there) == sum(
             COUNT - (FILES - 1) * FILE if path == paths(root)[-1] else FILE for path in left
@@ -185,10 +185,10 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
     if there:
         middle = there[len(there) // 2]
         time_ms = next(store.scan("t", start=middle)).store_time_ms
-        assert store.offset_at("t", time_ms=time_ms + 1) == store.max_offset("t")
+        assert store.offset_at("t", 0, (time_ms + 1) / 1000) == store.max_offset("t", 0)
         (bounds,) = store.bounds()
-        assert bounds.max_offset == store.max_offset("t")
-        last = store.read("t", offset=there[-1]).messages[0]
+        assert bounds.max_offset == store.max_offset("t", 0)
+        last = store.read("t", 0, offset=there[-1]).messages[0]
         assert bounds.last_log_offset == last.log_offset
         # Also those of which a writer elsewhere has said how far everything is in its place.
         (published,) = store.bounds(published=False)
@@ -201,9 +201,9 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
 def test_read_goes_on_behind_a_gap(broken: tuple[Store, list[int]], tag: str, limit: int) -> None:
     """It ends at a gap; asked within one, it says where messages go on, as RocketMQ does."""
     store, there = broken
-    at, high, found = store.min_offset("t"), store.max_offset("t"), []
+    at, high, found = store.min_offset("t", 0), store.max_offset("t", 0), []
     while at < high:
-        result = store.read("t", offset=at, limit=limit, tag=tag)
+        result = store.read("t", 0, offset=at, limit=limit, tag=tag)
         is_there = at in set(there)
         assert (result.status is ReadStatus.OFFSET_FOUND_NULL) == (not is_there)
         assert at < result.next_offset <= high

@@ -82,8 +82,8 @@ def valid_value(name: str) -> Any:
     made: dict[str, Callable[[], Any]] = {
         "path": lambda: "new", "paths": lambda: "new", "topic": lambda: "orders", "topics": lambda: "orders",
         "body": lambda: b"x", "group": lambda: "g", "offset": lambda: 0, "log_offset": lambda: 0, "key": lambda: "k",
-        "message_id": lambda: "7F00000100002A9F0000000000000000", "time_ms": lambda: 0, "queue": lambda: 0,
-        "messages": lambda: [Message("orders", b"x")], "message": lambda: Message("orders", b"x"), "copies": list, "table": lambda: TABLE, "spans": list, "start": lambda: 0,
+        "message_id": lambda: "7F00000100002A9F0000000000000000", "time": lambda: 0, "queue": lambda: 0,
+        "messages": lambda: [Message("orders", b"x", queue=0)], "message": lambda: Message("orders", b"x", queue=0), "copies": list, "table": lambda: TABLE, "spans": list, "start": lambda: 0,
         "stop": lambda: 1, "count": lambda: 1, "first_mark": lambda: 1 << 62, "most": lambda: 1, "batch": object,
         "keys": lambda: pa.array(["k"]), "name": lambda: "messaging", "moves": lambda: {("g", "orders", 0): (None, 0)}, "encoding": lambda: staged.encoding_for("new", environ={}),
     }  # fmt: skip
@@ -152,7 +152,7 @@ def store(root: Path) -> Iterator[Store]:
     made = open_store(root / "store", spawn=ManualWorkers())
     for number in range(20):
         made.put("orders", b"%d" % number, queue=number % 2, tag="t", keys=[f"k{number}"])
-    made.commit_offset("g", "orders", offset=1)
+    made.commit_offset("g", "orders", 0, offset=1)
     before = [bytes(message.record) for message in made.scan("orders")]
     yield made
     assert [
@@ -235,7 +235,7 @@ def test_an_encoder_takes_junk_for_no_table() -> None:
 
 def test_a_closed_store_says_so_before_anything_else(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", spawn=ManualWorkers()) as closed:
-        closed.put("orders", b"x")
+        closed.put("orders", b"x", queue=0)
     for name in STORE_CALLS:
         function = getattr(closed, name)
         given, named = Call(name, function, parameters_of(function)).valid()

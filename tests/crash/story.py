@@ -19,18 +19,18 @@ def main(path: str, flush: str) -> None:
     """Open, put, roll, put a batch, commit an offset, close; twice."""
     for _ in range(2):
         with penstock.open(path, flush=flush, environ={}, **SMALL, **QUICK) as store:
-            number = store.max_offset("t")
+            number = store.max_offset("t", 0)
             for _ in range(60):
-                store.put("t", b"%d:" % number + b"x" * 300, keys=[f"k{number}"], tag="g")
+                store.put("t", b"%d:" % number + b"x" * 300, queue=0, keys=[f"k{number}"], tag="g")
                 print(number, flush=True)
                 number += 1
             more = [
-                Message("t", b"%d:" % n + b"x" * 500, keys=[f"k{n}"])
+                Message("t", b"%d:" % n + b"x" * 500, queue=0, keys=[f"k{n}"])
                 for n in range(number, number + 200)
             ]
             number += len(store.put_many(more))
             print(number - 1, flush=True)
-            store.commit_offset("g", "t", offset=number)
+            store.commit_offset("g", "t", 0, offset=number)
 
 
 if __name__ == "__main__":

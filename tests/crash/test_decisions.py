@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.conftest import messages_in
 from tests.lanes import NIGHT, rounds
 
 from penstock import Message, Store
@@ -92,7 +93,7 @@ class Tale:
             for message in given:
                 tx.ack(message)
                 for topic in TARGETS:
-                    tx.put(topic, "{}:{}".format(*key(message)).encode())
+                    tx.put(topic, "{}:{}".format(*key(message)).encode(), queue=0)
         self.done |= self.doing
         self.doing = frozenset()
 
@@ -101,7 +102,7 @@ class Tale:
         given = self.take()
         with pytest.raises(ZeroDivisionError), self.store.transaction() as tx:
             tx.ack(given)
-            tx.put(TARGETS[0], b"never")
+            tx.put(TARGETS[0], b"never", queue=0)
             raise ZeroDivisionError
         self.consumer.release(given)
 
@@ -153,7 +154,7 @@ def outputs(store: Store) -> dict[str, Counter[Input]]:
     """Return how often each input has gone to each topic."""
     found = {}
     for topic in TARGETS:
-        bodies = [message.body.decode().split(":") for message in store.scan(topic)]
+        bodies = [message.body.decode().split(":") for message in messages_in(store, topic)]
         found[topic] = Counter((int(queue), int(offset)) for queue, offset in bodies)
     return found
 

@@ -9,6 +9,7 @@ from random import Random
 
 import attrs
 import pytest
+from tests.conftest import messages_in
 from tests.lanes import cases
 
 from penstock import Store
@@ -71,7 +72,7 @@ class Tale:
     def _round(self, store: Store, workers: InlineWorkers) -> None:
         for level in (1, 1, 2, 1, 2):
             self.put[level] += 1
-            store.put("orders", b"%d:%d" % (level, self.put[level] - 1), delay_level=level)
+            store.put("orders", b"%d:%d" % (level, self.put[level] - 1), queue=0, delay_level=level)
         store.flush()
         self.durable = dict(self.put)
         for level in (1, 2):
@@ -92,7 +93,7 @@ def opened(disk: SimulatedDisk, flush: str) -> tuple[Store, InlineWorkers]:
 
 def bodies(store: Store) -> list[tuple[int, int]]:
     """Return (level, number) of each delivered message."""
-    found = [message.body.split(b":") for message in store.scan("orders")]
+    found = [message.body.split(b":") for message in messages_in(store, "orders")]
     return [(int(level), int(number)) for level, number in found]
 
 

@@ -19,20 +19,20 @@ from penstock_index.hash_index import HashIndexDispatcher
 def test_a_failed_sync_stops_the_store(flush: str, open_small: OpenStore) -> None:
     files = FaultyFiles()
     store = open_small(files=files, flush=flush)
-    first = store.put("t", b"kept")
+    first = store.put("t", b"kept", queue=0)
     durable = store.flush()
     assert durable == first.log_offset + first.size
     store.topics()
     files.plan.fail("sync", path="commitlog")
     with pytest.raises(StoreFailedError, match=f"below log offset {durable}.*open the store again"):
-        store.put("t", b"doubtful")
+        store.put("t", b"doubtful", queue=0)
         store.flush()
     # The disk is well again, but what the failed sync was for is not known: no retry.
     files.plan.heal()
     for job in (
-        lambda: store.put("t", b"x"),
+        lambda: store.put("t", b"x", queue=0),
         store.flush,
-        lambda: store.put_many([Message("t", b"x")]),
+        lambda: store.put_many([Message("t", b"x", queue=0)]),
     ):
         with pytest.raises(StoreFailedError):
             job()
@@ -54,20 +54,20 @@ def test_a_failed_sync_stops_the_store(flush: str, open_small: OpenStore) -> Non
 def test_every_waiter_gets_the_error(open_small: OpenStore) -> None:
     files = FaultyFiles()
     store = open_small(files=files, flush="sync")
-    store.put("t", b"x")
+    store.put("t", b"x", queue=0)
     files.plan.fail("sync", path="commitlog")
     outcomes: list[object] = []
 
     def work() -> None:
         try:
-            outcomes.append(store.put("t", b"y"))
+            outcomes.append(store.put("t", b"y", queue=0))
         except StoreFailedError as error:
             outcomes.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     future = None
     try:
-        future = store.submit("t", b"z")
+        future = store.submit("t", b"z", queue=0)
     except StoreFailedError as error:
         outcomes.append(error)
     for thread in threads:
@@ -85,11 +85,11 @@ def test_every_waiter_gets_the_error(open_small: OpenStore) -> None:
 def test_an_async_failure_in_the_background_reaches_the_next_put(open_small: OpenStore) -> None:
     files, workers = FaultyFiles(), ManualWorkers()
     store = open_small(files=files, spawn=workers, **{"flush.async.least_pages": 0})
-    store.put("t", b"x")
+    store.put("t", b"x", queue=0)
     files.plan.fail("sync", path="commitlog")
     workers.run("penstock-flush")
     with pytest.raises(StoreFailedError):
-        store.put("t", b"y")
+        store.put("t", b"y", queue=0)
     with pytest.raises(StoreFailedError):
         store.close()
 
@@ -100,30 +100,30 @@ def test_a_failed_sync_of_derived_files_or_marks_stops_the_store_too(
 ) -> None:
     files, workers = FaultyFiles(), ManualWorkers()
     store = open_small(files=files, spawn=workers)
-    store.put("t", b"x", keys=["k"])
+    store.put("t", b"x", queue=0, keys=["k"])
     store.flush()
-    store.find("t", "k")
+    store.find("k", "t")
     files.plan.fail("sync", path=part)
     workers.run("penstock-mark")
     with pytest.raises(StoreFailedError, match="queues, index, progress file or checkpoint"):
-        store.put("t", b"y")
+        store.put("t", b"y", queue=0)
     with pytest.raises(StoreFailedError):
         store.close()
     files.plan.heal()
     with open_small() as again:
-        assert [m.body for m in again.find("t", "k")] == [b"x"]
+        assert [m.body for m in again.find("k", "t")] == [b"x"]
         assert not list(again.verify())
 
 
 def test_a_time_out_says_unknown_never_ok(open_small: OpenStore) -> None:
     workers = ManualWorkers()
     store = open_small(spawn=workers, flush="sync", **{"flush.sync.timeout_ms": 30})
-    receipt = store.put("t", b"x")
+    receipt = store.put("t", b"x", queue=0)
     assert receipt.status == "FLUSH_DISK_TIMEOUT"
     assert receipt.durability is Durability.UNKNOWN
-    assert store.read("t").messages == [], "not durable, so not visible"
+    assert store.read("t", 0).messages == [], "not durable, so not visible"
     store.flush()
-    assert [m.body for m in store.read("t").messages] == [b"x"]
+    assert [m.body for m in store.read("t", 0).messages] == [b"x"]
     store.close()
 
 
@@ -133,7 +133,7 @@ def test_a_sync_is_shared_by_all_that_gathered(open_small: OpenStore) -> None:
         # Where a sync takes no time, the threads may take turns; not every time.
         while puts == 0 or (store.stats()["flushes"] >= puts and puts < 8000):
             threads = [
-                threading.Thread(target=lambda: [store.put("t", b"x") for _ in range(50)])
+                threading.Thread(target=lambda: [store.put("t", b"x", queue=0) for _ in range(50)])
                 for _ in range(8)
             ]
             for thread in threads:
@@ -141,17 +141,17 @@ def test_a_sync_is_shared_by_all_that_gathered(open_small: OpenStore) -> None:
             for thread in threads:
                 thread.join()
             puts += 400
-            assert store.max_offset("t") == puts
+            assert store.max_offset("t", 0) == puts
         assert store.stats()["flushes"] < puts
 
 
 def test_a_write_that_fails_stores_nothing(open_small: OpenStore, tmp_path: Path) -> None:
     files = FaultyFiles()
     store = open_small(files=files)
-    store.put("t", b"x" * 60_000)
+    store.put("t", b"x" * 60_000, queue=0)
     files.plan.fail("create", errno.EIO, path="new-")
     with pytest.raises(StoreFailedError, match="an append failed"):
-        store.put("t", b"y" * 10_000)
+        store.put("t", b"y" * 10_000, queue=0)
     with pytest.raises(StoreFailedError):
         store.close()
     with open_small() as again:
@@ -162,15 +162,15 @@ def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(tmp_path: Path
     clock, is_failing = ManualClock(), False
     index = hooked(HashIndexDispatcher, "dispatch", lambda _: is_failing and 1 / 0)
     store = open_store(tmp_path / "s", strategies=[index], clock=clock, spawn=ManualWorkers())
-    store.put("t", b"0", keys=["k0"])
+    store.put("t", b"0", queue=0, keys=["k0"])
     store.topics()
     is_failing = True
-    store.put("t", b"1", keys=["k1"])
-    assert [m.body for m in store.read("t").messages] == [b"0", b"1"], "the others go on"
+    store.put("t", b"1", queue=0, keys=["k1"])
+    assert [m.body for m in store.read("t", 0).messages] == [b"0", b"1"], "the others go on"
     assert "ZeroDivisionError" in store.stats()["dispatchers"]["hash-index"]["error"]
     is_failing = False
     clock.now_ms += 60_000  # it is tried again after a pause
-    assert [m.body for m in store.find("t", "k1")] == [b"1"]
+    assert [m.body for m in store.find("k1", "t")] == [b"1"]
     assert store.stats()["dispatchers"]["hash-index"]["error"] is None
     store.close()
 
@@ -180,10 +180,10 @@ def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(tmp_path: Path
     is_failing = False
     queues = hooked(ConsumeQueueDispatcher, "dispatch", lambda _: is_failing and 1 / 0)
     store = open_store(tmp_path / "s", strategies=[queues])
-    store.put("t", b"0", keys=["k0"])
+    store.put("t", b"0", queue=0, keys=["k0"])
     store.topics()
     is_failing = True
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     with pytest.raises(Exception, match="consume-queue lags the log"):
         store.close()
     assert (tmp_path / "s" / "abort").exists()

@@ -83,7 +83,7 @@ def test_index_entries_that_a_header_counts_may_be_missing(
     lose(disk, name, 40 + 4 * TINY.index_slots + 20 * 10, 40 + 4 * TINY.index_slots + 20 * 40)
     store, _ = opened(disk)
     assert not list(store.verify())
-    assert [m.body[:3] for m in store.find(T, "k24")] == [b"24:"]
+    assert [m.body[:3] for m in store.find("k24", T)] == [b"24:"]
 
 
 def test_an_index_entry_may_be_torn_within_its_offset(
@@ -97,7 +97,7 @@ def test_an_index_entry_may_be_torn_within_its_offset(
     lose(disk, name, entry + 4 + 7, 40 + 4 * TINY.index_slots + 20 * 40)
     store, _ = opened(disk)
     assert not list(store.verify())
-    assert [m.body[:3] for m in store.find(T, "k17")] == [b"17:"]
+    assert [m.body[:3] for m in store.find("k17", T)] == [b"17:"]
 
 
 def test_a_sector_written_in_part_before_is_no_damage(
@@ -140,7 +140,7 @@ def test_names_that_a_killed_predecessor_left_unsynced_are_synced() -> None:
         opened(disk)
     disk = cut_power(disk, Survival.PROCESS)
     store, _ = opened(disk)
-    store.put(T, b"promised")
+    store.put(T, b"promised", queue=0)
     store.flush()
     store, _ = opened(cut_power(disk))
     assert bodies(store) == [b"promised"]
@@ -152,7 +152,7 @@ def test_after_a_power_cut_our_own_store_is_known_as_ours() -> None:
     disk = SimulatedDisk()
     store, _ = opened(disk)
     disk.clock.now_ms += 5000  # type: ignore[attr-defined]
-    store.put(T, b"x")
+    store.put(T, b"x", queue=0)
     store.close()
     store, _ = opened(disk)
     store.flush()
@@ -167,11 +167,11 @@ def test_store_times_do_not_decrease_over_a_crash() -> None:
     clock = ManualClock()
     disk = SimulatedDisk(clock=clock)
     store, _ = opened(disk)
-    first = store.put(T, b"first").store_time_ms
+    first = store.put(T, b"first", queue=0).store_time_ms
     store.flush()
     early = ManualClock(clock.now_ms - 3_600_000)
     again, _ = opened(cut_power(disk, clock=early))
-    assert again.put(T, b"second").store_time_ms >= first
+    assert again.put(T, b"second", queue=0).store_time_ms >= first
 
 
 def test_an_offset_that_was_not_written_is_not_committed() -> None:
@@ -179,20 +179,20 @@ def test_an_offset_that_was_not_written_is_not_committed() -> None:
     disk = SimulatedDisk()
     store, _ = opened(disk)
     for _ in range(9):
-        store.put(T, b"x")
-    store.commit_offset("g", T, offset=5)
+        store.put(T, b"x", queue=0)
+    store.commit_offset("g", T, 0, offset=5)
     disk.plan.fail("rename", errno.ENOSPC, path="consumerOffset", times=1)
     with pytest.raises(StorageError, match="commit again"):
-        store.commit_offset("g", T, offset=9)
+        store.commit_offset("g", T, 0, offset=9)
     assert store.committed_offset("g", T, 0) == 5
-    store.commit_offset("g", T, offset=9)
+    store.commit_offset("g", T, 0, offset=9)
     assert store.committed_offset("g", T, 0) == 9
 
 
 def test_a_close_that_the_system_refuses_is_named() -> None:
     disk = SimulatedDisk()
     store, _ = opened(disk)
-    store.put(T, b"x")
+    store.put(T, b"x", queue=0)
     disk.plan.fail("remove", path="abort")
     with pytest.raises(StorageError, match="could not be closed cleanly"):
         store.close()
@@ -205,21 +205,21 @@ def test_a_mark_that_cannot_be_written_leaves_nobody_waiting() -> None:
     """The sync had succeeded, the note of it failed: the error came through raw, and waiters were not told."""
     disk = SimulatedDisk()
     store, _ = opened(disk)
-    store.put(T, b"x")
+    store.put(T, b"x", queue=0)
     disk.plan.fail("pwrite", path="progress")
     with pytest.raises(StoreFailedError, match="the progress file could not be written"):
         store.flush()
     with pytest.raises(StoreFailedError):
-        store.put(T, b"y")
+        store.put(T, b"y", queue=0)
 
 
 def test_whole_records_in_later_segments_are_kept_too() -> None:
     """What was cut off went to the side folder as far as the first segment; the later ones were removed."""
     disk = SimulatedDisk()
     store, workers = opened(disk)
-    store.put(T, b"durable")
+    store.put(T, b"durable", queue=0)
     store.flush()
-    sent = [store.put(T, b"%d:" % n + b"y" * 3000) for n in range(8)]
+    sent = [store.put(T, b"%d:" % n + b"y" * 3000, queue=0) for n in range(8)]
     workers.run_all()
     disk = cut_power(disk, Survival.ALL)
     lose(disk, LOG, sent[0].log_offset, sent[0].log_offset + 1024)
@@ -235,7 +235,7 @@ def test_a_crash_of_the_opening_leaves_the_store_ours() -> None:
     a stranger's, walked whole, and refused for a torn sector."""
     disk = SimulatedDisk()
     store, _ = opened(disk)
-    store.put(T, b"x")
+    store.put(T, b"x", queue=0)
     store.flush()
     disk = cut_power(disk, clock=ManualClock(1_800_000_000_000))
     states = []
@@ -264,7 +264,7 @@ def test_the_newest_store_time_is_that_of_a_record() -> None:
     """It was taken anew when a batch had been written, so the checkpoint could be ahead of the data."""
     disk = SimulatedDisk(clock=Hurried())
     store, _ = opened(disk)
-    last = store.put_many([Message(T, b"x"), Message(T, b"y")])[-1]
+    last = store.put_many([Message(T, b"x", queue=0), Message(T, b"y", queue=0)])[-1]
     store.close()
     assert Checkpoint(disk, ROOT).read().log_ms == last.store_time_ms
 
@@ -304,7 +304,7 @@ def test_a_piece_of_an_entry_that_a_torn_cut_left_is_cut_too(
     file.sync()
     file.close()
     store, _ = opened(disk)
-    assert len(bodies(store)) == store.max_offset(T) == 18
+    assert len(bodies(store)) == store.max_offset(T, 0) == 18
     assert not list(store.verify())
 
 
@@ -318,7 +318,7 @@ def test_a_queue_whose_only_file_is_lost_begins_where_its_log_does(size: int) ->
     workers.run_all()
     store.flush()
     assert store.discard_before(log_offset=2 * TINY.segment_bytes)
-    first, low = next(store.scan(T)).queue_offset, store.min_offset(T)
+    first, low = next(store.scan(T)).queue_offset, store.min_offset(T, 0)
     assert first == low >= TINY.queue_entries
     workers.run_all()
     crashed = cut_power(disk, Survival.ALL)
@@ -328,7 +328,7 @@ def test_a_queue_whose_only_file_is_lost_begins_where_its_log_does(size: int) ->
         file.sync()
         file.close()
     again, _ = opened(crashed)
-    assert (again.min_offset(T), again.max_offset(T)) == (first, 60)
+    assert (again.min_offset(T, 0), again.max_offset(T, 0)) == (first, 60)
     assert not list(again.verify())
 
 
@@ -337,7 +337,7 @@ def test_an_index_header_torn_between_its_counts_is_not_written_on() -> None:
     disk = SimulatedDisk()
     store, workers = opened(disk)
     for number in range(5):
-        store.put(T, b"%d" % number, keys=[f"k{number}"])
+        store.put(T, b"%d" % number, queue=0, keys=[f"k{number}"])
     workers.run_all()
     store.flush()
     crashed = cut_power(disk, Survival.ALL)
@@ -349,4 +349,4 @@ def test_an_index_header_torn_between_its_counts_is_not_written_on() -> None:
     file.close()
     again, _ = opened(crashed)
     assert not list(again.verify())
-    assert [message.body for message in again.find(T, "k3")] == [b"3"]
+    assert [message.body for message in again.find("k3", T)] == [b"3"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.conftest import SMALL
+from tests.conftest import SMALL, messages_in
 from tests.lanes import NIGHT, SEED, cases
 
 import penstock
@@ -78,9 +78,9 @@ def make(
     with penstock.open(live, environ={}, spawn=workers, **settings) as store:
         bodies = [b"first" * 20, b"second"]
         for body in bodies:
-            store.put("t", body)
+            store.put("t", body, queue=0)
         store.flush()
-        third = store.put("t", b"third")
+        third = store.put("t", b"third", queue=0)
         start = third.log_offset + third.size
         bodies.append(b"third")
         text = reserve_crc_property(b"") if checksum == "crc32+record" else b""
@@ -89,15 +89,17 @@ def make(
         inner = inner_record(inner_at, form, checksum, tail)
         body = FILLING + inner + (FILLING if form == "within" else b"")
         if way == "batch":
-            receipt = store.put_many([Message("t", body), Message("t", b"with it")])[0]
+            receipt = store.put_many(
+                [Message("t", body, queue=0), Message("t", b"with it", queue=0)]
+            )[0]
             bodies += [body, b"with it"]
         else:
-            receipt = store.put("t", body)
+            receipt = store.put("t", body, queue=0)
             bodies.append(body)
         assert receipt.log_offset == start
         assert receipt.size == record_size(RecordFields(topic=b"t", body=body, properties=text))
         if not is_last:
-            store.put("t", b"after it")
+            store.put("t", b"after it", queue=0)
             bodies.append(b"after it")
         if is_queued:
             workers.run("penstock-follow")
@@ -126,7 +128,7 @@ def check(path: Path, made: Made, *, hit: int, may_refuse: bool) -> None:
     with opened(path, read_only=True) as store:
         assert "other" not in store.topics()
         # Before the next writer queues have what the last one got to them.
-        assert all(m.body in made.bodies for m in store.scan("t"))
+        assert all(m.body in made.bodies for m in messages_in(store, "t"))
     copy = path.with_name(f"{path.name}-repaired")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(path, copy)
@@ -139,7 +141,7 @@ def check(path: Path, made: Made, *, hit: int, may_refuse: bool) -> None:
         with opened(path) as store:
             assert "other" not in store.topics()
             assert [m.body for m in store.scan("t")][: len(before)] == before
-            store.put("t", b"goes on")
+            store.put("t", b"goes on", queue=0)
             assert not [f for f in store.verify(deep=True) if not f.is_note]
     except CorruptionError:
         assert may_refuse

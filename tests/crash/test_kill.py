@@ -54,7 +54,7 @@ def check(store: Store, acknowledged: int) -> int:
     assert bodies == [body(number) for number in range(count)]
     assert not list(store.verify())
     for number in (0, acknowledged // 2, acknowledged):
-        assert [m.body for m in store.find("t", f"k{number}")] == [body(number)]
+        assert [m.body for m in store.find(f"k{number}", "t")] == [body(number)]
     return count
 
 
@@ -66,7 +66,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(flush: str, tmp_path: Pat
     for _ in range(KILLS):
         acknowledged = run_and_kill(path, flush, count, chance.randrange(1, 3000))
         with penstock.open(path, read_only=True) as reader:
-            assert reader.max_offset("t") >= 0
+            assert reader.max_offset("t", 0) >= 0
         with penstock.open(path, environ={}, **SMALL) as store:
             assert store.recovery is not None
             count = check(store, acknowledged)
@@ -118,7 +118,7 @@ def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> 
                 assert message.body == body(number)
                 if number == 1500:
                     break
-            assert [m.body for m in reader.find("t", "k77")] == [body(77)]
+            assert [m.body for m in reader.find("k77", "t")] == [body(77)]
     finally:
         process.kill()
         process.wait()

@@ -9,6 +9,7 @@ from random import Random
 
 import attrs
 import pytest
+from tests.conftest import messages_in
 from tests.lanes import cases
 
 from penstock import Store
@@ -140,7 +141,7 @@ def checked(moment: Moment, survival: Survival, flush: str, chance: int) -> Simu
     disk = SimulatedDisk.after(moment.image, survival, Random(chance), clock=clock)
     about = f"{survival.value} before {moment.call}"
     store, workers = opened(disk, flush)
-    seen = [message.body for message in store.scan("orders")]
+    seen = [message.body for message in messages_in(store, "orders")]
     left = [each.message.body for each in store.prepared()]
     assert len(set(seen)) == len(seen), f"twice: {about}"
     assert len(set(left)) == len(left), about
@@ -154,7 +155,7 @@ def checked(moment: Moment, survival: Survival, flush: str, chance: int) -> Simu
     assert {body for body in ended if is_to_commit(body)} <= set(seen), about
     assert not ended & set(left), about
     finish_all(store, workers, clock)
-    final = [message.body for message in store.scan("orders")]
+    final = [message.body for message in messages_in(store, "orders")]
     assert sorted(final) == sorted(set(seen) | {body for body in left if is_to_commit(body)}), about
     assert [finding.text for finding in store.verify()] == []
     return disk

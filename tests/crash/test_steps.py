@@ -62,7 +62,7 @@ def test_a_record_counts_only_when_it_is_whole(
     checksum = "crc32+record" if has_crc else "crc32"
     given = {"log.checksum": checksum, "log.long_topics": True}
     store = open_small(**given)
-    first = store.put(topic, b"first")
+    first = store.put(topic, b"first", queue=0)
     store.topics()
     host = encoding_for(tmp_path / "store", environ={}).store_host.hex()
     copy_files(tmp_path / "store", tmp_path / "killed")
@@ -90,5 +90,5 @@ def test_a_record_counts_only_when_it_is_whole(
         with open_small(path=copy, **given) as again:
             bodies = [message.body for message in again.scan(topic)]
             assert bodies == [b"first"] + [b"b" * body_size] * (state == whole)
-            assert again.put(topic, b"next").queue_offset == len(bodies)
+            assert again.put(topic, b"next", queue=0).queue_offset == len(bodies)
             assert not list(again.verify())

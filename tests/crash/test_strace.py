@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import messages_in
 from tests.crash.story import SMALL
 
 import penstock
@@ -17,12 +18,12 @@ from penstock.errors import StoreFailedError
 store = penstock.open(sys.argv[1], flush=sys.argv[2], environ={}, **{"flush.async.interval_ms": 5, "flush.async.least_pages": 0})
 try:
     for number in itertools.count():
-        receipt = store.put("t", b"%d" % number)
+        receipt = store.put("t", b"%d" % number, queue=0)
         print("durable" if receipt.is_durable else "accepted", flush=True)
 except StoreFailedError as error:
     print("failed", error.durable_offset, flush=True)
 try:
-    store.put("t", b"after")
+    store.put("t", b"after", queue=0)
     print("put went on", flush=True)
 except StoreFailedError:
     print("refused", flush=True)
@@ -59,7 +60,7 @@ def test_a_real_writer_stops_at_a_failed_sync(flush: str, nth: int, tmp_path: Pa
     with penstock.open(path, environ={}) as store:
         assert store.recovery is not None
         assert store.recovery.state == "abnormal"
-        bodies = [m.body for m in store.scan("t")]
+        bodies = [m.body for m in messages_in(store, "t")]
         assert len(bodies) >= acknowledged
         assert bodies == [b"%d" % number for number in range(len(bodies))]
         assert not list(store.verify())
@@ -89,9 +90,9 @@ def test_a_fault_at_any_system_call_loses_nothing_acknowledged(
     acknowledged = [int(line) for line in done.stdout.split("\n") if line.isdigit()]
     for _ in range(2):
         with penstock.open(path, environ={}, **SMALL) as store:
-            numbers = [int(m.body.split(b":")[0]) for m in store.scan("t")]
+            numbers = [int(m.body.split(b":")[0]) for m in messages_in(store, "t")]
             assert numbers == list(range(len(numbers)))
             assert len(numbers) > max(acknowledged, default=-1)
             assert not list(store.verify())
             for number in acknowledged[-1:]:
-                assert store.find("t", f"k{number}")
+                assert store.find(f"k{number}", "t")

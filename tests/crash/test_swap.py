@@ -27,7 +27,7 @@ def with_an_expired_queue() -> SimulatedDisk:
     disk.make_folder(ROOT)
     with world(disk).open(ROOT) as store:
         for _ in range(5):
-            store.put("old", b"x" * 500)
+            store.put("old", b"x" * 500, queue=0)
         for n in range(60):
             store.put("t", b"y" * 300, queue=n % 2)
         store.flush()

@@ -24,7 +24,7 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         def read() -> None:
             # Once more after the end, if it had no turn before.
             while not (stop.is_set() and seen):
-                low = store.min_offset("t")
+                low = store.min_offset("t", 0)
                 seen.extend(m.queue_offset for m in store.read("t", 0, low + 50, 32).messages)
 
         threads = [
@@ -35,7 +35,7 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         for thread in threads:
             thread.start()
         for _ in range(40):
-            store.put_many([Message("t", b"x" * 1000, keys=["k"])] * 100)
+            store.put_many([Message("t", b"x" * 1000, queue=0, keys=["k"])] * 100)
         stop.set()
         for thread in threads:
             thread.join(30)
@@ -43,7 +43,7 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         bases = sorted(int(path.name) for path in (store.path / "commitlog").iterdir())
         assert bases == list(range(bases[0], bases[-1] + 1, 65536))
         assert bases[0] > 0
-        assert store.max_offset("t") == 4000
+        assert store.max_offset("t", 0) == 4000
         assert seen
         assert not list(store.verify())
 
@@ -71,14 +71,14 @@ def test_a_put_beside_a_close_is_stored_or_refused(flush: str, open_small: OpenS
     """A put that came between the last flush and the end was once taken by a closed store."""
     for _ in range(5):
         store = open_small(flush=flush)
-        start = store.max_offset("t")
+        start = store.max_offset("t", 0)
         done: list[int] = []
         refused = threading.Event()
 
         def put(store=store, done=done, refused=refused) -> None:  # type: ignore[no-untyped-def] # bound to this turn
             try:
                 while True:
-                    done.append(store.put("t", b"x").queue_offset)
+                    done.append(store.put("t", b"x", queue=0).queue_offset)
             except StoreClosedError:
                 refused.set()
 
@@ -94,4 +94,4 @@ def test_a_put_beside_a_close_is_stored_or_refused(flush: str, open_small: OpenS
         with open_small() as again:
             assert again.recovery is not None
             assert again.recovery.state == "clean"
-            assert again.max_offset("t") == start + len(done)
+            assert again.max_offset("t", 0) == start + len(done)

@@ -11,6 +11,7 @@ from random import Random
 
 import attrs
 import pytest
+from tests.conftest import messages_in
 from tests.lanes import cases
 
 from penstock import Store
@@ -84,7 +85,7 @@ class TimerTale:
             for _ in range(2):
                 body = b"%d" % len(self.put)
                 self.put[body] = self.clock.now_ms + delay_ms
-                receipts[body] = store.put("orders", body, delay_ms=delay_ms)
+                receipts[body] = store.put("orders", body, queue=0, delay=delay_ms / 1000)
         store.flush()
         self.durable = set(self.put)
         self._pass(store, workers, 1700)
@@ -116,7 +117,7 @@ def opened(disk: SimulatedDisk, flush: str) -> tuple[Store, InlineWorkers]:
 
 
 def delivered(store: Store) -> list[bytes]:
-    return [message.body for message in store.scan("orders")]
+    return [message.body for message in messages_in(store, "orders")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -161,7 +162,7 @@ def finished(
     store.close()
     store, workers = opened(disk, flush)
     assert WORKER not in workers.by_name, "after a clean close nothing that is due is left"
-    found = [(message.body, message.store_time_ms) for message in store.scan("orders")]
+    found = [(message.body, message.store_time_ms) for message in messages_in(store, "orders")]
     assert [finding.text for finding in store.verify()] == []
     store.close()
     return found

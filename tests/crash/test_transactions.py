@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.conftest import SMALL
+from tests.conftest import SMALL, messages_in
 from tests.lanes import NIGHT, cases
 
 import penstock
@@ -56,7 +56,7 @@ def told(flush: str, write: str) -> list[Moment]:
     with opened(disk, flush=flush, write=write) as store:
         disk.plan.watch = remember
         for number, (count, size) in enumerate(SHAPES):
-            store.put("plain", b"%d" % number)
+            store.put("plain", b"%d" % number, queue=0)
             body = b"%d %d " % (number, count)
             if number % 2:
                 store.put_many([made(body, n, size) for n in range(count)], atomic=True)
@@ -72,7 +72,7 @@ def told(flush: str, write: str) -> list[Moment]:
                 store.flush()
                 done[1] = done[0]
             # Dispatches what is there.
-            store.max_offset("plain")
+            store.max_offset("plain", 0)
         disk.plan.watch = None
     return moments
 
@@ -86,7 +86,7 @@ def found_in(store: Store) -> list[int]:
     seen, sizes = Counter[int](), dict[int, int]()
     # Queue by queue: a scan of more of them ends where the killed writer had published all.
     for topic, queue in itertools.product("abc", (0, 1)):
-        for message in store.scan(topic, queue):
+        for message in messages_in(store, topic, queue=queue):
             number, count = map(int, message.body.split()[:2])
             seen[number] += 1
             sizes[number] = count
@@ -120,8 +120,8 @@ def test_after_a_crash_before_any_call_each_transaction_is_whole_or_absent(
             assert set(shown) <= set(found), where
             assert [each.text for each in store.verify()] == [], where
             with store.transaction() as tx:
-                tx.put("a", b"99 2 0")
-                tx.put("b", b"99 2 1")
+                tx.put("a", b"99 2 0", queue=0)
+                tx.put("b", b"99 2 1", queue=0)
             assert found_in(store) == [*found, 99], where
         with opened(disk, flush=flush, write=write) as store:
             assert found_in(store) == [*found, 99], where

@@ -37,7 +37,7 @@ def _move(store: Store, seed: str) -> None:
                 tx.ack(given)
                 for message in given:
                     for topic in TARGETS:
-                        tx.put(topic, b"%d:%d" % (message.queue, message.queue_offset))
+                        tx.put(topic, b"%d:%d" % (message.queue, message.queue_offset), queue=0)
             for message in given:
                 _say(f"moved {message.queue}:{message.queue_offset}")
 
@@ -45,7 +45,7 @@ def _move(store: Store, seed: str) -> None:
 def _fail(store: Store, given: Sequence[ConsumedMessage]) -> None:
     with suppress(IndexError), store.transaction() as tx:
         tx.ack(given)
-        tx.put("never", b"x")
+        tx.put("never", b"x", queue=0)
         given[len(given)].ack()
 
 

@@ -161,7 +161,7 @@ def find_all(store: Store) -> dict[str, list[int]]:
     """Return for every key the log offsets that looking it up gives."""
     keys = ["same", *(f"key-{number}" for number in range(18))]
     return {
-        f"{topic}#{key}": [m.log_offset for m in store.find(topic, key)]
+        f"{topic}#{key}": [m.log_offset for m in store.find(key, topic)]
         for topic in (LONG, "short")
         for key in keys
     }

@@ -231,7 +231,7 @@ def write(made: Made, path: Path, bit: int) -> None:
         with opened(made.path, **SEALED) as store:
             found = read_all(store)
             findings = [f for f in store.verify() if f.part != "log"]
-            put = store.put("short", b"more")
+            put = store.put("short", b"more", queue=0)
             assert store.at(put.log_offset).body == b"more"
             assert store.read("short", 0, put.queue_offset).messages[0].body == b"more"
     except PenstockError as error:

@@ -122,7 +122,7 @@ def test_a_hostile_chain_is_followed_no_further_than_there_are_entries(
         with opened(made.path, read_only=True, files=files) as store:
             before = files.reads
             for key in ("same", "key-3"):
-                assert all(key in message.keys for message in store.find("short", key))
+                assert all(key in message.keys for message in store.find(key, "short"))
             # A slot, a header, and for each entry itself and a record of two reads.
             assert files.reads - before <= 2 * (2 + 3 * ENTRIES)
             assert any(finding.part == "index" for finding in store.verify())
@@ -140,10 +140,10 @@ def test_a_queue_file_with_a_name_far_out_costs_no_endless_search(
     files = CountedFiles()
     with opened(made.path, read_only=True, files=files) as store:
         assert set(read_all(store)) == made.records.keys()
-        store.offset_at("short", 0, time_ms=1 << 50)
+        store.offset_at("short", 0, (1 << 50) / 1000)
         store.space()
         list(store.verify())
-        assert store.to_arrow("short", 0, stop=16).num_rows > 0
+        assert store.to_arrow("short", queue=0, stop=16).num_rows > 0
     assert files.reads < 3000
 
 
@@ -151,13 +151,13 @@ def test_a_missing_queue_file_hides_no_message_of_the_next(tmp_path: Path) -> No
     """The search behind a missing file went in steps, and began reading where a step landed, not where the file begins."""
     sizes: dict[str, Any] = {"geometry.queue_entries": 5}
     with opened(tmp_path / "store", **sizes) as store:
-        store.put_many([penstock.Message("t", b"%d" % n) for n in range(33)])
+        store.put_many([penstock.Message("t", b"%d" % n, queue=0) for n in range(33)])
     (tmp_path / "store" / "consumequeue" / "t" / "0" / f"{5 * 20:020d}").unlink()
     expected = [b"%d" % n for n in range(33) if n // 5 != 1]
     with opened(tmp_path / "store", read_only=True) as store:
         assert [m.body for m in store.scan("t")] == expected
         assert store.read("t", 0, 5).next_offset == 10
-        assert store.to_arrow("t", 0).column("body").to_pylist() == expected
+        assert store.to_arrow("t", queue=0).column("body").to_pylist() == expected
         assert store.space()[0].messages == len(expected)
 
 
@@ -176,7 +176,7 @@ def test_an_entry_gives_no_message_of_another_place(made: Made) -> None:
     with opened(made.path, read_only=True) as store:
         assert [m.queue for m in store.read("short", 0, 0).messages].count(1) == 0
         with pytest.raises(CorruptionError):
-            store.to_arrow("short", 0)
+            store.to_arrow("short", queue=0)
         assert len(read_all(store)) == len(made.records) - 1
 
 
@@ -191,9 +191,9 @@ def test_the_last_entry_with_a_size_below_a_record_is_damage_for_arrow(
     with opened(made.path, read_only=True) as store:
         if size:
             with pytest.raises(CorruptionError):
-                store.to_arrow("short", 0)
+                store.to_arrow("short", queue=0)
         else:
-            assert store.to_arrow("short", 0).num_rows == last
+            assert store.to_arrow("short", queue=0).num_rows == last
 
 
 def bombs() -> Iterator[tuple[str, bytes]]:

@@ -153,7 +153,7 @@ def _check_reminders(path: Path, orders: list[str]) -> None:
         reminders = [
             message
             for queue in store.topics()["reminders"]
-            for message in store.scan("reminders", queue)
+            for message in store.scan("reminders", queue=queue)
         ]
     assert {message.body.decode() for message in reminders} == set(orders)
     assert all(message.store_time_ms - message.born_time_ms >= 1000 for message in reminders)

@@ -48,14 +48,14 @@ with penstock.open(path, read_only=True, environ={}) as store:
                 assert rest == b"x" * (number * 7 % 3000), number
                 fresh += 1
             at[queue] = max(found.next_offset, found.min_offset)
-        low, high = store.min_offset("t"), store.max_offset("t")
+        low, high = store.min_offset("t", 0), store.max_offset("t", 0)
         try:
-            for batch in store.arrow_batches("t", 0, max(low, high - 50), high, ["body", "queue_offset"], rows=10):
+            for batch in store.to_reader("t", ["body", "queue_offset"], queue=0, start=max(low, high - 50), stop=high, rows=10):
                 for body, ordinal in zip(batch[0].to_pylist(), batch[1].to_pylist()):
                     assert body.partition(b":")[0] == b"%d" % (3 * ordinal), (body, ordinal)
         except penstock.PenstockError as error:
             # Gone under the reader, and said so; never a wrong record.
-            assert store.min_offset("t") > low or "damaged" not in str(error), error
+            assert store.min_offset("t", 0) > low or "damaged" not in str(error), error
         seen += fresh
         if sum(at) >= int(sys.argv[2]):
             break
@@ -100,11 +100,11 @@ def test_a_follower_that_is_told_to_end_leaves_nothing_behind(
 ) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         follower = start(FOLLOWER, path)
         assert follower.stdout is not None
         assert follower.stdout.readline() == "0\n"
-        store.put("t", b"1")
+        store.put("t", b"1", queue=0)
         assert follower.stdout.readline() == "1\n"
         follower.send_signal(number)
         follower.wait(60)
@@ -112,7 +112,7 @@ def test_a_follower_that_is_told_to_end_leaves_nothing_behind(
         for stream in (follower.stdout, follower.stderr):
             assert stream is not None
             stream.close()
-        store.put("t", b"2")
+        store.put("t", b"2", queue=0)
     with penstock.open(path, environ={}) as again:
         assert again.recovery is not None
         assert again.recovery.state == "clean"

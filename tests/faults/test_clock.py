@@ -42,7 +42,9 @@ def test_store_times_never_decrease_and_searches_by_time_stay_right(
             for now in JUMPS[jump]:
                 clock.now_ms = now
                 for _ in range(3):
-                    receipt = store.put("t", b"%d" % len(stored), keys=["k", f"k{len(stored)}"])
+                    receipt = store.put(
+                        "t", b"%d" % len(stored), queue=0, keys=["k", f"k{len(stored)}"]
+                    )
                     stored.append(receipt.store_time_ms)
                 clock.now_ms += 3
                 stored.extend(r.store_time_ms for r in store.put_many([_message(len(stored))]))
@@ -51,14 +53,14 @@ def test_store_times_never_decrease_and_searches_by_time_stay_right(
             for time_ms in {stored[0] - 1, *stored, stored[-1] + 1}:
                 first = sum(1 for each in stored if each < time_ms)
                 last = max(sum(1 for each in stored if each <= time_ms) - 1, 0)
-                assert store.offset_at("t", time_ms=time_ms) == first
-                assert store.offset_at("t", time_ms=time_ms, boundary="upper") == last
+                assert store.offset_at("t", 0, time_ms / 1000) == first
+                assert store.offset_at("t", 0, time_ms / 1000, boundary="upper") == last
             for number, time_ms in enumerate(stored):
-                found = store.find("t", f"k{number}", begin_ms=time_ms, end_ms=time_ms)
+                found = store.find(f"k{number}", "t", since=time_ms / 1000, until=time_ms / 1000)
                 assert [m.body for m in found] == [b"%d" % number], (number, time_ms)
             low, high = stored[3], stored[-2]
             wanted = [b"%d" % n for n, t in enumerate(stored) if low <= t <= high]
-            assert [m.body for m in store.find("t", "k", begin_ms=low, end_ms=high, limit=999)] == wanted  # fmt: skip
+            assert [m.body for m in store.find("k", "t", since=low / 1000, until=high / 1000, limit=999)] == wanted  # fmt: skip
             assert not list(store.verify())
         assert reopened in (0, 1)
 
@@ -66,7 +68,7 @@ def test_store_times_never_decrease_and_searches_by_time_stay_right(
 def _message(number: int):  # type: ignore[no-untyped-def] # a Message
     from penstock import Message  # noqa: PLC0415 - beside its only use
 
-    return Message("t", b"%d" % number, keys=["k", f"k{number}"])
+    return Message("t", b"%d" % number, queue=0, keys=["k", f"k{number}"])
 
 
 class TwoClocks(ManualClock):
@@ -94,7 +96,7 @@ def test_a_clock_that_jumps_forward_and_back_deletes_nothing(
     }
     with open_store(tmp_path / "s", clock=clock, spawn=workers, **settings) as store:
         for _ in range(20):
-            store.put("t", b"x" * 40_000)
+            store.put("t", b"x" * 40_000, queue=0)
         store.flush()
         for segment in (tmp_path / "s" / "commitlog").iterdir():
             os.utime(segment, ns=(START * 10**6, START * 10**6))
@@ -156,7 +158,7 @@ def test_no_way_in_goes_back_behind_what_another_stamped(
             clock.now_ms = START - turn * HOUR + turn % 2 * YEAR
             count = counts[turn % 2]
             if count == 1:
-                stamped.append(store.put("t", b"x").store_time_ms)
+                stamped.append(store.put("t", b"x", queue=0).store_time_ms)
             else:
                 stamped += {r.store_time_ms for r in store.put_many([_message(0)] * count)}
         assert stamped == [START, *[START - HOUR + YEAR] * 3]

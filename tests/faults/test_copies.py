@@ -49,11 +49,11 @@ def test_marks_that_were_copied_later_than_the_log_are_not_believed(
     offset: zeros stood where records should, and the next put went behind them."""
     store = open_small(spawn=ManualWorkers())
     for number in range(20):
-        store.put("t", b"%d" % number)
+        store.put("t", b"%d" % number, queue=0)
     store.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     for number in range(20, 40):
-        store.put("t", b"%d" % number)
+        store.put("t", b"%d" % number, queue=0)
     store.flush()
     for name in ("lock", "penstock/progress", "penstock/holder", "abort", "checkpoint"):
         shutil.copy2(tmp_path / "store" / name, tmp_path / "copy" / name)
@@ -61,7 +61,7 @@ def test_marks_that_were_copied_later_than_the_log_are_not_believed(
         assert copy.recovery is not None
         assert copy.recovery.state == "abnormal"
         assert [m.body for m in copy.scan("t")] == [b"%d" % n for n in range(20)]
-        assert copy.put("t", b"next").queue_offset == 20
+        assert copy.put("t", b"next", queue=0).queue_offset == 20
         assert not list(copy.verify())
     store.close()
 
@@ -70,7 +70,7 @@ def test_a_clean_store_that_was_copied_is_still_clean(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     subprocess.run(["cp", "-a", str(tmp_path / "store"), str(tmp_path / "copy")], check=True)
     with open_small(path=tmp_path / "copy") as copy:
         assert copy.recovery is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import OpenStore
+from tests.conftest import OpenStore, messages_in
 from tests.faults.children import TIMES, run, say, start
 
 import penstock
@@ -126,18 +126,18 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
                 for job in range(60):
                     try:
                         if job % 2:
-                            store.put("t", b"%d:" % number + b"x" * 30_000, keys=[f"k{number}"])
+                            store.put("t", b"%d:" % number + b"x" * 30_000, keys=[f"k{number}"], queue=0)
                             number += 1
                         else:
-                            store.put_many([Message("t", b"%d:" % (number + n) + b"x" * 20_000) for n in range(10)])
+                            store.put_many([Message("t", b"%d:" % (number + n) + b"x" * 20_000, queue=0) for n in range(10)])
                             number += 10
                     except DiskFullError as error:
                         refused += 1
                 assert refused > 30, refused
                 try:
-                    store.commit_offset("g", "t", offset=number)
+                    store.commit_offset("g", "t", 0, offset=number)
                 except (StorageError, CommitError):
-                    assert store.committed_offset("g", "t") != number or turn
+                    assert store.committed_offset("g", "t", 0) != number or turn
                 # Where the queues lack messages for want of room, reading says so.
                 try:
                     seen = [int(m.body.split(b":")[0]) for m in store.scan("t")]
@@ -146,7 +146,7 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
                     assert "No space left" in str(error), error
                     assert store._engine.follower.troubles
                 os.unlink(ballast)
-                store.put("t", b"%d:again" % number)
+                store.put("t", b"%d:again" % number, queue=0)
                 number += 1
             store._engine.follower.finish()  # the retry is now, not in a second
             store.flush()
@@ -198,36 +198,36 @@ for left in lefts:
         number = len(sent)
         try:
             if job % 7 == 3:
-                many = [Message("t", b"%d:" % (number + n) + b"x" * 30_000, keys=[f"k{number + n}"]) for n in range(20)]
+                many = [Message("t", b"%d:" % (number + n) + b"x" * 30_000, keys=[f"k{number + n}"], queue=0) for n in range(20)]
                 store.put_many(many)
                 sent += [m.body for m in many]
             elif job % 7 == 5:
-                store.put(f"other-{left}-{job}", b"y" * 100, keys=["y"])
+                store.put(f"other-{left}-{job}", b"y" * 100, keys=["y"], queue=0)
             else:
                 body = b"%d:" % number + b"x" * (100, 9_000, 70_000)[job % 3]
-                store.put("t", body, keys=[f"k{number}", f"l{number}"])
+                store.put("t", body, keys=[f"k{number}", f"l{number}"], queue=0)
                 sent.append(body)
         except DiskFullError:
             refused += 1
         read_all()
         if job == 9:
             try:
-                store.commit_offset("g", "t", offset=store.min_offset("t"))
+                store.commit_offset("g", "t", 0, offset=store.min_offset("t", 0))
             except (StorageError, OSError):
                 pass
             except CommitError:
                 assert not sent, "a queue that has messages is known"
     os.unlink(ballast)
     store._engine.follower.finish()  # the retry is now, not in a second
-    low = store.min_offset("t")
+    low = store.min_offset("t", 0)
     assert [m.body for m in store.scan("t")] == sent[low:], left
 assert refused, "the disk was never full"
-assert len(store.find("t", f"k{len(sent) - 1}")) == 1
+assert len(store.find(f"k{len(sent) - 1}", "t")) == 1
 assert not list(store.verify())
 store.close()
 with penstock.open(path, environ={}, retention=[], **sizes) as store:
     assert store.recovery.state == "clean"
-    low = store.min_offset("t")
+    low = store.min_offset("t", 0)
     assert [m.body for m in store.scan("t")] == sent[low:]
 print("fine")
 """
@@ -257,9 +257,9 @@ def test_a_killed_store_is_opened_on_a_disk_that_is_full(write: str, real_disk: 
         sizes |= {"geometry.segment_bytes": 3 << 20, "geometry.index_slots": 5000}
         store = penstock.open(path, environ={}, write=write, **sizes)
         for number in range(50):
-            store.put("t", b"%d:" % number + bytes(9000), keys=[f"k{number}"])
+            store.put("t", b"%d:" % number + bytes(9000), keys=[f"k{number}"], queue=0)
         store.flush()
-        assert store.max_offset("t") == 50
+        assert store.max_offset("t", 0) == 50
         os.kill(os.getpid(), 9)
     """), real_disk / "first", write, "", "")  # fmt: skip
     if real_disk.name == "tmpfs":
@@ -275,7 +275,7 @@ def test_a_killed_store_is_opened_on_a_disk_that_is_full(write: str, real_disk: 
                     assert sum(1 for _ in store.scan("t")) >= 50
                     for _ in range(30):
                         try:
-                            store.put("t", bytes(3000))
+                            store.put("t", bytes(3000), queue=0)
                         except DiskFullError:
                             pass
             except (OSError, PenstockError) as error:
@@ -293,7 +293,7 @@ def test_a_sparse_segment_of_java_on_a_full_disk_is_an_error_not_a_death(small_e
     """A process that stores through a map into a hole of a full disk dies by SIGBUS."""
     lines = run(HEAD + textwrap.dedent("""
         with penstock.open(path, environ={}, **sizes) as store:
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
         segment = path + "/commitlog/" + "0" * 20
         data = open(segment, "rb").read(4096)
         os.unlink(segment)
@@ -302,13 +302,13 @@ def test_a_sparse_segment_of_java_on_a_full_disk_is_an_error_not_a_death(small_e
         fill()
         try:
             with penstock.open(path, environ={}, **sizes) as store:
-                store.put("t", b"y" * 60_000)
+                store.put("t", b"y" * 60_000, queue=0)
         except (OSError, PenstockError) as error:
             print(type(error).__name__)
         os.unlink(ballast)
         with penstock.open(path, environ={}, **sizes) as store:
-            store.put("t", b"y" * 60_000)
-            print(store.max_offset("t"), list(store.verify()))
+            store.put("t", b"y" * 60_000, queue=0)
+            print(store.max_offset("t", 0), list(store.verify()))
     """), small_ext4 / "store", "", "", "")  # fmt: skip
     assert lines[1:] == ["2 []"]
 
@@ -319,7 +319,7 @@ def test_a_segment_cut_short_by_others_costs_a_reader_an_error_not_its_life(
     """A map of a file that somebody shortens kills whoever looks at it; readers of other folders use plain reads."""
     with open_small(retention=[]) as store:
         for number in range(200):
-            store.put("t", b"%d" % number + b"x" * 1000)
+            store.put("t", b"%d" % number + b"x" * 1000, queue=0)
     lines = run(textwrap.dedent("""
         import os, sys, penstock
         with penstock.open(sys.argv[1], read_only=True) as store:
@@ -344,13 +344,13 @@ def test_a_disk_that_turns_read_only_stops_writing_by_name_and_reading_goes_on(
         pytest.skip("this kernel cannot be asked for a file system error")
     settings: dict[str, Any] = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}  # fmt: skip
     store = penstock.open(disk / "store", environ={}, flush="sync", **settings)
-    receipts = [store.put("t", b"%d" % n + b"x" * 1000, keys=["k"]) for n in range(20)]
+    receipts = [store.put("t", b"%d" % n + b"x" * 1000, queue=0, keys=["k"]) for n in range(20)]
     store.stats()
     store.flush()
     trigger.write_text("a test of a store\n")
     with pytest.raises((StoreFailedError, OSError)):
         for _ in range(200):
-            store.put("t", b"y" * 1000)
+            store.put("t", b"y" * 1000, queue=0)
     assert [m.body[:2] for m in store.scan("t")][:1] == [b"0x"], "reading goes on"
     with pytest.raises((StorageError, OSError)):
         store.close()
@@ -369,7 +369,7 @@ def test_a_segment_removed_under_the_store_is_never_acknowledged_as_on_disk(
     """Writes to a file that had lost its name were acknowledged as durable, and gone with the close."""
     store = open_small(flush=flush, retention=[])
     for number in range(150):
-        store.put("t", b"%d" % number + b"x" * 1000)
+        store.put("t", b"%d" % number + b"x" * 1000, queue=0)
     store.flush()
     with penstock.open(tmp_path / "store", read_only=True) as reader:
         limit = time.monotonic() + 30
@@ -379,7 +379,7 @@ def test_a_segment_removed_under_the_store_is_never_acknowledged_as_on_disk(
     last.unlink()
     with pytest.raises(StoreFailedError, match="was removed"):
         for _ in range(5):
-            store.put("t", b"lost")
+            store.put("t", b"lost", queue=0)
             store.flush()
     with pytest.raises(StorageError):
         store.close()
@@ -397,12 +397,12 @@ def test_an_old_segment_removed_under_the_store_is_told_at_the_close(
 ) -> None:
     store = open_small(retention=[])
     for number in range(250):
-        store.put("t", b"%d" % number + b"x" * 1000)
+        store.put("t", b"%d" % number + b"x" * 1000, queue=0)
     store.flush()
     assert sum(1 for _ in store.scan("t")) == 250
     (tmp_path / "store" / "commitlog" / f"{65536:020d}").unlink()
     assert sum(1 for _ in store.scan("t")) > 180
-    assert store.put("t", b"goes on").queue_offset == 250
+    assert store.put("t", b"goes on", queue=0).queue_offset == 250
     with pytest.raises(StorageError, match="was removed"):
         store.close()
     assert (tmp_path / "store" / "abort").exists()
@@ -414,12 +414,12 @@ def test_a_killed_writer_on_a_full_disk_opens_again_when_there_is_space(small_di
     for _ in range(TIMES):
         script = HEAD + textwrap.dedent("""
             store = penstock.open(path, environ={}, flush="sync", retention=[], **sizes)
-            number = store.max_offset("t")
+            number = store.max_offset("t", 0)
             fill()
             print("full", flush=True)
             while True:
                 try:
-                    store.put("t", b"%d" % number + b"x" * 3000)
+                    store.put("t", b"%d" % number + b"x" * 3000, queue=0)
                     number += 1
                     print(number, flush=True)
                 except DiskFullError:
@@ -436,7 +436,7 @@ def test_a_killed_writer_on_a_full_disk_opens_again_when_there_is_space(small_di
         process.communicate()
         (small_disk / "ballast").unlink()
         with penstock.open(small_disk / "store", environ={}, retention=[]) as store:
-            bodies = [m.body for m in store.scan("t")]
+            bodies = [m.body for m in messages_in(store, "t")]
             assert bodies == [b"%d" % n + b"x" * 3000 for n in range(len(bodies))]
             assert len(bodies) >= acknowledged
             assert not list(store.verify())
@@ -451,10 +451,11 @@ def test_a_batch_over_many_segments_writes_into_files_that_keep_their_names(
     with open_small(alloc=alloc, retention=[], flush="sync") as store:
         for turn in range(5 * TIMES):
             batch = [
-                penstock.Message("t", b"%d:" % (turn * 30 + n) + b"x" * 20_000) for n in range(30)
+                penstock.Message("t", b"%d:" % (turn * 30 + n) + b"x" * 20_000, queue=0)
+                for n in range(30)
             ]
             assert all(receipt.is_durable for receipt in store.put_many(batch))
-        count = store.max_offset("t")
+        count = store.max_offset("t", 0)
     with penstock.open(tmp_path / "store", read_only=True) as reader:
         seen = [int(m.body.split(b":")[0]) for m in reader.scan("t")]
         assert seen == list(range(count))

@@ -25,16 +25,16 @@ for flush, write in (("sync", "file"), ("async", "mmap"), ("async", "transient-p
     where = os.path.join(path, flush + write)
     store = penstock.open(where, environ={}, flush=flush, write=write, **settings)
     for number in range(50):
-        store.put("t", b"%d" % number, keys=["k"])
+        store.put("t", b"%d" % number, keys=["k"], queue=0)
     before = store.stats()["log_end_offset"]
     child = os.fork()
     if child == 0:
         jobs = [
-            lambda: store.put("t", b"x"), lambda: store.put_many([penstock.Message("t", b"x")]),
-            lambda: store.submit("t", b"x"), store.flush, store.retain, lambda: store.read("t"),
+            lambda: store.put("t", b"x", queue=0), lambda: store.put_many([penstock.Message("t", b"x", queue=0)]),
+            lambda: store.submit("t", b"x"), store.flush, store.retain, lambda: store.read("t", 0),
             lambda: store.discard_before(log_offset=1 << 40), store.topics, store.stats,
-            lambda: store.find("t", "k"), lambda: store.commit_offset("g", "t", offset=1),
-            lambda: store.committed_offset("g", "t"), lambda: list(store.scan("t")),
+            lambda: store.find("k", "t"), lambda: store.commit_offset("g", "t", 0, offset=1),
+            lambda: store.committed_offset("g", "t", 0), lambda: list(store.scan("t")),
         ]
         refused = 0
         for job in jobs:
@@ -56,7 +56,7 @@ for flush, write in (("sync", "file"), ("async", "mmap"), ("async", "transient-p
         assert f"process {os.getpid()}" in str(error)
     else:
         raise AssertionError("the child took the parent's lock away")
-    assert store.put("t", b"after").queue_offset == 50
+    assert store.put("t", b"after", queue=0).queue_offset == 50
     store.close()
     with penstock.open(where, environ={}) as store:
         assert store.recovery.state == "clean", store.recovery
@@ -71,7 +71,7 @@ def test_a_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
     """A fork shares the lock's descriptor; a child that outlived its parent once kept the store shut."""
     script = STORY + """
 store = penstock.open(path, environ={}, **settings)
-store.put("t", b"x")
+store.put("t", b"x", queue=0)
 child = os.fork()
 if child == 0:
     time.sleep(600)
@@ -99,7 +99,7 @@ def test_a_child_may_open_the_store_for_reading_and_after_the_parent_for_writing
 ) -> None:
     done = run(STORY + textwrap.dedent("""
         store = penstock.open(path, environ={}, **settings)
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         store.stats()
         there, here = os.pipe()
         asked, answer = os.pipe()
@@ -116,7 +116,7 @@ def test_a_child_may_open_the_store_for_reading_and_after_the_parent_for_writing
             os.write(answer, b"!")
             os.read(there, 1)
             with penstock.open(path, environ={}) as own:
-                own.put("t", b"y")
+                own.put("t", b"y", queue=0)
             os._exit(0)
         os.read(asked, 1)
         store.close()
@@ -131,7 +131,7 @@ def test_a_child_may_open_the_store_for_reading_and_after_the_parent_for_writing
 def test_an_iteration_that_a_fork_cut_through_ends_in_the_child(tmp_path: Path) -> None:
     done = run(STORY + textwrap.dedent("""
         store = penstock.open(path, environ={}, **settings)
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         following = store.scan("t", follow=True)
         next(following)
         child = os.fork()
@@ -142,7 +142,7 @@ def test_an_iteration_that_a_fork_cut_through_ends_in_the_child(tmp_path: Path) 
                 os._exit(0)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        store.put("t", b"y")
+        store.put("t", b"y", queue=0)
         print(next(following).body)
         store.close()
     """), tmp_path)  # fmt: skip

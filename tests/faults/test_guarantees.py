@@ -28,7 +28,7 @@ def killed_after(path: Path, work: Callable[[Store], object]) -> None:
 def orders(path: Path, count: int = 1) -> None:
     with penstock.open(path, environ={}) as store:
         for number in range(count):
-            store.put("orders", b"%d" % number)
+            store.put("orders", b"%d" % number, queue=0)
 
 
 def left(path: Path) -> list[bytes]:
@@ -49,14 +49,14 @@ def test_a_put_and_an_acknowledgement_are_two_steps(puts_first: bool, tmp_path: 
         consumer = store.consumer("billing", "orders")
         (message,) = consumer.poll()
         if puts_first:
-            store.put("invoices", message.body)
+            store.put("invoices", message.body, queue=0)
         else:
             message.ack()
 
     killed_after(path, work)
     assert left(path) == ([b"0"] if puts_first else [])
     with penstock.open(path, environ={}) as store:
-        assert store.max_offset("invoices") == int(puts_first)
+        assert store.max_offset("invoices", 0) == int(puts_first)
 
 
 def test_a_killed_consumer_keeps_what_it_has_acknowledged_and_what_it_had_counts_as_tried(
@@ -118,11 +118,11 @@ def test_a_transaction_that_acknowledges_is_on_disk_and_its_receipts_say_so(
 ) -> None:
     """Under `async`, too: they said "accepted", where the docs promise the disk."""
     with penstock.open(tmp_path / "s", environ={}) as store:
-        store.put("orders", b"in")
+        store.put("orders", b"in", queue=0)
         with store.consumer("billing", "orders") as consumer:
             (message,) = consumer.poll(1)
             with store.transaction() as tx:
-                tx.put("bills", b"out")
+                tx.put("bills", b"out", queue=0)
                 tx.ack(message)
         (receipt,) = tx.receipts
         assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, Durability.ON_DISK)

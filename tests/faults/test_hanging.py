@@ -48,9 +48,9 @@ def test_a_plugin_that_hangs_is_named_and_close_has_a_limit(
     caplog.set_level(logging.WARNING)
     strategies = [Slow] if what == "dispatcher" else [Stuck]
     store = open_store(tmp_path / "s", strategies=strategies, retention=["age"], **PATIENT)
-    store.put("t", b"x")
+    store.put("t", b"x", queue=0)
     assert entered.wait(30)
-    assert store.put("t", b"y").queue_offset == 1, "the log goes on without it"
+    assert store.put("t", b"y", queue=0).queue_offset == 1, "the log goes on without it"
     assert store.flush() > 0
     eventually(lambda: "has been in one step" in caplog.text)
     assert "test_hanging.py" in caplog.text or "threading.py" in caplog.text

@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with open_store(tmp_path / "store", clock=clock) as opened:
         for number in range(COUNT):
-            opened.put("orders", b"%d" % number)
+            opened.put("orders", b"%d" % number, queue=0)
         yield opened
 
 

@@ -101,12 +101,12 @@ def test_a_segment_whose_taking_in_was_interrupted_is_synced(
     code = getattr(LogFlusher, where).__code__
     added: Added = request.getfixturevalue("added")
     with open_small(flush="sync", write="mmap", alloc="on-demand") as store:
-        store.put("t", b"x" * 40_000)
+        store.put("t", b"x" * 40_000, queue=0)
         with interrupted_in(code, line) as is_done, pytest.raises(KeyboardInterrupt):
-            store.put("t", b"y" * 40_000)
+            store.put("t", b"y" * 40_000, queue=0)
         assert is_done[0]
         for number in range(4):
-            receipt = store.put("t", b"%d" % number + b"z" * 40_000)
+            receipt = store.put("t", b"%d" % number + b"z" * 40_000, queue=0)
             assert receipt.is_durable
         in_time(store.flush)
         bases = sorted(int(path.name) for path in (store.path / "commitlog").iterdir())
@@ -119,7 +119,7 @@ def test_the_gate_passes_over_no_part_of_the_log(
     tmp_path: Path, open_small: OpenStore, added: Added
 ) -> None:
     with open_small(flush="sync", write="mmap") as store:
-        store.put("t", b"1")
+        store.put("t", b"1", queue=0)
         gate, segment = added[0]
         add = functools.partial(
             gate.add, capacity=segment.capacity, descriptor=segment.descriptor, view=segment.channel.view,
@@ -128,7 +128,7 @@ def test_the_gate_passes_over_no_part_of_the_log(
         add(segment.base_offset)  # one that it has: nothing happens
         with pytest.raises(OSError, match="Invalid argument"):
             add(segment.end_offset + segment.capacity)
-        assert store.put("t", b"2").is_durable
+        assert store.put("t", b"2", queue=0).is_durable
 
 
 class FailingFile(File):
@@ -154,14 +154,14 @@ def test_what_a_sync_of_queues_says_is_never_tried_again(
     """The system says it once: the next sync of the same bytes would succeed and lie."""
     workers = ManualWorkers()
     store = open_small(files=FailingFiles(), flush="async", spawn=workers)
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     store.flush()
     store.topics()
     FailingFile.failing[:] = [number]
     workers.run("penstock-mark")
     assert "a sync of queues" in str(store.stats()["failure"])
     with pytest.raises(StoreFailedError):
-        store.put("t", b"2")
+        store.put("t", b"2", queue=0)
     with pytest.raises(StoreFailedError):
         store.close()
 
@@ -172,14 +172,14 @@ def test_a_child_that_python_did_not_fork_is_refused(flush: str, tmp_path: Path)
     script = """
 import ctypes, os, sys, penstock
 store = penstock.open(sys.argv[1], environ={}, flush=sys.argv[2])
-store.put("t", b"parent")
+store.put("t", b"parent", queue=0)
 child = ctypes.PyDLL(None).fork()
 if child == 0:
     said = []
     for work in (
-        lambda: store.put("t", b"child"), lambda: store.put("t", b"child", wait=False),
-        lambda: store.put_many([penstock.Message("t", b"child")]), lambda: store.submit("t", b"child"),
-        lambda: store.flush(), lambda: store.commit_offset("g", "t", offset=1),
+        lambda: store.put("t", b"child", queue=0), lambda: store.put("t", b"child", wait=False, queue=0),
+        lambda: store.put_many([penstock.Message("t", b"child", queue=0)]), lambda: store.submit("t", b"child"),
+        lambda: store.flush(), lambda: store.commit_offset("g", "t", 0, offset=1),
     ):
         try:
             said.append(repr(work()))
@@ -189,7 +189,7 @@ if child == 0:
     print(*said, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
-store.put("t", b"again")
+store.put("t", b"again", queue=0)
 print([m.body for m in store.scan("t")], flush=True)
 store.close()
 """
@@ -223,7 +223,7 @@ def test_a_waiter_hears_of_a_close_that_was_interrupted(
 ) -> None:
     given = {"write.transient-pool.lock_memory": False} if write == "transient-pool" else {}
     store = opened(tmp_path / "s", flushers, NoFlush, write=write, **given)
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     ends: list[object] = []
     flushers[0].add_waiter(1 << 40, lambda: ends.append(flushers[0].outcome(1 << 40)))
 
@@ -239,7 +239,7 @@ def test_a_waiter_hears_of_a_close_that_was_interrupted(
 
 def test_nobody_waits_for_a_sync_that_nobody_will_do(open_small: OpenStore, added: Added) -> None:
     store = open_small(flush="none", write="mmap")
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     store.flush()
     gate, _ = added[0]
     store.close()
@@ -270,7 +270,7 @@ def test_a_close_within_an_append_of_the_same_thread_is_refused(
         monkeypatch.setattr(MmapChannel, "write", write)
         bodies = [b"%d" % number + b"x" * 40_000 for number in range(3)]
         for body in bodies:
-            store.put("t", body)
+            store.put("t", body, queue=0)
         assert [type(error) for error in closes] == [BusyError]
         assert [m.body for m in store.scan("t")] == bodies
 
@@ -288,7 +288,7 @@ def test_a_plugin_may_close_a_store_that_has_failed(open_small: OpenStore, liste
     files = FaultyFiles()
     given = {"write.transient-pool.lock_memory": False}
     store = open_small(flush="none", write="transient-pool", files=files, **given)
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     files.plan.fail("sync", path="commitlog")
     fails: list[BaseException] = []
 
@@ -306,7 +306,7 @@ def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(
     tmp_path: Path, flushers: Flushers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path / "s", flushers, AsyncFlush, write="file")
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     said: list[str] = []
 
     def tried(work: Callable[[], object]) -> None:
@@ -325,7 +325,7 @@ def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(
 
     monkeypatch.setattr(FileChannel, "write", write)
     works = (
-        lambda: store.put("t", b"2"), lambda: store.put("t", b"3"), lambda: store.put_many([Message("t", b"4")]),
+        lambda: store.put("t", b"2", queue=0), lambda: store.put("t", b"3", queue=0), lambda: store.put_many([Message("t", b"4", queue=0)]),
     )  # fmt: skip
     first, *others = (threading.Thread(target=tried, args=(work,)) for work in works)
     before = store.stats()["append_lock"]["waits"]
@@ -348,10 +348,10 @@ def test_a_wake_file_that_is_cut_short_ends_no_writer(tmp_path: Path) -> None:
     script = """
 import os, sys, penstock
 store = penstock.open(sys.argv[1], environ={})
-store.put("t", b"1")
+store.put("t", b"1", queue=0)
 os.truncate(sys.argv[1] + "/penstock/wake", 0)
 for number in range(50):
-    store.put("t", b"2")
+    store.put("t", b"2", queue=0)
     store.topics()
     store._engine.wakes.wake(always=True)
 store.close()
@@ -363,7 +363,7 @@ print("closed")
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
     with penstock.open(tmp_path / "s", environ={}) as store:
-        assert store.put("t", b"3").queue_offset == 51
+        assert store.put("t", b"3", queue=0).queue_offset == 51
 
 
 @pytest.mark.parametrize("nested", ["put_many", "put"])
@@ -373,8 +373,8 @@ def test_an_append_within_an_append_leaves_the_lock_to_the_first(
     """The refusal released the lock of the append that was interrupted, and another thread put over its records."""
     with open_small(flush="async") as store:
         works: dict[str, Callable[[], object]] = {
-            "put_many": lambda: store.put_many([Message("t", b"nested")]),
-            "put": lambda: store.put("t", b"nested"),
+            "put_many": lambda: store.put_many([Message("t", b"nested", queue=0)]),
+            "put": lambda: store.put("t", b"nested", queue=0),
         }
         whole = LogTail.write_pieces
         waited: list[threading.Thread] = []
@@ -390,7 +390,7 @@ def test_an_append_within_an_append_leaves_the_lock_to_the_first(
             whole(tail, pieces, data)
 
         monkeypatch.setattr(LogTail, "write_pieces", write_pieces)
-        store.put_many([Message("t", b"%d" % number) for number in range(3)])
+        store.put_many([Message("t", b"%d" % number, queue=0) for number in range(3)])
         waited[0].join(WAIT_S)
         assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3"]
         assert not list(store.verify())
@@ -400,9 +400,9 @@ def test_nothing_is_on_disk_that_came_after_the_last_sync(
     tmp_path: Path, flushers: Flushers
 ) -> None:
     store = opened(tmp_path / "s", flushers, SyncFlush, write="mmap")
-    store.put("t", b"1")
+    store.put("t", b"1", queue=0)
     flushers[0].close()
-    for work in (lambda: store.put("t", b"2"), store.flush):
+    for work in (lambda: store.put("t", b"2", queue=0), store.flush):
         with pytest.raises(StoreFailedError, match="closed before the log was synced"):
             work()
     with pytest.raises(StoreFailedError):
@@ -417,7 +417,7 @@ def test_a_refused_batch_is_let_go_at_once(open_small: OpenStore) -> None:
             before = sum(isinstance(each, _kernel.Batch) for each in gc.get_objects())
             for _ in range(3):
                 with pytest.raises(MessageError, match="body must be bytes"):
-                    store.put_many([Message("t", b"x" * 1000), Message("t", 5)])  # type: ignore[arg-type] # on purpose
+                    store.put_many([Message("t", b"x" * 1000, queue=0), Message("t", 5, queue=0)])  # type: ignore[arg-type] # on purpose
             assert sum(isinstance(each, _kernel.Batch) for each in gc.get_objects()) == before
         finally:
             gc.enable()

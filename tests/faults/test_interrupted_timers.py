@@ -44,10 +44,10 @@ def test_an_interrupted_call_loses_and_doubles_no_message(
     while was_interrupted:
         clock, workers, root = ManualClock(), ManualWorkers(), tmp_path / f"store-{number}"
         store = open_store(root, clock=clock, spawn=workers)
-        receipts = store.put_many([Message("orders", b"%d" % n, delay_ms=5400) for n in range(COUNT)])  # fmt: skip
+        receipts = store.put_many([Message("orders", b"%d" % n, queue=0, delay=5.4) for n in range(COUNT)])  # fmt: skip
         if is_saved:
             run(workers, clock, 2000)
-        receipts = [*receipts, store.put("orders", b"last", delay_ms=5400)]
+        receipts = [*receipts, store.put("orders", b"last", queue=0, delay=5.4)]
         interrupt = Interrupt(number)
         was_interrupted = interrupt.during(partial(JOBS[job], store, receipts))
         run(workers, clock, 8000)

@@ -29,7 +29,7 @@ def clock() -> ManualClock:
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with open_store(tmp_path / "store", clock=clock) as opened:
         for number in range(COUNT):
-            opened.put("orders", b"%d" % number)
+            opened.put("orders", b"%d" % number, queue=0)
         opened.create_topic("moved", queues=1)
         yield opened
 
@@ -40,7 +40,7 @@ def move(store: Store, consumer: Consumer) -> None:
         given = consumer.poll(2, 0)
         tx.ack(given[0])
         for message in given:
-            tx.put("moved", message.body)
+            tx.put("moved", message.body, queue=0)
         tx.ack(given[1:])
 
 
@@ -55,7 +55,7 @@ def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
     messaging = store.extension("messaging")
     assert isinstance(messaging, MessagingExtension)
     while was_interrupted:
-        begun = store.max_offset("moved")
+        begun = store.max_offset("moved", 0)
         options: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "ordered": ordered}
         with store.consumer(f"g{number}", ["orders"], **options) as consumer:
             interrupt = Interrupt(number)
@@ -75,15 +75,17 @@ def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
 def test_an_interrupted_transaction_is_stored_whole_or_not_at_all(store: Store) -> None:
     def job() -> None:
         with store.transaction() as tx:
-            tx.put("moved", b"0")
-            tx.put_many([Message("moved", b"1"), Message("late", b"2", delay_level=3)])
-            tx.put("moved", b"2")
+            tx.put("moved", b"0", queue=0)
+            tx.put_many(
+                [Message("moved", b"1", queue=0), Message("late", b"2", queue=0, delay_level=3)]
+            )
+            tx.put("moved", b"2", queue=0)
 
     number, was_interrupted = 1, True
     while was_interrupted:
-        begun = store.max_offset("moved")
+        begun = store.max_offset("moved", 0)
         interrupt = Interrupt(number)
         was_interrupted = interrupt.during(job)
-        assert store.max_offset("moved") - begun in (0, 3), interrupt.place
+        assert store.max_offset("moved", 0) - begun in (0, 3), interrupt.place
         number += STEP
     assert not list(store.verify())

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.conftest import messages_in
 from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 from tests.lanes import rounds
@@ -45,12 +46,12 @@ def number_of(body: bytes) -> int:
 
 def check(store: Store, sure: set[int], asked: int) -> None:
     """What was acknowledged is there once; all that is there was asked for, in order, and hangs together."""
-    seen = [number_of(m.body) for m in store.scan("t")]
+    seen = [number_of(m.body) for m in messages_in(store, "t")]
     assert seen == sorted(set(seen)), "in order, nothing twice"
     assert sure <= set(seen)
     assert not seen or seen[-1] < asked
     for queue in store.topics().get("t", []):
-        offsets = [m.queue_offset for m in store.scan("t", queue)]
+        offsets = [m.queue_offset for m in store.scan("t", queue=queue)]
         assert offsets == list(range(len(offsets))), (
             "no queue offset was given twice, none left out"
         )
@@ -111,9 +112,9 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
 
 READS: dict[str, Callable[[Store], object]] = {
     "read": lambda store: store.read("t", 0, 0),
-    "find": lambda store: store.find("t", "k3"),
+    "find": lambda store: store.find("k3", "t"),
     "flush": lambda store: store.flush(),
-    "commit_offset": lambda store: store.commit_offset("g", "t", offset=1),
+    "commit_offset": lambda store: store.commit_offset("g", "t", 0, offset=1),
 }
 
 
@@ -139,7 +140,7 @@ def test_an_interrupt_anywhere_in_a_look_or_a_flush_loses_nothing(
         at += 2 * STEP + 2
     store.flush()
     check(store, set(range(number)), number)
-    assert [number_of(m.body) for m in store.find("t", "k3")] == [3]
+    assert [number_of(m.body) for m in store.find("k3", "t")] == [3]
     store.close()
     with open_store(tmp_path / "s", retention=[]) as again:
         check(again, set(range(number)), number)
@@ -205,15 +206,15 @@ def test_after_an_interrupt_anywhere_in_a_deletion_a_queue_goes_on_where_it_was(
         disk = SimulatedDisk()
         store = opened_on(disk)
         for _ in range(5):
-            store.put("b", b"x", keys=["k"])
+            store.put("b", b"x", queue=0, keys=["k"])
         for _ in range(4):
-            store.put("a", b"y" * 3000)
+            store.put("a", b"y" * 3000, queue=0)
         interrupt = Interrupt(at)
         is_interrupted = interrupt.during(lambda: store.discard_before(log_offset=8192))  # noqa: B023
         store.discard_before(log_offset=8192)
-        assert store.min_offset("b") == 5, interrupt.place
+        assert store.min_offset("b", 0) == 5, interrupt.place
         store = opened_on(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
-        assert store.put("b", b"x").queue_offset == 5, interrupt.place
+        assert store.put("b", b"x", queue=0).queue_offset == 5, interrupt.place
         if not is_interrupted:
             break
         at += 3

@@ -38,7 +38,7 @@ def test_a_store_of_many_segments_and_queues_works_with_64_descriptors(tmp_path:
                 store.flush()
             assert store.stats()["segments"] > 80
             assert sum(len(list(store.scan(f"t{n}"))) for n in range(100)) == 6000
-            assert len(store.find("t7", "k7", limit=1000)) == 60
+            assert len(store.find("k7", "t7", limit=1000)) == 60
             assert not list(store.verify())
             assert store.discard_before(log_offset=65536 * 20) > 0
         with penstock.open(path, environ={}, retention=[], **SMALL) as store:
@@ -46,7 +46,7 @@ def test_a_store_of_many_segments_and_queues_works_with_64_descriptors(tmp_path:
             assert not list(store.verify())
         with penstock.open(path, read_only=True) as store:
             assert not list(store.verify())
-            assert store.to_arrow("t3", 3).num_rows > 0
+            assert store.to_arrow("t3", queue=3).num_rows > 0
         print("fine", descriptors() < 60)
     """), tmp_path / "s", before=lambda: few(64))  # fmt: skip
     assert lines == ["fine True"]
@@ -56,7 +56,7 @@ def test_descriptors_that_run_out_refuse_the_put_and_need_no_restart(tmp_path: P
     """A segment that could not be opened for want of a descriptor once stopped the store for good."""
     lines = run(HEAD + textwrap.dedent("""
         with penstock.open(path, environ={}, retention=[], **{**SMALL, "index.flush_interval_ms": 5}) as store:
-            store.put("t", b"x" * 60_000)
+            store.put("t", b"x" * 60_000, queue=0)
             taken = []
             try:
                 while True:
@@ -66,13 +66,13 @@ def test_descriptors_that_run_out_refuse_the_put_and_need_no_restart(tmp_path: P
             refused = 0
             for _ in range(20):
                 try:
-                    store.put("t", b"y" * 60_000)
+                    store.put("t", b"y" * 60_000, queue=0)
                 except SystemLimitError as error:
                     assert "Too many open files" in str(error) and "nothing was stored" in str(error)
                     refused += 1
             for fd in taken:
                 os.close(fd)
-            assert store.put("t", b"z" * 60_000).queue_offset == 1
+            assert store.put("t", b"z" * 60_000, queue=0).queue_offset == 1
             assert refused == 20
         with penstock.open(path, environ={}, **SMALL) as store:
             assert store.recovery.state == "clean"
@@ -90,10 +90,10 @@ def test_a_file_size_limit_refuses_the_put_and_needs_no_restart(write: str, tmp_
         low, high = resource.getrlimit(resource.RLIMIT_FSIZE)
         with penstock.open(path, environ={}, retention=[], write=sys.argv[2], **SMALL) as store:
             for number in range(2):
-                store.put("t", b"%d" % number + b"x" * 120_000)
+                store.put("t", b"%d" % number + b"x" * 120_000, queue=0)
             resource.setrlimit(resource.RLIMIT_FSIZE, (131072, high))
             refused = 0
-            for job in (lambda: store.put("t", b"y" * 120_000), lambda: store.put_many([Message("t", b"y" * 120_000)] * 3)):
+            for job in (lambda: store.put("t", b"y" * 120_000, queue=0), lambda: store.put_many([Message("t", b"y" * 120_000, queue=0)] * 3)):
                 try:
                     job()
                 except SystemLimitError as error:
@@ -102,7 +102,7 @@ def test_a_file_size_limit_refuses_the_put_and_needs_no_restart(write: str, tmp_
             assert refused == 2
             assert [m.body[:1] for m in store.scan("t")] == [b"0", b"1"]
             resource.setrlimit(resource.RLIMIT_FSIZE, (low, high))
-            assert store.put("t", b"2").queue_offset == 2
+            assert store.put("t", b"2", queue=0).queue_offset == 2
         assert not [name for name in os.listdir(os.path.join(path, "penstock")) if name.startswith("new-")]
         with penstock.open(path, environ={}, **SMALL) as store:
             assert store.recovery.state == "clean"
@@ -122,9 +122,9 @@ def test_memory_that_cannot_be_locked_is_said_and_needs_no_restart(tmp_path: Pat
             options = {**SMALL, "alloc.preallocate.lock_memory": True}
             with penstock.open(path + write, environ={}, write=write, alloc=alloc, **options) as store:
                 for number in range(300):
-                    store.put("t", b"x" * 1000)
+                    store.put("t", b"x" * 1000, queue=0)
                 assert len(list(store.scan("t"))) == 300
-            assert penstock.open(path + write, read_only=True).max_offset("t") == 300
+            assert penstock.open(path + write, read_only=True).max_offset("t", 0) == 300
         print("fine")
     """), tmp_path / "s", before=no_room)  # fmt: skip
     assert lines == ["fine"]
@@ -135,6 +135,7 @@ def test_20000_queues_are_written_read_and_recovered(tmp_path: Path) -> None:
     lines = run(HEAD + textwrap.dedent("""
         count = int(sys.argv[2])
         store = penstock.open(path, environ={}, retention=[], **{"index.flush_interval_ms": 3_600_000})
+        store.create_topic("t", queues=count)
         store.put_many([Message("t", b"%d" % n, queue=n) for n in range(count)])
         assert store.max_offset("t", count - 1) == 1
         assert len(store.topics()["t"]) == count

@@ -72,7 +72,7 @@ def test_what_a_copy_in_any_order_explains_is_one_finding(
     with open_store(tmp_path / "s", spawn=workers, retention=[]) as store:
         store.put_many(messages(300))
         copy_in_steps(store, workers, target, order, copy)
-        sent = [m.body for m in store.scan("topic-0", 0)]
+        sent = [m.body for m in store.scan("topic-0", queue=0)]
     findings = found(target)
     # Queues and marks that lag the log are no findings at all, as after a crash.
     assert len(findings) == 1 or (not findings and order.index("commitlog") > 0)
@@ -81,10 +81,10 @@ def test_what_a_copy_in_any_order_explains_is_one_finding(
         assert "copied while it was written" in finding.text
         assert "open the copy for writing" in finding.what_now
     with open_store(target, retention=[]) as healed:
-        bodies = [m.body for m in healed.scan("topic-0", 0)]
+        bodies = [m.body for m in healed.scan("topic-0", queue=0)]
         assert bodies
         assert bodies == sent[: len(bodies)]
-        assert healed.put("topic-0", b"next").queue_offset == len(bodies)
+        assert healed.put("topic-0", b"next", queue=0).queue_offset == len(bodies)
         assert not list(healed.verify(deep=True))
     assert found(target) == []
 

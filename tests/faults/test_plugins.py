@@ -55,10 +55,10 @@ def story(store: Store) -> list[bytes]:
     """Put over several segments, read, look things up, retain; returns what was made durable."""
     bodies = [b"%d:" % number + b"x" * 700 for number in range(40)]
     for number, body in enumerate(bodies):
-        store.put("t", body, keys=[f"k{number}"])
+        store.put("t", body, queue=0, keys=[f"k{number}"])
     store.flush()
     store.read("t", 0, 0, 10)
-    store.find("t", "k3")
+    store.find("k3", "t")
     store.retain()
     store.stats()
     return bodies
@@ -83,7 +83,7 @@ def test_a_plugin_with_a_mistake_costs_nothing_that_was_promised(
         settings |= {"flush": "sync", "flush.sync.timeout_ms": 300}
     path = tmp_path / "s"
     with open_store(path, **settings) as store:
-        store.put("t", b"first")
+        store.put("t", b"first", queue=0)
     promised = [b"first"]
     with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
         store = open_store(path, strategies=[broken(cls, name, how)], **settings)
@@ -101,4 +101,4 @@ def test_an_offset_from_a_plugin_that_cannot_be_is_named(tmp_path: Path) -> None
         open_store(tmp_path / "s", strategies=[wrong]) as store,
         pytest.raises(PluginError, match="returned -7 as the next offset"),
     ):
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)

@@ -27,9 +27,9 @@ FINE = ["trailing.", "%RETRY%group", "...", "a b", "-rf", "~", "$HOME", "CON", "
 def test_a_topic_that_is_no_folder_name_is_refused_everywhere(name: str, open_small: OpenStore, tmp_path: Path) -> None:  # fmt: skip
     with open_small() as store:
         jobs: list[Callable[[], object]] = [
-            lambda: store.put(name, b""), lambda: store.put_many([Message(name, b"")]),
-            lambda: store.read(name), lambda: store.find(name, "k"), lambda: list(store.scan(name)),
-            lambda: store.min_offset(name), lambda: store.offset_at(name, time_ms=0),
+            lambda: store.put(name, b"", queue=0), lambda: store.put_many([Message(name, b"", queue=0)]),
+            lambda: store.read(name, 0), lambda: store.find("k", name), lambda: list(store.scan(name)),
+            lambda: store.min_offset(name, 0), lambda: store.offset_at(name, 0, 0 / 1000),
         ]  # fmt: skip
         for job in jobs:
             with pytest.raises(TopicError):
@@ -43,8 +43,8 @@ def test_a_strange_topic_stays_one_folder_of_the_store(
     name: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put(name, b"x", keys=["k"])
-        assert [m.body for m in store.find(name, "k")] == [b"x"]
+        store.put(name, b"x", queue=0, keys=["k"])
+        assert [m.body for m in store.find("k", name)] == [b"x"]
         assert list(store.topics()) == [name]
     assert os.listdir(tmp_path / "store" / "consumequeue") == [name]
     assert set(os.listdir(tmp_path)) == {"store"}
@@ -72,8 +72,8 @@ def every_mode(path: Path, mode: str, umask: int) -> None:
             with penstock.open(sys.argv[1], environ={}, alloc=alloc, **sizes, **mode) as store:
                 for n in range(300):
                     store.put("t", b"x" * 1000, keys=["k"], queue=n % 3)
-                store.commit_offset("g", "t", offset=1)
-                store.commit_offset("g", "t", offset=2)
+                store.commit_offset("g", "t", 0, offset=1)
+                store.commit_offset("g", "t", 0, offset=2)
                 store.flush()
                 store.discard_before(log_offset=65536 * 2)
     """), path, str(umask), mode)  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_link_among_the_queues_is_refused_and_never_written_through(
     """A link in place of a topic's folder was passed over at open, and the next put made its queue's files
     wherever the link led."""
     with open_small() as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     place = tmp_path / "store" / "consumequeue" / "t"
     place = place if level == "topic" else place / "0"
     outside = tmp_path / "outside"
@@ -113,7 +113,7 @@ def test_a_link_among_the_queues_is_refused_and_never_written_through(
         open_small()
     with penstock.open(tmp_path / "store", read_only=True) as reader:
         assert reader.topics() == {}
-        assert reader.read("t").messages == []
+        assert reader.read("t", 0).messages == []
     assert sorted(path.name for path in outside.rglob("*")) == before
     place.unlink()
     with open_small() as store:
@@ -132,8 +132,8 @@ def test_whatever_stands_in_place_of_a_file_is_never_followed_and_never_hangs(
     place: str, kind: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put("t", b"x", keys=["k"])
-        store.commit_offset("g", "t", offset=1)
+        store.put("t", b"x", queue=0, keys=["k"])
+        store.commit_offset("g", "t", 0, offset=1)
     victim = tmp_path / "victim"
     victim.write_bytes(b"not yours")
     path = tmp_path / "store" / place
@@ -145,9 +145,9 @@ def test_whatever_stands_in_place_of_a_file_is_never_followed_and_never_hangs(
     else:
         path.mkdir()
     with contextlib.suppress(PenstockError, OSError), open_small() as store:
-        store.committed_offset("g", "t")
-        store.commit_offset("g", "t", offset=2)
-        store.put("t", b"y", keys=["k"])
+        store.committed_offset("g", "t", 0)
+        store.commit_offset("g", "t", 0, offset=2)
+        store.put("t", b"y", queue=0, keys=["k"])
     assert victim.read_bytes() == b"not yours"
 
 
@@ -155,7 +155,7 @@ def test_a_second_name_of_an_expired_segment_keeps_its_bytes(tmp_path: Path) -> 
     """A backup made of hard links was overwritten with zeros when its segments were recycled."""
     with open_store(tmp_path / "s", alloc="recycle", retention=[]) as store:
         for number in range(200):
-            store.put("t", b"%d" % number + b"x" * 1000)
+            store.put("t", b"%d" % number + b"x" * 1000, queue=0)
         store.flush()
         first = tmp_path / "s" / "commitlog" / f"{0:020d}"
         os.link(first, tmp_path / "backup")
@@ -170,5 +170,5 @@ def test_a_compressed_body_is_not_inflated(open_small: OpenStore) -> None:
 
     bomb = zlib.compress(bytes(10 << 20))
     with open_small() as store:
-        store.put("t", bomb)
+        store.put("t", bomb, queue=0)
         assert next(store.scan("t")).body == bomb

@@ -133,16 +133,18 @@ def test_a_follower_is_woken_for_every_message_however_they_come(
 ) -> None:
     path = tmp_path / "s"
     with open_store(path, flush=flush) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         with following(path) as follower:
             for number in range(1, 100 * TIMES):
-                store.put("t", b"%d" % number)
+                store.put("t", b"%d" % number, queue=0)
                 # Alone: no other message could wake it.
                 assert lines_of(follower, 1) == [str(number)]
             for number in range(500):
-                store.put("t", b"%d" % number, wait=False)
+                store.put("t", b"%d" % number, queue=0, wait=False)
             assert lines_of(follower, 500) == [str(number) for number in range(500)]
-            store.put_many([penstock.Message("t", b"%d" % number) for number in range(500)])
+            store.put_many(
+                [penstock.Message("t", b"%d" % number, queue=0) for number in range(500)]
+            )
             assert lines_of(follower, 500) == [str(number) for number in range(500)]
 
 
@@ -152,7 +154,7 @@ import threading
 with open_store(path) as store:
     def puts():
         for number in range(100):
-            store.put("t", b"%d" % number)
+            store.put("t", b"%d" % number, queue=0)
     coming = store.scan("t", follow=True)
     thread = threading.Thread(target=puts)
     thread.start()
@@ -168,7 +170,7 @@ WRITER = (
 first = int(sys.argv[2])
 with open_store(path) as store:
     for number in range(first, 1 << 60):
-        store.put("t", b"%d" % number)
+        store.put("t", b"%d" % number, queue=0)
         if number % 50 == 0:
             time.sleep(0)
             print(number, flush=True)
@@ -179,16 +181,16 @@ with open_store(path) as store:
 def test_a_follower_outlives_writers_that_are_killed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
     with following(path) as follower:
         for _ in range(4 * TIMES):
             with penstock.open(path, read_only=True, environ={}) as store:
-                first = store.max_offset("t")
+                first = store.max_offset("t", 0)
             writer = start(WRITER, path, str(first))
             lines_of(writer, 4)
             end(writer)
         with open_store(path) as store:
-            store.put("t", b"last")
+            store.put("t", b"last", queue=0)
             bodies = [message.body.decode() for message in store.scan("t")][1:]
             assert len(bodies) > 4 * TIMES
             assert lines_of(follower, len(bodies)) == bodies
@@ -197,7 +199,7 @@ def test_a_follower_outlives_writers_that_are_killed(tmp_path: Path) -> None:
 def test_followers_that_are_killed_leave_one_call_to_the_writer_and_no_more(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         with following(path), following(path), following(path):
             pass
         wakes = WakeMap.find(Files(), path / "penstock" / "wake")
@@ -205,7 +207,7 @@ def test_followers_that_are_killed_leave_one_call_to_the_writer_and_no_more(tmp_
         wakes.wake()
         assert [wakes.wake() for _ in range(3)] == [False] * 3
         with following(path) as follower:
-            store.put("t", b"1")
+            store.put("t", b"1", queue=0)
             assert lines_of(follower, 1) == ["1"]
 
 
@@ -214,25 +216,25 @@ def test_a_follower_goes_on_beside_a_file_of_another_size(size: int, tmp_path: P
     """Cut short it would kill who stores into it; so the writer, which does, is another one then."""
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
     # Not so patient: it sleeps on a file that is no longer the store's, and must look by itself.
     with following(path, FOLLOWER.replace("600.0", "0.25")) as follower:
         os.truncate(path / "penstock" / "wake", size)
         with open_store(path) as store:
             assert (path / "penstock" / "wake").stat().st_size == 4096
             for number in range(1, 4):
-                store.put("t", b"%d" % number)
+                store.put("t", b"%d" % number, queue=0)
                 assert lines_of(follower, 1) == [str(number)]
             with following(path) as late:
                 assert lines_of(late, 3) == ["1", "2", "3"]
-                store.put("t", b"4")
+                store.put("t", b"4", queue=0)
                 assert lines_of(late, 1) == ["4"]
 
 
 def test_the_file_is_passed_over_by_checks_copies_and_clean_openings(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
     with following(path):
         pass
     (path / "penstock" / "wake").write_bytes(b"PSTKWAKE".ljust(4096, b"\xff"))
@@ -251,7 +253,7 @@ def test_a_forked_child_follows_by_itself_and_takes_no_wake_up_from_its_parent(
 ) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         forked = start(PATIENT + """
 reader = penstock.open(path, read_only=True, environ={})
 coming = reader.scan("t", follow=True)
@@ -268,7 +270,7 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """, path)  # fmt: skip
         for number in range(1, 21):
-            store.put("t", b"%d" % number)
+            store.put("t", b"%d" % number, queue=0)
         out, err = forked.communicate(timeout=240)
         expected = "".join(f"{number}\n" for number in range(1, 21))
         assert (forked.returncode, out, err) == (0, expected, expected)
@@ -278,7 +280,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 def test_a_sleeping_follower_ends_at_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         with following(path) as follower:
             follower.send_signal(number)
             assert follower.wait(120) != 0

@@ -65,8 +65,10 @@ def losing(base: type[SegmentWriter], how: str) -> type[SegmentWriter]:
 
 def put(store: Store, at: int, batch: int) -> Sequence[Any]:
     if batch == 1:
-        return [store.put("t", b"%d:" % at + b"x" * 50, keys=[f"k{at}"])]
-    return store.put_many([Message("t", b"%d-%d:" % (at, n) + b"x" * 50) for n in range(batch)])
+        return [store.put("t", b"%d:" % at + b"x" * 50, queue=0, keys=[f"k{at}"])]
+    return store.put_many(
+        [Message("t", b"%d-%d:" % (at, n) + b"x" * 50, queue=0) for n in range(batch)]
+    )
 
 
 @pytest.mark.parametrize("base", [MmapWriter, FileWriter], ids=["mmap", "file"])
@@ -129,7 +131,7 @@ def reopen(path: Path, sure: int, settings: dict[str, Any]) -> None:
         there = [m.queue_offset for m in store.scan("t")]
         assert there == list(range(len(there)))
         assert len(there) >= sure
-        assert store.put("t", b"next").queue_offset == len(there)
+        assert store.put("t", b"next", queue=0).queue_offset == len(there)
         assert not list(store.verify(deep=True))
 
 
@@ -140,7 +142,7 @@ def test_readers_are_told_what_the_log_lacks(tmp_path: Path) -> None:
     )
     for at in range(GOOD + 2):
         put(store, at, 1)
-    for reading in (lambda: store.read("t", 0, GOOD), lambda: store.max_offset("t"), lambda: list(store.scan("t"))):  # fmt: skip
+    for reading in (lambda: store.read("t", 0, GOOD), lambda: store.max_offset("t", 0), lambda: list(store.scan("t"))):  # fmt: skip
         with pytest.raises(PenstockError, match="missing from the log"):
             reading()
     assert "cannot be read back" in store.stats()["failure"]

@@ -17,7 +17,7 @@ from penstock.errors import StoreLockedError
 HOLD = textwrap.dedent("""
     import sys, time, penstock
     store = penstock.open(sys.argv[1], environ={})
-    store.put("t", b"x")
+    store.put("t", b"x", queue=0)
     print("open", flush=True)
     time.sleep(600)
 """)
@@ -37,7 +37,7 @@ def test_a_second_process_is_refused_and_told_the_first(gone: str, tmp_path: Pat
         if gone != "penstock/holder":
             assert f"process {holder.pid}" in str(caught.value)
         with penstock.open(tmp_path / "s", read_only=True) as reader:
-            assert reader.max_offset("t") <= 1
+            assert reader.max_offset("t", 0) <= 1
     finally:
         holder.kill()
         holder.communicate()
@@ -81,14 +81,14 @@ def test_a_process_that_ends_without_close_heals_at_the_next_open(
         import os, signal, sys, penstock
         store = penstock.open(sys.argv[1], environ={}, flush=sys.argv[2])
         for number in range(50):
-            store.put("t", b"%d" % number, keys=["k"])
+            store.put("t", b"%d" % number, keys=["k"], queue=0)
     """) + ENDS[end]  # fmt: skip
     start(script, tmp_path / "s", flush).communicate(timeout=60)
     with penstock.open(tmp_path / "s", environ={}) as store:
         assert store.recovery is not None
         assert store.recovery.state == "abnormal"
         assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(50)]
-        assert len(store.find("t", "k")) == 50
+        assert len(store.find("k", "t")) == 50
         assert not list(store.verify())
 
 
@@ -96,7 +96,7 @@ def test_an_exception_in_a_with_block_closes_cleanly_and_is_what_is_seen(
     open_small: OpenStore,
 ) -> None:
     with pytest.raises(ZeroDivisionError), open_small() as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         raise ZeroDivisionError
     with open_small() as store:
         assert store.recovery is not None
@@ -110,10 +110,10 @@ def test_a_real_interrupt_of_a_real_writer_loses_nothing_and_closes_cleanly(
     script = textwrap.dedent("""
         import sys, penstock
         with penstock.open(sys.argv[1], environ={}, flush=sys.argv[2]) as store:
-            number = store.max_offset("t")
+            number = store.max_offset("t", 0)
             print("open", flush=True)
             while True:
-                store.put("t", b"%d" % number, keys=["k"])
+                store.put("t", b"%d" % number, keys=["k"], queue=0)
                 number += 1
                 print(number, flush=True)
     """)  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_real_interrupt_of_a_real_writer_loses_nothing_and_closes_cleanly(
         with penstock.open(tmp_path / "s", environ={}) as store:
             assert store.recovery is not None
             assert store.recovery.state == "clean", err
-            count = store.max_offset("t")
+            count = store.max_offset("t", 0)
             numbers = [int(line) for line in rest.split("\n")[:-1] if line.isdigit()]
             assert count >= max(numbers, default=0)
             assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(count)]

@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 def put(path: Path, *bodies: bytes, **more: Any) -> None:
     with penstock.open(path) as store:
         for body in bodies:
-            store.put("t", body, **more)
+            store.put("t", body, queue=0, **more)
 
 
 def killed(path: Path, work: Callable[[Any], object], **options: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_refusal_goes_on_from_the_count(path: Path) -> None:
         assert message.attempt == 3
         message.nack(delay_level=18)
     with penstock.open(path) as store:
-        (retry,) = store.scan("SCHEDULE_TOPIC_XXXX", 17)
+        (retry,) = store.scan("SCHEDULE_TOPIC_XXXX", queue=17)
         assert retry.reconsume_times == 3
 
 

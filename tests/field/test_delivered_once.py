@@ -21,7 +21,7 @@ def killed(root: Path) -> Path:
     return copytree(root, root.with_name(f"{root.name}-killed"))
 
 
-@pytest.mark.parametrize("delay", [PutOptions(delay_level=1), PutOptions(delay_ms=1000)])
+@pytest.mark.parametrize("delay", [PutOptions(delay_level=1), PutOptions(delay=1)])
 def test_messages_that_are_all_alike_come_as_often_as_they_were_put(
     delay: PutOptions, tmp_path: Path
 ) -> None:
@@ -56,7 +56,7 @@ def test_a_retry_that_was_acknowledged_does_not_come_again(tmp_path: Path) -> No
     root = tmp_path / "store"
     with open_store(root, clock=clock, spawn=workers) as store:
         store.create_topic("t", queues=1)
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         with store.consumer("g", "t") as consumer:
             (message,) = consumer.poll(10, timeout=0)
             consumer.nack(message, delay_level=1)
@@ -80,7 +80,7 @@ def test_a_timer_comes_once_over_openings_within_one_second(tmp_path: Path) -> N
     clock.now_ms = clock.now_ms // SECOND_MS * SECOND_MS
     for number in range(12):
         with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
-            store.put("t", b"%d" % number, delay_ms=1)
+            store.put("t", b"%d" % number, queue=0, delay=0.001)
             if number % 3:
                 clock.now_ms += 70
                 workers.run(TIMERS)
@@ -136,7 +136,7 @@ def test_a_copy_that_was_recognised_is_recognised_again_when_the_round_is_repeat
         clock.now_ms += 1000
         workers.run(LEVELS)
         assert store.max_offset("t", 0) == 2
-        store.put("t", b"2", delay_level=1)
+        store.put("t", b"2", queue=0, delay_level=1)
         root = killed(root)
     with open_store(root, clock=clock, spawn=workers, files=files, write="file") as store:
         clock.now_ms += 1000

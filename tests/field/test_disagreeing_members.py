@@ -48,7 +48,7 @@ def test_the_next_selection_goes_on_where_the_group_is(path: Path) -> None:
             while any(consumer.lag().values()):
                 consumer.ack(consumer.poll(10))
         for tag in ("a", "b"):
-            store.put("t", tag.encode(), tag=tag)
+            store.put("t", tag.encode(), queue=0, tag=tag)
         with store.consumer("g", "t", tag="b") as consumer:
             assert [each.body for each in consumer.poll(10)] == [b"b"]
 

@@ -35,11 +35,11 @@ def warned(path: Path) -> Iterator[None]:
 def test_a_dropped_store_is_closed_cleanly_and_warns(tmp_path: Path) -> None:
     """It kept its lock, its threads and its files until the process ended, without a word."""
     with warned(tmp_path):
-        opened(tmp_path).put("t", b"m")
+        opened(tmp_path).put("t", b"m", queue=0)
     with opened(tmp_path) as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
-        assert [message.body for message in store.read("t").messages] == [b"m"]
+        assert [message.body for message in store.read("t", 0).messages] == [b"m"]
 
 
 def test_one_that_only_the_garbage_collector_finds_is_closed_too(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_closed_store_does_not_warn(tmp_path: Path) -> None:
 
 def test_what_came_from_a_store_keeps_it_open_while_it_is_used(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store.put("t", b"m")
+        store.put("t", b"m", queue=0)
     with warned(tmp_path):
         consumer = opened(tmp_path).consumer("g", "t", start="earliest")
         gc.collect()
@@ -76,7 +76,7 @@ def test_what_came_from_a_store_keeps_it_open_while_it_is_used(tmp_path: Path) -
         consumer.close()
         del consumer, message
     with warned(tmp_path), opened(tmp_path).transaction() as transaction:
-        transaction.put("t", b"n")
+        transaction.put("t", b"n", queue=0)
         del transaction
     with warned(tmp_path):
         assert list(opened(tmp_path).verify()) == []
@@ -110,4 +110,4 @@ def test_at_the_end_of_a_process_an_open_store_does_not_wait(tmp_path: Path) -> 
     )  # fmt: skip
     assert "dropped without a close" in done.stderr
     with opened(tmp_path) as store:
-        assert len(store.read("t").messages) == 1
+        assert len(store.read("t", 0).messages) == 1

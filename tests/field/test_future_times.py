@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
     """A store of five segments that were written ten days ago."""
     with penstock.open(tmp_path / "s", environ={}, **{**AGE, "retention": {"use": []}}) as store:
         for _ in range(2 * SEGMENTS + 3):
-            store.put("t", b"x" * 20_000)
+            store.put("t", b"x" * 20_000, queue=0)
     for path in segments(tmp_path / "s"):
         os.utime(path, (path.stat().st_mtime - 10 * 86_400,) * 2)
     return tmp_path / "s"
@@ -77,7 +77,7 @@ def test_a_deletion_by_time_goes_past_it(root: Path) -> None:
     ahead(before[0])
     day_after_ms = (before[1].stat().st_mtime + 86_400) * 1000
     with opened(root, retention={"use": []}) as store:
-        assert store.discard_before(time_ms=day_after_ms) == len(before) - 1
+        assert store.discard_before(time=day_after_ms / 1000) == len(before) - 1
 
 
 def test_a_record_of_the_future_is_reported_and_stops_nothing(
@@ -85,9 +85,9 @@ def test_a_record_of_the_future_is_reported_and_stops_nothing(
 ) -> None:
     """Every later record gets its store time too, and nothing said so."""
     with penstock.open(root, environ={}, clock=ManualClock(NOW), **AGE) as store:
-        store.put("t", b"")
+        store.put("t", b"", queue=0)
     with penstock.open(root, environ={}, clock=ManualClock(NOW - 20 * HOUR), **AGE) as store:
-        store.put("t", b"")
+        store.put("t", b"", queue=0)
     assert "stored 20.0 hours in the future" in caplog.text
     for path in segments(root):
         os.utime(path, (NOW / 1000 - 30 * 3600,) * 2)

@@ -17,7 +17,7 @@ def test_only_what_is_dropped_unconsumed_is_a_warning(
     with penstock.open(root, environ={}) as store:
         store.create_topic("t", queues=1)
         for _ in range(6):
-            store.put("t", b"x")
+            store.put("t", b"x", queue=0)
         with store.consumer("g", "t") as consumer:
             # Together: of acknowledgements that the writer takes in apart, the last but one would count as our own, too.
             consumer.ack(consumer.poll(3))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import messages_in
 
 import penstock
 from penstock import Message, MessageError, MessageTooLargeError
@@ -64,11 +65,11 @@ def largest(accepts: Callable[[int], object], high: int = LIMIT) -> int:
 
 
 def accepted_body(store: Any, topic: str, high: int = 70_000) -> int:
-    return largest(lambda size: store.check(Message(topic, bytes(size))), high)
+    return largest(lambda size: store.check(Message(topic, bytes(size), queue=0)), high)
 
 
 @pytest.mark.parametrize("topic", ["t", LONG_TOPIC])
-@pytest.mark.parametrize("delay", [{"delay_level": 18}, {"delay_ms": HOUR_MS}])
+@pytest.mark.parametrize("delay", [{"delay_level": 18}, {"delay": HOUR_MS / 1000}])
 def test_a_delayed_message_that_is_accepted_is_delivered(
     opened: Opened, topic: str, delay: dict[str, int]
 ) -> None:
@@ -79,7 +80,7 @@ def test_a_delayed_message_that_is_accepted_is_delivered(
     assert size > LIMIT - 800
     with pytest.raises(MessageTooLargeError, match=r"has [0-9]+ bytes, the limit is [0-9]+"):
         put(size + 1)
-    count = sum(1 for _ in opened.store.scan("SCHEDULE_TOPIC_XXXX", 17)) + len(opened.store.delayed())  # fmt: skip
+    count = len(messages_in(opened.store, "SCHEDULE_TOPIC_XXXX", queue=17)) + len(opened.store.delayed())  # fmt: skip
     opened.later()
     found = [int(each.body) for each in opened.store.scan(topic)]
     assert (len(found), max(found)) == (count, size)
@@ -114,7 +115,7 @@ def test_a_refused_message_is_a_retry_or_a_dead_letter_that_can_be_replayed(
 ) -> None:
     opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
     size = accepted_body(opened.store, "t")
-    opened.store.put("t", bytes(size))
+    opened.store.put("t", bytes(size), queue=0)
     with opened.store.consumer(group, "t") as consumer:
         consumer.nack(consumer.gather())
     # The retry is stored, and then delivered.
@@ -128,18 +129,20 @@ def test_a_refused_message_is_a_retry_or_a_dead_letter_that_can_be_replayed(
     opened.later()
     assert [len(each.body) for each in opened.store.scan(dead_letter_topic(group))] == [size]
     for to_topic, topic in ((False, retry_topic(group)), (True, "t")):
-        before = opened.store.max_offset(topic)
+        before = opened.store.max_offset(topic, 0)
         assert replay(opened.store, group, to_topic=to_topic, start=0) == 1
-        assert opened.store.max_offset(topic) == before + 1
+        assert opened.store.max_offset(topic, 0) == before + 1
     opened.store.close()
 
 
 def test_a_message_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_with_its_body(
     opened: Opened,
 ) -> None:
-    size = largest(lambda n: opened.store.check(Message("t", b"", properties={"a": "v" * n})))
-    opened.store.put("t", b"body", properties={"a": "v" * size})
-    opened.store.put("t", b"body", properties={"a": "v" * (size - 130)})
+    size = largest(
+        lambda n: opened.store.check(Message("t", b"", queue=0, properties={"a": "v" * n}))
+    )
+    opened.store.put("t", b"body", queue=0, properties={"a": "v" * size})
+    opened.store.put("t", b"body", queue=0, properties={"a": "v" * (size - 130)})
     with opened.store.consumer(LONG_GROUP, "t") as consumer:
         consumer.nack(consumer.gather(2))
     opened.later()
@@ -174,25 +177,25 @@ def test_every_way_to_put_leaves_room_for_copies(tmp_path: Path) -> None:
 
     def in_transaction(body: bytes) -> None:
         with store.transaction() as transaction:
-            transaction.put("t", body)
+            transaction.put("t", body, queue=0)
 
     ways: list[Callable[[bytes], object]] = [
-        lambda body: store.put("t", body),
+        lambda body: store.put("t", body, queue=0),
         lambda body: store.put("t", body, queue=None),
-        lambda body: store.put_many([Message("t", body)]),
+        lambda body: store.put_many([Message("t", body, queue=0)]),
         in_transaction,
     ]
     for put in ways:
         put(bytes(size))
         with pytest.raises(MessageTooLargeError, match="shorten the message by 1 bytes"):
             put(bytes(size + 1))
-    assert store.max_offset("t") + store.max_offset("t", 1) == len(ways)
+    assert store.max_offset("t", 0) + store.max_offset("t", 1) == len(ways)
     store.close()
 
 
 def test_a_body_over_a_limit_that_was_lowered_later_is_delivered(tmp_path: Path) -> None:
     opened = Opened(tmp_path / "s")
-    opened.store.put("t", bytes(1000), delay_level=1)
+    opened.store.put("t", bytes(1000), queue=0, delay_level=1)
     opened.settings["log.body_bytes_max"] = 10
     opened.open()
     opened.later()
@@ -209,7 +212,7 @@ def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
         opened.store.prepare(topic, b"x", group="p")
     opened.store.alter_topic("closed", perm=4)
     opened.later()
-    assert opened.store.max_offset("open") == 1
+    assert opened.store.max_offset("open", 0) == 1
     (left,) = opened.store.prepared()
     assert left.topic == "closed"
     assert "perm 4 lacks 2, write" in left.reason
@@ -218,7 +221,7 @@ def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
     assert json.loads(capsys.readouterr().out)["reason"] == left.reason
     opened.store.alter_topic("closed", perm=6)
     opened.later()
-    assert opened.store.max_offset("closed") == 1
+    assert opened.store.max_offset("closed", 0) == 1
     opened.store.close()
 
 
@@ -229,7 +232,7 @@ def test_the_reserve_of_a_record_is_enough_for_all_that_is_added() -> None:
 def test_without_the_extension_a_record_may_fill_a_segment(tmp_path: Path) -> None:
     opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536, "extensions.use": []})  # fmt: skip
     size = accepted_body(opened.store, "t")
-    assert opened.store.put("t", bytes(size)).size == 65_536 - 8
+    assert opened.store.put("t", bytes(size), queue=0).size == 65_536 - 8
     with pytest.raises(MessageError):
-        opened.store.put("t", bytes(size + 1))
+        opened.store.put("t", bytes(size + 1), queue=0)
     opened.store.close()

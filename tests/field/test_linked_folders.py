@@ -24,7 +24,7 @@ def opened(path: Path, *, read_only: bool = False) -> Store:
 def test_a_store_is_used_through_a_link_as_through_its_own_name(link: Path) -> None:
     """Every call refused it: "it is a symbolic link, or not a folder"."""
     with opened(link) as store:
-        store.put("t", b"m", keys=["k"])
+        store.put("t", b"m", queue=0, keys=["k"])
         assert store.path == link.resolve()
         with pytest.raises(StoreLockedError):
             opened(link.resolve())
@@ -34,12 +34,12 @@ def test_a_store_is_used_through_a_link_as_through_its_own_name(link: Path) -> N
     assert (link.parent / "disk" / "commitlog").is_dir()
     assert penstock.repair(link, environ={}).steps == ()
     with penstock.open_several(environ={})(link) as store:
-        assert len(store.find("t", "k")) == 1
+        assert len(store.find("k", "t")) == 1
 
 
 def opened_and_read(path: Path) -> list[bytes]:
     with opened(path, read_only=True) as store:
-        return [message.body for message in store.read("t").messages]
+        return [message.body for message in store.read("t", 0).messages]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def opened_and_read(path: Path) -> list[bytes]:
 )  # fmt: skip
 def test_commands_follow_it_too(link: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(link) as store:
-        store.put("t", b"m")
+        store.put("t", b"m", queue=0)
     monkeypatch.chdir(link.parent)
     assert run(line.split()) == 0
     assert link.is_symlink()

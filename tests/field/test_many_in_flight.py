@@ -9,7 +9,7 @@ from penstock import Message
 
 def test_one_queue_hands_out_as_many_as_the_option_says(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s") as store:
-        store.put_many([Message("t", b"") for _ in range(2600)])
+        store.put_many([Message("t", b"", queue=0) for _ in range(2600)])
         with store.consumer("g", "t", max_in_flight=2500) as consumer:
             for sought in (False, True):
                 if sought:

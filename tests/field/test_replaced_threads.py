@@ -22,10 +22,10 @@ PROGRAM = """
 import sys, penstock
 if sys.argv[1] == "read":
     with penstock.open(sys.argv[2], read_only=True) as store:
-        print(len(store.read("t").messages))
+        print(len(store.read("t", 0).messages))
 else:
     with penstock.open(sys.argv[2]) as store:
-        store.put("t", b"m")
+        store.put("t", b"m", queue=0)
         print("put")
 """
 

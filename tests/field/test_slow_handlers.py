@@ -33,7 +33,7 @@ def left_over(store: Any) -> list[bytes]:
 def test_it_is_called_once_and_acknowledges(
     store: Any, clock: ManualClock, *, ordered: bool
 ) -> None:
-    store.put("t", b"slow")
+    store.put("t", b"slow", queue=0)
     called = []
 
     def handle(message: Any) -> None:
@@ -50,7 +50,7 @@ def test_it_is_called_once_and_acknowledges(
 
 
 def test_messages_of_other_calls_keep_their_time(store: Any, clock: ManualClock) -> None:
-    store.put_many([penstock.Message("t", b"%d" % n) for n in range(2)])
+    store.put_many([penstock.Message("t", b"%d" % n, queue=0) for n in range(2)])
 
     def handle(message: Any) -> None:
         (polled,) = consumer.gather(10)
@@ -65,7 +65,7 @@ def test_messages_of_other_calls_keep_their_time(store: Any, clock: ManualClock)
 
 
 def test_a_handler_timeout_ends_the_extension_at_that_time(store: Any, clock: ManualClock) -> None:
-    store.put("t", b"slow")
+    store.put("t", b"slow", queue=0)
 
     def handle(_: Any) -> None:
         clock.now_ms += 9_999
@@ -83,7 +83,7 @@ def test_a_handler_timeout_ends_the_extension_at_that_time(store: Any, clock: Ma
 def test_its_end_counts_after_the_limit_while_nobody_else_has_the_message(
     store: Any, clock: ManualClock, *, fails: bool, ordered: bool
 ) -> None:
-    store.put_many([penstock.Message("t", b"%d" % n) for n in range(2)])
+    store.put_many([penstock.Message("t", b"%d" % n, queue=0) for n in range(2)])
     seen = []
 
     def handle(message: Any) -> None:
@@ -107,7 +107,7 @@ def test_its_end_counts_after_the_limit_while_nobody_else_has_the_message(
 
 
 def test_what_the_handler_released_is_left_as_it_is(store: Any, clock: ManualClock) -> None:
-    store.put("t", b"back")
+    store.put("t", b"back", queue=0)
 
     def handle(message: Any) -> None:
         message.release()
@@ -123,7 +123,7 @@ def test_what_the_handler_released_is_left_as_it_is(store: Any, clock: ManualClo
 def test_a_transaction_that_ends_after_the_handler_gives_the_message_back_with_its_time(
     store: Any, clock: ManualClock
 ) -> None:
-    store.put_many([penstock.Message("t", b"%d" % n) for n in range(2)])
+    store.put_many([penstock.Message("t", b"%d" % n, queue=0) for n in range(2)])
     transactions, seen = [], []
 
     def handle(message: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_transaction_that_ends_after_the_handler_gives_the_message_back_with_i
 
 
 def test_a_transaction_in_a_slow_handler_acknowledges(store: Any, clock: ManualClock) -> None:
-    store.put("t", b"slow")
+    store.put("t", b"slow", queue=0)
 
     def handle(message: Any) -> None:
         clock.now_ms += LONG_MS
@@ -158,7 +158,7 @@ def test_a_transaction_in_a_slow_handler_acknowledges(store: Any, clock: ManualC
 
 
 def test_an_exception_after_a_release_refuses_nothing(store: Any) -> None:
-    store.put("t", b"back")
+    store.put("t", b"back", queue=0)
     with pytest.raises(ValueError, match="after"), store.consumer("g", "t") as consumer:
         (message,) = consumer.poll()
         message.release()

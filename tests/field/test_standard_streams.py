@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "penstock"]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "s"
     with penstock.open(path, environ={}) as store:
-        store.put("t", b"hello")
+        store.put("t", b"hello", queue=0)
     return path
 
 
@@ -60,17 +60,17 @@ def test_a_command_without_data_needs_no_output(root: Path) -> None:
 STANDARD = """
 import os, sys, penstock
 with penstock.open(sys.argv[1]) as store:
-    store.put("t", b"m")
+    store.put("t", b"m", queue=0)
     opened = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)}
     os.write(1, b"printed by the program")
     os.write(2, b"printed by the system")
     # Closed while the store is open, too; once, since a file that is being opened may have the number for a moment.
     os.close(1)
     for _ in range(2):
-        store.put("t", b"x" * 40_000)
+        store.put("t", b"x" * 40_000, queue=0)
         store.flush()
     assert not [fd for fd, path in opened.items() if path.startswith(sys.argv[1])], opened
-    code = len(store.read("t", limit=9).messages)
+    code = len(store.read("t", 0, limit=9).messages)
 os._exit(40 + code)
 """
 

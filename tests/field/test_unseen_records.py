@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.testing import ManualWorkers, open_store
 store = open_store(Path(sys.argv[1]), spawn=ManualWorkers())
 for _ in range(5):
-    store.put("t", b"x")
+    store.put("t", b"x", queue=0)
 store.flush()
 os._exit(1)
 """

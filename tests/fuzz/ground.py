@@ -51,7 +51,7 @@ class Ground:
         self.root = folder() / "store"
         with open_store(self.root, retention=[], **_sizes()) as store:
             store.put_many(messages())
-            store.commit_offset("group", "a", offset=1)
+            store.commit_offset("group", "a", 0, offset=1)
         self.files = Files()
         self.log = SegmentedLog(self.files, self.root / "commitlog", 4096, mapped=False)
         self.log.refresh()

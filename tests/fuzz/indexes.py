@@ -15,10 +15,10 @@ def target(data: bytes) -> None:
     try:
         records = set(made.records.values())
         for key in ("same", "k3", "none"):
-            for message in reader.find("a", key, limit=100):
+            for message in reader.find(key, "a", limit=100):
                 assert key in message.keys
                 assert message.record in records
-            reader.find("a", key, begin_ms=1, end_ms=1_700_000_000_000)
+            reader.find(key, "a", since=1 / 1000, until=1_700_000_000_000 / 1000)
         findings, _ = verified(made.log, [index], made.end)
         assert len(findings) < 1000
         if content == made.index_bytes:

@@ -66,7 +66,7 @@ def send(broker: Broker, name: str) -> None:
 def records(root: Path) -> dict[str, object]:
     """Return the time, and of each record of the timer topic: log offset, size, TIMER_OUT_MS, whether it cancels, is delivered."""
     with opened(root, read_only=True) as store:
-        done = {message.all_properties["UNIQ_KEY"] for message in store.scan(TOPIC, QUEUE)}
+        done = {message.all_properties["UNIQ_KEY"] for message in store.scan(TOPIC, queue=QUEUE)}
         found = [
             (
                 message.log_offset,

@@ -36,11 +36,11 @@ def test_a_golden_directory_reads_and_opens(archive: Path, tmp_path: Path) -> No
         count = same(store, dumped)
         assert count > 100
         assert not [f for f in store.verify() if "killed" not in archive.name]
-        assert [m.body for m in store.find("topic1", "k101")]
+        assert [m.body for m in store.find("k101", "topic1")]
     with penstock.open(root, environ={}) as store:
         assert same(store, dumped) == count
         assert not list(store.verify())
-        assert [m.body for m in store.find("topic1", "k101")]
-        store.put("topic1", b"one more", keys=["more"])
+        assert [m.body for m in store.find("k101", "topic1")]
+        store.put("topic1", b"one more", queue=0, keys=["more"])
     with penstock.open(root, environ={}) as store:
-        assert store.find("topic1", "more")
+        assert store.find("more", "topic1")

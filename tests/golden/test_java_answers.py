@@ -31,7 +31,9 @@ def test_keys_find_what_java_found(path: Path, tmp_path: Path) -> None:
     with penstock.open(root, read_only=True) as store:
         hits = 0
         for one in answers["keys"]:
-            found = {m.log_offset for m in store.find(one["topic"], one["key"], limit=64)}
+            there = one["topic"] in store.topics()
+            with_key = store.find(one["key"], one["topic"], limit=64) if there else []
+            found = {m.log_offset for m in with_key}
             # Java answers a record once for each key that fits, and does not check for collisions.
             assert found == set(one["log_offsets"]), (one["topic"], one["key"])
             hits += len(found)
@@ -45,7 +47,7 @@ def test_times_lead_where_java_went(path: Path, tmp_path: Path) -> None:
         for one in answers["times"]:
             if one["boundary"] is not None:  # 4.x picks by another rule
                 ours = store.offset_at(
-                    one["topic"], one["queue"], time_ms=one["time_ms"], boundary=one["boundary"]
+                    one["topic"], one["queue"], one["time_ms"] / 1000, boundary=one["boundary"]
                 )
                 assert ours == one["offset"], one
 

@@ -83,7 +83,7 @@ def of_penstock(root: Path) -> Records:
         for topic, queues in store.topics().items():
             if topic in (SCHEDULE, "orders") or topic.startswith((RETRY, DEAD)):
                 for queue in queues:
-                    for message in store.scan(topic, queue):
+                    for message in store.scan(topic, queue=queue):
                         found[topic, queue, message.queue_offset] = facts(message)
     return found
 

@@ -64,7 +64,7 @@ def our_messages(count: int, start: int = 0) -> list[Message]:
 
 def same_by_key(store: Store, java: JavaStore, keys: list[tuple[str, str]]) -> None:
     for topic, key in keys:
-        ours = [facts(m) for m in store.find(topic, key, limit=64)]
+        ours = [facts(m) for m in store.find(key, topic, limit=64)]
         theirs = [shown_by_java(m) for m in java.query(topic, key, 0, FOREVER)]
         # Java returns a record once for each of its keys that fits, and does not check for collisions.
         distinct = {m["log_offset"]: m for m in theirs}
@@ -97,11 +97,11 @@ def test_java_writes_and_penstock_reads(java: JavaStore, tmp_path: Path) -> None
         assert same(store, dumped) > 600
         assert not list(store.verify())
         for (topic, key), theirs in queried.items():
-            assert {m.log_offset for m in store.find(topic, key)} <= {
+            assert {m.log_offset for m in store.find(key, topic)} <= {
                 m["log_offset"] for m in theirs
             }
-            assert bool(store.find(topic, key)) == bool(theirs)
-        assert store.find("topic0", "U2"), "UNIQ_KEY is a key"
+            assert bool(store.find(key, topic)) == bool(theirs)
+        assert store.find("U2", "topic0"), "UNIQ_KEY is a key"
         for result in results[::50]:
             assert store.get(result["message_id"]).log_offset == result["log_offset"]
     with open_here(root) as store:
@@ -206,7 +206,7 @@ def test_long_topics_go_both_ways(javas: JavaStores, tmp_path: Path) -> None:
     root = tmp_path / "store"
     topic = "l" * 200
     with open_here(root) as store:
-        store.put_many([Message(topic, b"%d" % n, keys=[f"k{n}"]) for n in range(300)])
+        store.put_many([Message(topic, b"%d" % n, queue=0, keys=[f"k{n}"]) for n in range(300)])
     with javas.take("5.3.3") as java:
         assert java.open(root)
         java.put(*[message(topic, b"java %d" % n, tag="t") for n in range(300)])
@@ -230,7 +230,7 @@ def test_a_killed_java_store_is_recovered(
         assert store.recovery.state == "foreign"
         same(store, dumped)
         assert not list(store.verify())
-        assert store.find("topic1", "k101"), "the crash costs no index entry"
+        assert store.find("k101", "topic1"), "the crash costs no index entry"
         store.put_many(our_messages(100))
     assert java2.open(root)
     with penstock.open(root, read_only=True) as store:
@@ -260,7 +260,7 @@ def test_a_killed_penstock_is_recovered_by_java(java: JavaStore, tmp_path: Path)
 def test_the_two_locks_refuse_each_other(java: JavaStore, java2: JavaStore, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_here(root) as store, pytest.raises(Exception, match="Lock failed"):
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         java.open(root)
     assert java2.open(root)
     with pytest.raises(StoreLockedError):
@@ -272,7 +272,7 @@ def test_the_two_locks_refuse_each_other(java: JavaStore, java2: JavaStore, tmp_
 def test_offsets_by_time_agree(javas: JavaStores, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_here(root) as store:
-        times = [store.put("t", b"%d" % n).store_time_ms for n in range(60)]
+        times = [store.put("t", b"%d" % n, queue=0).store_time_ms for n in range(60)]
     with javas.take("5.3.3") as java:
         assert java.open(root)
         with penstock.open(root, read_only=True) as store:
@@ -281,14 +281,14 @@ def test_offsets_by_time_agree(javas: JavaStores, tmp_path: Path) -> None:
                     theirs = java.call(
                         "time", topic="t", queue=0, time_ms=time_ms, boundary=boundary
                     )
-                    ours = store.offset_at("t", time_ms=time_ms, boundary=boundary)
+                    ours = store.offset_at("t", 0, time_ms / 1000, boundary=boundary)
                     assert ours == theirs["offset"], (time_ms - times[0], boundary)
 
 
 def test_read_statuses_agree(java: JavaStore, version: str, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_here(root) as store:
-        store.put_many([Message("t", b"%d" % n) for n in range(10)])
+        store.put_many([Message("t", b"%d" % n, queue=0) for n in range(10)])
     assert java.open(root)
     with penstock.open(root, read_only=True) as store:
         for offset in (-1, 0, 5, 9, 10, 11, 500):
@@ -323,7 +323,9 @@ def test_both_index_files_have_the_same_bytes(java: JavaStore, tmp_path: Path) -
     """The same records, indexed by each side, give the same file but for its name."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     with open_here(ours) as store:
-        store.put_many([Message("t", b"%d" % n, keys=[f"k{n % 40}"], tag="x") for n in range(150)])
+        store.put_many(
+            [Message("t", b"%d" % n, queue=0, keys=[f"k{n % 40}"], tag="x") for n in range(150)]
+        )
     shutil.copytree(ours, theirs)
     shutil.rmtree(theirs / "index")
     shutil.rmtree(theirs / "consumequeue")

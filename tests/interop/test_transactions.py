@@ -30,9 +30,9 @@ def test_java_sees_every_message_and_makes_the_same_queues(java: JavaStore, tmp_
             store.put_many(our_messages(100, turn * 1000), atomic=True)
             with store.transaction() as tx:
                 tx.put_many(our_messages(50, turn * 1000 + 500))
-                tx.put("later", b"%d" % turn, delay_level=18)
+                tx.put("later", b"%d" % turn, queue=0, delay_level=18)
         ours = {
-            (topic, queue): [facts(message) for message in store.scan(topic, queue)]
+            (topic, queue): [facts(message) for message in store.scan(topic, queue=queue)]
             for topic, queues in store.topics().items()
             for queue in queues
         }
@@ -50,6 +50,6 @@ def test_java_sees_every_message_and_makes_the_same_queues(java: JavaStore, tmp_
     with open_here(root) as store:
         assert not list(store.verify())
         with store.transaction() as tx:
-            tx.put("topic0", b"after Java")
-            tx.put("topic1", b"after Java")
+            tx.put("topic0", b"after Java", queue=0)
+            tx.put("topic1", b"after Java", queue=0)
         assert not list(store.verify())

@@ -54,7 +54,7 @@ def records_of_penstock(store: Store) -> Records:
         (topic, message.queue_offset): facts(message)
         for topic, queue in ((TOPIC, QUEUE), (TIMER_TOPIC, 0))
         if store.max_offset(topic, queue)
-        for message in store.scan(topic, queue)
+        for message in store.scan(topic, queue=queue)
     }
 
 
@@ -79,7 +79,7 @@ def wait_until_saved(root: Path, time_ms: int) -> None:
 
 
 def bodies(store: Store) -> Counter[str]:
-    return Counter(message.body.decode() for message in store.scan(TOPIC, QUEUE))
+    return Counter(message.body.decode() for message in store.scan(TOPIC, queue=QUEUE))
 
 
 def unit_as_taken_in(store: Store, unit: TimerUnit) -> TimerUnit:
@@ -113,18 +113,18 @@ def run(root: Path, plan: Mapping[str, Any]) -> None:
     for body, delay_ms in plan["puts"]:
         put[body] = store.put(
             TOPIC, body.encode(), queue=QUEUE, tag="t", keys=[f"k-{body}"], properties={"a": "b"},
-            **({"delay_ms": delay_ms} if delay_ms % 2 else {"deliver_at": now_ms + delay_ms}),
+            **({"delay": delay_ms / 1000} if delay_ms % 2 else {"deliver_at": (now_ms + delay_ms) / 1000}),
         )  # fmt: skip
     for message in [*store.scan(TIMER_TOPIC)]:
         if message.body.decode() in plan["cancels"]:
             assert store.cancel_delayed(message.message_id), message.body
             assert not store.cancel_delayed(message.message_id), message.body
     wanted = set(plan["wanted"])
-    for message in store.scan(TOPIC, QUEUE, follow=True):
+    for message in store.scan(TOPIC, queue=QUEUE, follow=True):
         wanted.discard(message.body.decode())
         if not wanted:
             break
-    wait_until_saved(root, max(each.store_time_ms for each in store.scan(TOPIC, QUEUE)))
+    wait_until_saved(root, max(each.store_time_ms for each in store.scan(TOPIC, queue=QUEUE)))
     wait_for_end()
     store.close()
 

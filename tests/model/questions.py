@@ -41,9 +41,19 @@ def _read(store: Store, *given: Any) -> list[Any]:
     return [found.status, found.next_offset, found.min_offset, found.max_offset, messages]
 
 
-def _find(store: Store, topic: str, key: str, limit: int, begin: int, end: int) -> list[Any]:
-    found = store.find(topic, key, limit=limit, begin_ms=begin, end_ms=end)
-    return [shown(message) for message in found]
+def _scan(store: Store, topic: str, queue: int | None, start: int | None) -> list[Any]:
+    there = [each for each in store.topics().get(topic, []) if queue in (None, each)]
+    starts = None if start is None else {(topic, each): start for each in there}
+    return [shown(m) for m in store.scan(topic, queue=queue, start=starts)] if there else []
+
+
+def _find(
+    store: Store, topic: str, key: str, limit: int, begin: int | None, end: int | None
+) -> list[Any]:
+    if topic not in store.topics():
+        return []
+    since, until = (None if ms is None else ms / 1000 for ms in (begin, end))
+    return [shown(m) for m in store.find(key, topic, limit=limit, since=since, until=until)]
 
 
 def _get(store: Store, message_id: str) -> list[Any] | None:
@@ -54,7 +64,7 @@ def _get(store: Store, message_id: str) -> list[Any] | None:
 
 
 def _offset_at(store: Store, topic: str, queue: int, time_ms: int, boundary: str) -> int:
-    return store.offset_at(topic, queue, time_ms=time_ms, boundary=boundary)
+    return store.offset_at(topic, queue, time_ms / 1000, boundary=boundary)
 
 
 def _bounds(store: Store, topic: str, queue: int) -> list[int]:
@@ -71,7 +81,7 @@ def _queues(store: Store) -> list[list[Any]]:
 
 ANSWERS: dict[str, Callable[..., Any]] = {
     "read": _read,
-    "scan": lambda store, topic, queue, start: [shown(m) for m in store.scan(topic, queue, start=start)],
+    "scan": _scan,
     "find": _find,
     "get": _get,
     "offset_at": _offset_at,

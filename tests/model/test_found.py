@@ -27,13 +27,13 @@ def test_a_queue_goes_on_after_a_power_cut_if_retention_took_all_of_it() -> None
     disk = SimulatedDisk()
     store = opened(disk)
     for _ in range(5):
-        store.put("b", b"x")
+        store.put("b", b"x", queue=0)
     for _ in range(4):
-        store.put("a", b"y" * 3000)
+        store.put("a", b"y" * 3000, queue=0)
     assert store.discard_before(log_offset=8192) == 1
-    assert (store.min_offset("b"), store.max_offset("b")) == (5, 5)
+    assert (store.min_offset("b", 0), store.max_offset("b", 0)) == (5, 5)
     store = opened(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
-    assert store.put("b", b"x").queue_offset == 5
+    assert store.put("b", b"x", queue=0).queue_offset == 5
 
 
 @pytest.mark.xfail(reason="its second file, without the first, is taken for what retention left")
@@ -41,24 +41,24 @@ def test_a_queue_begins_at_0_after_a_power_cut_that_took_all_of_it() -> None:
     disk = SimulatedDisk()
     store = opened(disk)
     for _ in range(5):
-        store.put("b", b"x")
+        store.put("b", b"x", queue=0)
     store.stats()
     # The first file has lost its length, and the second its entries.
     store = opened(SimulatedDisk.after(disk.image(), Survival.PAGES, Random(71)))
     assert store.stats()["log_end_offset"] == 0
-    assert store.put("b", b"x").queue_offset == 0
+    assert store.put("b", b"x", queue=0).queue_offset == 0
 
 
 @pytest.mark.xfail(reason="it learns of deleted segments only when it misses one")
 def test_a_reader_that_is_open_knows_what_retention_deleted(tmp_path: Path) -> None:
     workers = InlineWorkers()
     with penstock.open(tmp_path / "store", spawn=workers, environ={}, **SMALL) as store:
-        store.put("b", b"x")
+        store.put("b", b"x", queue=0)
         for _ in range(4):
-            store.put("a", b"y" * 3000)
+            store.put("a", b"y" * 3000, queue=0)
         workers.run_all()
         with penstock.open(tmp_path / "store", read_only=True, environ={}) as reader:
-            assert reader.min_offset("b") == 0
+            assert reader.min_offset("b", 0) == 0
             assert store.discard_before(log_offset=8192) == 1
             workers.run_all()
-            assert reader.min_offset("b") == store.min_offset("b") == 1
+            assert reader.min_offset("b", 0) == store.min_offset("b", 0) == 1

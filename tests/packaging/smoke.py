@@ -19,9 +19,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         with penstock.open(folder, environ={}) as store:
             for body in bodies:
-                store.put("smoke", body)
+                store.put("smoke", body, queue=0)
         with penstock.open(folder, environ={}, read_only=True) as store:
-            assert [message.body for message in store.scan("smoke", 0)] == bodies
+            assert [message.body for message in store.scan("smoke", queue=0)] == bodies
     sys.stdout.write(f"{penstock._kernel.__file__}\n")
     return 0
 

@@ -18,10 +18,10 @@ from penstock.testing import ManualClock
 TOPICS = st.sampled_from(["a", "topic-b", "тема", "", "x/y", "l" * 150])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 WORDS = st.one_of(st.just(""), st.sampled_from(["t", "two words", "ключ", "\x01", " "]), TEXT)
+# A column has keys as one text, in which a space separates them.
+KEYS = WORDS.map(lambda text: " ".join(filter(None, text.split(" "))) if text.strip(" ") else text)
 ROWS = st.lists(
-    st.tuples(
-        TOPICS, st.binary(max_size=300), st.integers(-1, 3), WORDS, WORDS, st.integers(-5, 5)
-    ),
+    st.tuples(TOPICS, st.binary(max_size=300), st.integers(-1, 3), WORDS, KEYS, st.integers(-5, 5)),
     max_size=30,
 )
 SOUND = st.lists(
@@ -31,17 +31,19 @@ SOUND = st.lists(
 )  # fmt: skip
 
 
+def words(key: str) -> list[str]:
+    return [word for word in key.split(" ") if word] or [key] * bool(key)
+
+
 def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, ...]:
     settings_: dict[str, Any] = {**SMALL, "log.checksum": checksum}
     with penstock.open(root / way, clock=ManualClock(), environ={}, **settings_) as store:
         try:
             if way == "put":
                 for topic, body, queue, tag, key, flag in rows:
-                    store.put(
-                        topic, body, queue=queue, tag=tag, keys=[key] if key else [], flag=flag
-                    )
+                    store.put(topic, body, queue=queue, tag=tag, keys=words(key), flag=flag)
             elif way == "put_many":
-                store.put_many([Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f)
+                store.put_many([Message(t, b, queue=q, tag=g, keys=words(k), flag=f)
                                 for t, b, q, g, k, f in rows])  # fmt: skip
             else:
                 columns: list[Any] = list(zip(*rows, strict=True)) or [[]] * 6

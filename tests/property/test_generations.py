@@ -112,7 +112,7 @@ class World:
         expected = {place: bodies for place, bodies in self.queues.items() if bodies}
         with self.open() as store:
             found = {
-                (topic, queue): [m.body for m in store.scan(topic, queue)]
+                (topic, queue): [m.body for m in store.scan(topic, queue=queue)]
                 for topic, queues in store.topics().items()
                 for queue in queues
             }

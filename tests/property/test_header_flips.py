@@ -46,7 +46,7 @@ def messages(path: Path) -> dict[Place, bytes]:
     with opened(path, read_only=True) as store:
         for topic, queues in store.topics().items():
             for queue in queues:
-                for message in store.scan(topic, queue):
+                for message in store.scan(topic, queue=queue):
                     found[topic, queue, message.queue_offset] = message.body
     return found
 
@@ -120,7 +120,7 @@ def test_after_a_crash_no_flipped_offset_is_accepted(checksum: str, tmp_path: Pa
     """A bit of a queue offset that nobody vouches for: refused or cut, never taken as it stands."""
     live, killed, path = tmp_path / "live", tmp_path / "killed", tmp_path / "flipped"
     with opened(live, flush="none", **{"log.checksum": checksum}) as store:
-        places = [store.put("t", b"%d" % n) for n in range(12)]
+        places = [store.put("t", b"%d" % n, queue=0) for n in range(12)]
         copy_files(live, killed)
     for number in (3, 10, 11):
         for bit in range(64):
@@ -141,7 +141,7 @@ def test_after_a_crash_no_flipped_offset_is_accepted(checksum: str, tmp_path: Pa
                 assert store.recovery is not None
                 assert store.recovery.cut_bytes
                 assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(number)]
-                assert store.put("t", b"next").queue_offset == number
+                assert store.put("t", b"next", queue=0).queue_offset == number
 
 
 def test_what_a_record_says_of_itself_is_what_its_queue_says(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.lanes import examples
 import penstock
 from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
-from penstock.format.properties import encode_properties
+from penstock.format.properties import encode_properties, is_tag
 from penstock.format.record import RecordFields, encode_record
 from penstock.store.store import Store
 from penstock.testing import ManualClock
@@ -22,7 +22,7 @@ from penstock.write.validation import encode_messages, host_bytes
 HOSTS = ["127.0.0.1:10911", "10.1.2.3:-7", "[2001:db8::7]:65535"]
 TOPICS = ["t", "тема", "l" * 127, "l" * 128, "ü" * 120]
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=30)
-WORD = TEXT.filter(lambda text: text.strip(" "))
+WORD, TAG = TEXT.filter(lambda text: " " not in text), st.one_of(st.just(""), TEXT.filter(is_tag))
 I32, I64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
 NAMES = TEXT.filter(
     lambda n: n not in ("TAGS", "KEYS", "__CRC32#") and "DELAY" not in n and "DELIVER" not in n
@@ -30,7 +30,7 @@ NAMES = TEXT.filter(
 MESSAGES = st.builds(
     Message,
     st.sampled_from(TOPICS), st.binary(max_size=400),
-    queue=st.integers(0, 65_535), tag=st.one_of(st.just(""), TEXT), keys=st.lists(WORD, max_size=20),
+    queue=st.integers(0, 65_535), tag=TAG, keys=st.lists(WORD, max_size=20),
     properties=st.dictionaries(NAMES, TEXT, max_size=4), flag=I32,
     born_time_ms=st.one_of(st.none(), I64), born_host=st.one_of(st.none(), st.sampled_from(HOSTS)),
     sys_flag=st.sampled_from([0, 1, 0x8, 0x80, 0x30, -1 & ~0xC]), reconsume_times=I32, prepared_offset=st.integers(0, (1 << 63) - 1),
@@ -88,7 +88,7 @@ def test_a_batch_has_the_records_of_the_plain_encoder(
 
 SIMPLE = st.builds(
     Message, st.sampled_from(TOPICS[:2]), st.binary(max_size=300), queue=st.integers(0, 3),
-    tag=st.one_of(st.just(""), TEXT), keys=st.lists(WORD, max_size=3),
+    tag=TAG, keys=st.lists(WORD, max_size=3),
     properties=st.dictionaries(NAMES, TEXT, max_size=3), flag=I32, born_time_ms=I64,
 )  # fmt: skip
 
@@ -108,7 +108,7 @@ def table(messages: list[Message]) -> pa.Table:
 
 def put_columns(store: Store, messages: list[Message]) -> None:
     # A slice, so that no column begins at its first value.
-    around = [Message("x", b"before", keys=["k"], properties={"a": "b"}, born_time_ms=1)]
+    around = [Message("x", b"before", queue=0, keys=["k"], properties={"a": "b"}, born_time_ms=1)]
     store.put_arrow(table(around + messages + around)[1:-1])
 
 

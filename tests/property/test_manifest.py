@@ -142,7 +142,7 @@ class Life:
         for topic, queue in keys:
             expected = self._model[topic, queue]
             assert self._store.max_offset(topic, queue) == len(expected)
-            assert [message.body for message in self._store.scan(topic, queue)] == expected
+            assert [message.body for message in self._store.scan(topic, queue=queue)] == expected
 
     def end(self) -> None:
         self._store.close()

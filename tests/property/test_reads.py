@@ -83,7 +83,7 @@ def check_columns(
 ) -> None:
     names = ["queue_offset", "body", "tag", "keys", "flag", "born_time", "log_offset"]
     try:
-        table = store.to_arrow(topic, queue, columns=names)
+        table = store.to_arrow(topic, queue=queue, columns=names)
     except CorruptionError:
         # It stops where `read` passes over something.
         assert len(singly) < store.max_offset(topic, queue) - store.min_offset(topic, queue)

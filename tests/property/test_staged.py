@@ -65,7 +65,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
         try:
             if way == "put_many":
                 store.put_many([
-                    Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f, properties=dict(p or []))
+                    Message(t, b, queue=q, tag=g, keys=k.split(), flag=f, properties=dict(p or []))
                     for t, b, q, g, k, p, f in rows
                 ])  # fmt: skip
             elif way == "put_arrow":
@@ -120,7 +120,7 @@ def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str
     root = tmp_path / "store"
     settings_: dict[str, Any] = {**SIZES, "log.checksum": checksum, "flush": flush}
     with penstock.open(root, environ={}, **settings_) as store:
-        store.put("other", b"before")
+        store.put("other", b"before", queue=0)
         begin = store.flush()
         file = staged(root, 200, checksum)
         assert store.count_marked(begin, MARK_MIN, file.rows) == 0
@@ -143,7 +143,7 @@ def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str
         found = [m for m in store.scan("t") if int(m.body.split(b":")[0]) < done]
         assert [m.prepared_offset - MARK_MIN for m in found] == list(range(done))
         assert [int(m.body.split(b":")[0]) for m in found] == list(range(done))
-        assert store.find("t", "k77")[0].prepared_offset == MARK_MIN + 77
+        assert store.find("k77", "t")[0].prepared_offset == MARK_MIN + 77
         assert found[0].properties["n"] == "1"
 
 

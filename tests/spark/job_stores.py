@@ -65,6 +65,8 @@ class Sink:
         }
         table = pa.table({names[n]: rows.column(n) for n in names if n in rows.schema.names})
         with penstock.open(target, environ={}, **SIZES) as store:
+            for topic in {*table["topic"].to_pylist()} - store.topic_configs().keys():
+                store.create_topic(topic, queues=16)
             store.put_arrow(table)
         self.done.add((app, version))
         if self.dies_at == version:

@@ -121,7 +121,7 @@ class World:
     def _wrong_in(self, store: Store, shard: int, batches: int) -> str:
         others: list[bytes] = []
         for queue in range(QUEUES):
-            found = [message.body for message in store.scan(TOPIC, queue)]
+            found = [message.body for message in store.scan(TOPIC, queue=queue)]
             expected = [
                 body(batch, task, row)
                 for batch in range(batches)

@@ -17,6 +17,11 @@ NAMES = ("topic", "partition", "offset", "value", "store")
 
 def put(root: Path, count: int, topic: str = "t", queues: int = 2, size: int = 20) -> None:
     with penstock.open(root, environ={}, **SMALL) as store:
+        config = store.topic_configs().get(topic)
+        if config is None:
+            store.create_topic(topic, queues=queues)
+        elif config.queues < queues:
+            store.alter_topic(topic, queues=queues)
         store.put_many([Message(topic, b"x" * size, queue=n % queues) for n in range(count)])
 
 

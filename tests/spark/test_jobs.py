@@ -150,7 +150,7 @@ def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
     clock = ManualClock()
     with penstock.open(tmp_path / "store", environ={}, clock=clock, **SIZES) as store:
         for n in range(9):
-            store.put("t", b"%d" % n)
+            store.put("t", b"%d" % n, queue=0)
             clock.now_ms += 8 * 3_600_000
         with Exported(tmp_path / "out") as out:
             done = out.write(ExportSlice("store", "t", 0, 0, 9), store)
@@ -287,7 +287,7 @@ def test_reindex_makes_the_same_queues(spark: Any, root: Path) -> None:
     assert done.saved_to is not None
     with penstock.open(root, environ={}) as store:
         assert not list(store.verify(deep=True))
-        assert len(store.find("topic1", "k1")) == COUNT // 40
+        assert len(store.find("k1", "topic1")) == COUNT // 40
         with pytest.raises(StoreLockedError):
             reindex.run(spark, str(root))
 
@@ -374,7 +374,9 @@ def test_every_verbs_help_has_two_examples_that_work(
     monkeypatch.chdir(tmp_path)
     with penstock.open("data", environ={}, **SIZES) as store:
         for n in range(30):
-            store.put("orders", b"order %d" % n, tag=("created", "paid")[n % 2], keys=[f"A-{n}"])
+            store.put(
+                "orders", b"order %d" % n, queue=0, tag=("created", "paid")[n % 2], keys=[f"A-{n}"]
+            )
     code, text, _ = shown(verb, "--help", capsys=capsys)
     assert code == 0
     examples = re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)

@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
     """Return a store of several segments, of one queue."""
     with penstock.open(tmp_path / "source", environ={}, **SIZES) as store:
         for n in range(COUNT):
-            store.put("t", b"x" * 500, keys=[f"k{n}"])
+            store.put("t", b"x" * 500, queue=0, keys=[f"k{n}"])
     return tmp_path / "source"
 
 
@@ -79,7 +79,7 @@ def test_a_plan_of_all_topics_has_no_messages_that_wait(source: Path) -> None:
     """Copied as plain messages, prepared ones would look committed, and delayed ones delivered."""
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     with penstock.open(source) as store:
-        store.put_copies([(penstock.Message(half, b"prepared"), b"")])
+        store.put_copies([(penstock.Message(half, b"prepared", queue=0), b"")])
     assert {piece.topic for piece in slices_of([source], [], COUNT)} == {"t"}
     assert [piece.topic for piece in slices_of([source], [half], COUNT)] == [half]
 
@@ -142,7 +142,7 @@ def test_a_replay_that_was_overtaken_says_so_and_may_go_on(
     done = run(skip_lost=True)
     assert (done.lost, done.rows, done.written) == (gone - 100, COUNT - gone, 5)
     with penstock.open(tmp_path / "target", read_only=True) as store:
-        assert store.max_offset("t", 0) == 100 + COUNT - gone
+        assert len(list(store.scan("t"))) == 100 + COUNT - gone
 
 
 def test_a_compaction_that_was_overtaken_says_so(

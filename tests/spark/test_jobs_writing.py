@@ -204,8 +204,8 @@ def test_the_latest_message_of_each_key_stays(
         store.put_many(messages())
         # A tombstone, a key that came back after one, and a key in two queues.
         store.put_many([
-            Message("topic1", b"", keys=["k1"]), Message("topic1", b"", keys=["k3"]),
-            Message("topic1", b"back", keys=["k3"]), Message("topic1", b"moved", queue=2, keys=["k5"]),
+            Message("topic1", b"", queue=0, keys=["k1"]), Message("topic1", b"", queue=0, keys=["k3"]),
+            Message("topic1", b"back", queue=0, keys=["k3"]), Message("topic1", b"moved", queue=2, keys=["k5"]),
         ])  # fmt: skip
     stored = [m for m in everything(root) if m.topic == "topic1"]
     latest = {" ".join(m.keys): m.log_offset for m in stored if m.keys}
@@ -221,7 +221,7 @@ def test_the_latest_message_of_each_key_stays(
     assert json.loads(done.to_json())["kept"] == len(expected)
     # Run again, with more in the source: the same, and nothing twice.
     with penstock.open(root, environ={}) as store:
-        store.put("topic1", b"later", keys=["k1"])
+        store.put("topic1", b"later", queue=0, keys=["k1"])
     compact.run(spark, str(root), str(target), "topic1", keyless=keyless, tombstones=tombstones)
     assert len(everything(target)) == len(expected)
 

@@ -27,6 +27,9 @@ LARGE: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
 
 def put(root: Path, count: int, topics: int = 2, queues: int = 2) -> None:
     with penstock.open(root, environ={}, **SMALL) as store:
+        for topic in range(topics):
+            if f"t{topic}" not in store.topic_configs():
+                store.create_topic(f"t{topic}", queues=max(queues, 8))
         places = [(f"t{n % topics}", n // topics % queues) for n in range(count)]
         store.put_many([Message(topic, b"x" * 30, queue=queue) for topic, queue in places])
 

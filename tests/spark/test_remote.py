@@ -69,7 +69,7 @@ def memory(local: Path) -> Iterator[Any]:
     system = fsspec.filesystem("memory")
     system.store.clear()
     system.pseudo_dirs[:] = [""]
-    system.put(str(local), "/b/store", recursive=True)
+    system.put(str(local), "/b/store", queue=0, recursive=True)
     yield system
     system.store.clear()
     system.pseudo_dirs[:] = [""]
@@ -128,7 +128,7 @@ def test_patterns_lists_and_datasets_of_urls(memory: Any, tmp_path: Path) -> Non
     folders = make_dataset(tmp_path / "d", 3)
     make(folders[0], 10)
     make(folders[2], 20)
-    memory.put(str(tmp_path / "d"), "/b/d", recursive=True)
+    memory.put(str(tmp_path / "d"), "/b/d", queue=0, recursive=True)
     stores = [row["store"] for row in rows("memory://b/d")]
     names = [f"memory://b/d/shard-{n:03d}" for n in (0, 2)]
     assert [stores.count(name) for name in names] == [10, 20]
@@ -242,7 +242,7 @@ def s3(local: Path) -> Iterator[str]:
     try:
         system = fsspec.filesystem("s3", skip_instance_cache=True)
         system.mkdir("bucket")
-        system.put(str(local), "bucket/deep/store", recursive=True)
+        system.put(str(local), "bucket/deep/store", queue=0, recursive=True)
         yield "s3://bucket/deep/store"
     finally:
         for name, value in before.items():

@@ -47,7 +47,7 @@ def write(root: Path, batch: int) -> bool:
 
 def bodies(shard: Path) -> list[bytes]:
     with penstock.open(shard, read_only=True, environ={}) as store:
-        return [bytes(message.body) for message in store.scan("t", 0)]
+        return [bytes(message.body) for message in store.scan("t", queue=0)]
 
 
 def unmount(shard: Path, away: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_copy_at_a_url_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "d"
     find_target(options_for(root, shards="2"))
     memory.pipe(f"/lacking/d/{MANIFEST}", (root / MANIFEST).read_bytes())
-    memory.put(str(root / "shard-000"), "/lacking/d/shard-000", recursive=True)
+    memory.put(str(root / "shard-000"), "/lacking/d/shard-000", queue=0, recursive=True)
     assert len(find_stores(["memory://lacking/d"]).stores) == 1
     memory.pipe(f"/lacking/d/{MADE}", (root / MADE).read_bytes())
     with pytest.raises(StorageError, match="shard-001"):

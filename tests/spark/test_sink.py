@@ -293,7 +293,9 @@ def bodies(root: Path, topic: str = "t") -> list[str]:
     with penstock.open(root, read_only=True) as store:
         assert not list(store.verify())
         return [
-            m.body.decode() for q in store.topics().get(topic, []) for m in store.scan(topic, q)
+            m.body.decode()
+            for q in store.topics().get(topic, [])
+            for m in store.scan(topic, queue=q)
         ]
 
 
@@ -317,7 +319,7 @@ def test_a_frame_is_written_with_all_its_columns(spark: Any, tmp_path: Path) -> 
                 )
                 assert message.tag == (f"tag{number % 5}" if number % 5 else "")
                 assert message.born_time_ms == 1700000000000 + number
-        assert store.find("topic1", "k77")[0].body == b"v77"
+        assert store.find("k77", "topic1")[0].body == b"v77"
     rows = (
         spark.read.format("penstock")
         .load(str(root))
@@ -378,7 +380,7 @@ def test_each_shard_gets_records_of_its_own_checksum(spark: Any, tmp_path: Path)
     for shard, has_crc in ((old, False), (new, True)):
         with penstock.open(shard, read_only=True, environ={}) as store:
             assert {b"__CRC32#" in m.record[-20:] for m in store.scan("t")} == {has_crc}
-            assert all(store.find("t", f"k{m.body.decode()}") for m in store.scan("t"))
+            assert all(store.find(f"k{m.body.decode()}", "t") for m in store.scan("t"))
 
 
 @pytest.mark.parametrize(
@@ -467,7 +469,7 @@ def test_a_commit_waits_for_a_producer_and_names_it_when_that_takes_too_long(
     root = tmp_path / "store"
     save(frame(spark, 3), root)
     with penstock.open(root, environ={}) as producer:
-        producer.put("t", b"-1")
+        producer.put("t", b"-1", queue=0)
         with pytest.raises(Exception, match="open for writing elsewhere"):
             save(frame(spark, 3), root, lockTimeout="50ms")
     assert len(bodies(root)) == 4

@@ -295,7 +295,7 @@ def test_a_commit_of_many_tasks_holds_few_descriptors(tmp_path: Path, most: int)
     assert committer.commit(APP, 0, stage_many(committer, "a", tasks))
     assert max(held) <= min(most // 4, 128) + 1
     with penstock.open(tmp_path, read_only=True) as store:
-        bodies = [message.body for message in store.scan("t", 0)]
+        bodies = [message.body for message in store.scan("t", queue=0)]
     assert [body.split(b":")[0] for body in bodies] == [b"%d" % task for task in range(tasks)]
     # One that is damaged is found before anything is decided, held or not.
     more = stage_many(committer, "b", tasks)
@@ -364,7 +364,7 @@ def test_two_roots_may_share_a_store() -> None:
     assert alone.commit("alone", 0, [part])
     assert not whole.run(0, 1)
     with whole.open(shard) as store:
-        bodies = [message.body for queue in range(2) for message in store.scan("t", queue)]
+        bodies = [message.body for queue in range(2) for message in store.scan("t", queue=queue)]
     assert len(bodies) == len(set(bodies)) == 2 * 4 + 2
 
 

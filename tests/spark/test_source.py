@@ -134,7 +134,7 @@ def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
     """`Aa` and `BB` have the same Java hash, which is all that a queue entry knows."""
     with penstock.open(tmp_path / "s", environ={}) as store:
         for tag in ("Aa", "BB", "AaAa"):
-            store.put("t", tag.encode(), tag=tag)
+            store.put("t", tag.encode(), queue=0, tag=tag)
     assert [row["value"] for row in rows(tmp_path / "s", tags="BB")] == [b"BB"]
 
 
@@ -150,7 +150,7 @@ def test_times_bound_a_read(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}, clock=clock) as store:
         for n in range(10):
             clock.now_ms = 1_000 + 10 * n
-            store.put("t", b"%d" % n)
+            store.put("t", b"%d" % n, queue=0)
 
     def bodies(**more: str) -> list[int]:
         return [int(row["value"]) for row in rows(tmp_path / "s", DEFAULT, **more)]
@@ -181,7 +181,7 @@ def penstock_clock(now_ms: int) -> Any:
 
 def test_a_damaged_segment_is_named_with_its_position(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}) as store:
-        receipts = [store.put("t", b"x" * 100) for _ in range(5)]
+        receipts = [store.put("t", b"x" * 100, queue=0) for _ in range(5)]
     segment = next((tmp_path / "s" / "commitlog").iterdir())
     at = receipts[3].log_offset + 120
     with segment.open("r+b") as file:
@@ -202,7 +202,7 @@ def test_bodies_that_nobody_asks_for_are_not_read(
     bodies = [b"", b"x", b"x" * 300_000, b"x" * 70_000, b"x" * 40, b"x" * 100_000]
     with penstock.open(tmp_path / "s", environ={}) as store:
         for n, body in enumerate(bodies):
-            store.put("t", body, tag=f"g{n}", keys=[f"k{n}"], properties={"p": str(n)})
+            store.put("t", body, queue=0, tag=f"g{n}", keys=[f"k{n}"], properties={"p": str(n)})
     names = ("offset", "tags", "keys", "properties", "timestamp", "messageId")
     expected = rows(tmp_path / "s", names)
     read: list[int] = []
@@ -294,7 +294,7 @@ def test_a_live_store_shows_nothing_behind_what_was_published(tmp_path: Path) ->
 
     root = tmp_path / "s"
     with penstock.open(root, environ={}) as store:
-        receipts = [store.put("t", b"%d" % n) for n in range(10)]
+        receipts = [store.put("t", b"%d" % n, queue=0) for n in range(10)]
         store.flush()
     progress = Progress(Files(), root)
     progress.read()

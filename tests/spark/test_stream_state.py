@@ -89,7 +89,7 @@ def test_the_loss_of_messages_that_wait_is_said_where_they_are_named(tmp_path: P
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     put(tmp_path / "s", 4)
     with penstock.open(tmp_path / "s") as store:
-        store.put_copies([(penstock.Message(half, b"x"), b"")])
+        store.put_copies([(penstock.Message(half, b"x", queue=0), b"")])
     reader = follower(tmp_path / "s", subscribe=f"t,{half}", startingOffsets="earliest")
     end = reader.latest(reader.start())
     shutil.rmtree(tmp_path / "s")

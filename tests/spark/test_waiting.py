@@ -16,9 +16,9 @@ SEEN = {"plain", "committed"}
 def root(tmp_path: Path) -> Path:
     """Return a store in which some messages wait, in each of the ways there are."""
     with penstock.open(tmp_path / "store", environ={}) as store:
-        store.put("orders", b"plain")
-        store.put("orders", b"by level", delay_level=18)
-        store.put("orders", b"by time", delay_ms=3_600_000)
+        store.put("orders", b"plain", queue=0)
+        store.put("orders", b"by level", queue=0, delay_level=18)
+        store.put("orders", b"by time", queue=0, delay=3600)
         store.prepare("orders", b"committed", group="g").commit()
         store.prepare("orders", b"rolled back", group="g").rollback()
         store.prepare("orders", b"open", group="g")

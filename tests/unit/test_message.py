@@ -25,7 +25,7 @@ def test_statuses_are_rocketmqs_words() -> None:
 
 
 def test_a_message_has_defaults_that_ask_for_nothing() -> None:
-    message = Message("t", b"x")
+    message = Message("t", b"x", queue=0)
     assert (message.queue, message.tag, tuple(message.keys), dict(message.properties)) == (
         0,
         "",
@@ -82,7 +82,7 @@ def test_a_result_says_in_two_words_what_the_statuses_mean(
 
 def test_the_figures_of_a_store_are_those_that_their_type_names(open_small: OpenStore) -> None:
     with open_small(spawn=ManualWorkers()) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         figures = store.stats()
         assert set(figures) == set(StoreStats.__annotations__)
         assert isinstance(figures, dict)

@@ -25,8 +25,14 @@ PACKAGE = Path(penstock.__file__).parent
 def directory(open_small: OpenStore) -> Path:
     with open_small() as store:
         for number in range(150):
-            store.put("orders", b"%d" % number * (number % 90), tag="created", keys=[f"k{number}"])
-        store.put_many([Message("l" * 128, bytes(900), queue=n, properties={"a": "ü"}) for n in range(60)])  # fmt: skip
+            store.put(
+                "orders",
+                b"%d" % number * (number % 90),
+                queue=0,
+                tag="created",
+                keys=[f"k{number}"],
+            )
+        store.put_many([Message("l" * 128, bytes(900), properties={"a": "ü"}) for n in range(60)])  # fmt: skip
     return store.path
 
 

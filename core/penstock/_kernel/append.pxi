@@ -386,11 +386,11 @@ cdef class Producer:
         raise NotImplementedError
 
     def _put_rewritten(self, message):
-        """Store what takes the place of a message with a delay, a partition key or no queue number; return the receipt."""
+        """Store what takes the place of a message with a delay or a partition key; return the receipt."""
         raise NotImplementedError
 
-    def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
-            born_time_ms=None, born_host=None, partition_key=None, delay_ms=0, deliver_at=None):
+    def put(self, topic, body, *, queue=None, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
+            born_time_ms=None, born_host=None, partition_key=None, delay=0, deliver_at=None):
         """Append one message and return its receipt; see `Message` for the arguments.
 
         Under a flush policy that waits, returns when the message is on disk, or when the policy's
@@ -408,12 +408,11 @@ cdef class Producer:
         if wait is not True and wait is not False:
             wait = encode_words().check_wait(wait)
         if (
-            delay_level is not ZERO or queue is None or partition_key is not None or delay_ms is not ZERO
-            or deliver_at is not None
+            delay_level is not ZERO or partition_key is not None or delay is not ZERO or deliver_at is not None
         ):
             return self._put_rewritten(Message(
                 topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level,
-                wait=wait, born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay_ms=delay_ms,
+                wait=wait, born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay=delay,
                 deliver_at=deliver_at,
             ))
         # A concurrent put, from another thread or a signal handler, must not use the same draft.
@@ -454,8 +453,8 @@ cdef class BatchProducer:
         """Add a message that `put` does not add by itself, or refuse it."""
         raise NotImplementedError
 
-    def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
-            born_time_ms=None, born_host=None, partition_key=None, delay_ms=0, deliver_at=None):
+    def put(self, topic, body, *, queue=None, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
+            born_time_ms=None, born_host=None, partition_key=None, delay=0, deliver_at=None):
         """Add a message that is born now; see `Message` for the arguments. If this raises, nothing was added."""
         cdef Batch batch = self.batch
         cdef Appender appender = self.appender
@@ -466,7 +465,7 @@ cdef class BatchProducer:
         cdef int32_t number
         if (
             batch is not None and self.holds == 0 and appender.refusals == 0 and appender.open_page[0]
-            and (wait is True or wait is False) and delay_level is ZERO and queue is not None and partition_key is None and delay_ms is ZERO and deliver_at is None
+            and (wait is True or wait is False) and delay_level is ZERO and partition_key is None and delay is ZERO and deliver_at is None
             and born_host is None and type(body) is bytes and PyBytes_GET_SIZE(body) < LONG_BYTES
         ):
             encoder = batch.encoder
@@ -491,7 +490,7 @@ cdef class BatchProducer:
                 batch.shorten(len(batch) - 1)
         self.add(Message(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level, wait=wait,
-            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at,
+            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay=delay, deliver_at=deliver_at,
         ))
 
 

@@ -79,6 +79,13 @@ cdef add_rewritten(Batch batch, Message message):
 
 
 @cython.final
+cdef class Turns:
+    """How many queues of a topic take turns, and whose turn is next."""
+
+    cdef Py_ssize_t queues, following
+
+
+@cython.final
 cdef class RecordEncoder:
     """Encodes the records of one store. Safe from any thread.
 
@@ -88,16 +95,19 @@ cdef class RecordEncoder:
         body_bytes_max: the maximum size of a body in bytes.
         make_cursor: `make_cursor(topic, queue)` checks both and returns the queue's only cursor.
         make_copy_cursor: the same for copies, for which no extension is asked; None for `make_cursor`.
-        rewrite: `rewrite(message)` returns what is stored in place of a message with a delay, a partition key or no queue
-            number, as `Extension.rewrite` does; None if nothing can.
+        rewrite: `rewrite(message)` returns what is stored in place of a message with a delay or a partition key, as
+            `Extension.rewrite` does; None if nothing can.
+        turns_of: `turns_of(topic)` returns how many queues take turns for messages without a queue number, and which is the
+            first; None for one queue, number 0.
     """
 
     cdef readonly bytes store_host
     cdef readonly bint crc_property
     cdef readonly int64_t body_bytes_max
-    cdef public object make_cursor, make_copy_cursor, rewrite
+    cdef public object make_cursor, make_copy_cursor, rewrite, turns_of
     cdef object time_ms
     cdef dict cursors
+    cdef dict turns
     cdef Growing spare
 
     def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None, time_ms=None):
@@ -106,7 +116,8 @@ cdef class RecordEncoder:
             raise ValueError("store_host must have 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
         self.make_cursor, self.time_ms, self.cursors = make_cursor, time_ms, {}
-        self.make_copy_cursor = self.rewrite = None
+        self.make_copy_cursor = self.rewrite = self.turns_of = None
+        self.turns = {}
 
     def __dealloc__(self):
         free(self.spare.p)
@@ -127,14 +138,47 @@ cdef class RecordEncoder:
                     cursor = <object>PyList_GET_ITEM(<list>found, number)
                     if cursor is not None:
                         return <QueueCursor>cursor
+        elif queue is None:
+            return self._next_cursor(topic)
         return self._new_cursor(topic, queue)
 
+    cdef QueueCursor _next_cursor(self, topic):
+        cdef Turns turns = self._turns_of(topic)
+        cdef Py_ssize_t number = turns.following
+        cdef list cursors = self.cursors.get(topic)
+        turns.following = number + 1 if number + 1 < turns.queues else 0
+        if cursors is not None and number < PyList_GET_SIZE(cursors) and cursors[number] is not None:
+            return <QueueCursor>cursors[number]
+        return self._new_cursor(topic, number)
+
+    cdef Turns _turns_of(self, topic):
+        cdef PyObject *found = PyDict_GetItemWithError(self.turns, topic) if isinstance(topic, str) else NULL
+        cdef QueueCursor cursor
+        cdef Turns turns
+        if found is not NULL:
+            return <Turns>found
+        # The first message to a topic checks its name, and creates it.
+        cursor = self.cursor(topic, 0)
+        turns = Turns.__new__(Turns)
+        turns.queues, turns.following = (1, 0) if self.turns_of is None else self.turns_of(cursor.topic)
+        if not 0 <= turns.following < turns.queues:
+            raise ValueError("turns_of must return a number of queues, and the number of one of them")
+        return self.turns.setdefault(cursor.topic, turns)
+
+    def take_turns(self, topic, Py_ssize_t count):
+        """Let the queues of a topic take `count` turns; return the number of the first queue, and how many take turns."""
+        cdef Turns turns = self._turns_of(topic)
+        cdef Py_ssize_t first = turns.following
+        turns.following = (first + count) % turns.queues
+        return first, turns.queues
+
     def forget(self, topic):
-        """Call `make_cursor` again for the next message to each queue of a topic."""
+        """Call `make_cursor` and `turns_of` again for the next message to a topic."""
         self.cursors.pop(topic, None)
+        self.turns.pop(topic, None)
 
     def cursor_of(self, topic, queue):
-        """Return the cursor of a queue; raises `TopicError` or `QueueError` for an invalid topic or number."""
+        """Return the cursor of a queue, of the next in turn for None; raises `TopicError` or `QueueError` for an invalid one."""
         return self.cursor(topic, queue)
 
     cdef QueueCursor _new_cursor(self, topic, queue):
@@ -162,13 +206,13 @@ cdef class RecordEncoder:
         cdef bint has_pairs = properties is not None and not (type(properties) is dict and not <dict>properties)
         m.tag.p, m.tag.n, m.text.p, m.text.n, m.keys, m.n_keys = NULL, 0, NULL, 0, spans, 0
         m.has_crc = self.crc_property
-        if (type(keys) is tuple or type(keys) is list) and utf8_of(tag, &m.tag) and is_plain(m.tag):
+        if (type(keys) is tuple or type(keys) is list) and utf8_of(tag, &m.tag) and is_tag(m.tag):
             if type(keys) is list:
                 keys = tuple(keys)
             count = PyTuple_GET_SIZE(keys)
             if count <= KEYS_MAX:
                 for i in range(count):
-                    if not utf8_of(<object>PyTuple_GET_ITEM(keys, i), &spans[i]) or not is_words(spans[i]):
+                    if not utf8_of(<object>PyTuple_GET_ITEM(keys, i), &spans[i]) or not is_key(spans[i]):
                         break
                 else:
                     m.n_keys = <int32_t>count
@@ -391,8 +435,8 @@ cdef class Batch:
         if message is None:
             raise TypeError("message must be a Message, not None")
         if (
-            message.delay_level is not ZERO or message.queue is None or message.partition_key is not None
-            or message.delay_ms is not ZERO or message.deliver_at is not None
+            message.delay_level is not ZERO or message.partition_key is not None or message.delay is not ZERO
+            or message.deliver_at is not None
         ):
             add_rewritten(self, message)
             return 0
@@ -724,7 +768,7 @@ cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growi
     topic.p, tag.p, word.p = scratch.p + topic_at, scratch.p + tag_at, scratch.p + keys_at
     m.tag, keys[0], m.n_keys = tag, word, 1 if word.n else 0
     m.text.p, m.text.n = scratch.p + text_at, scratch.n - text_at
-    if not is_utf8(topic[0]) or not (is_plain(m.tag) and is_utf8(m.tag)):
+    if not is_utf8(topic[0]) or not (is_tag(m.tag) and is_utf8(m.tag)):
         return False
     if m.n_keys and not (is_words(keys[0]) and is_utf8(keys[0])):
         return False

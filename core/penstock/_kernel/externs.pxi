@@ -59,6 +59,8 @@ cdef extern from "_kernel/text.h" nogil:
     int32_t java_hash_more(int32_t hash, Span s)
     int32_t index_hash(int32_t hash)
     bint is_plain(Span s)
+    bint is_key(Span s)
+    bint is_tag(Span s)
     uint8_t *put_pair(uint8_t *at, Span name, Span value)
     const char **RESERVED_NAMES
 

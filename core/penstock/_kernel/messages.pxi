@@ -13,7 +13,7 @@ cdef object keys_of(keys):
 
 
 cdef class Message:
-    """Message(topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0, partition_key=None, delay_ms=0, deliver_at=None)
+    """Message(topic, body, *, queue=None, tag="", keys=(), properties=None, flag=0, delay_level=0, born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0, partition_key=None, delay=0, deliver_at=None)
 --
 
 A message to be stored.
@@ -21,15 +21,15 @@ A message to be stored.
     Attributes:
         topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
         body: any bytes, up to `log.body_bytes_max` (4 MiB).
-        queue: the queue's number within the topic, from 0; None for the topic's queues in turn.
+        queue: the queue's number within the topic, from 0; by default the topic's queues in turn, or by `partition_key`.
         tag: one word to filter by; empty for no tag.
         keys: texts to find the message by. The format separates keys by a space: a key with spaces
             is stored as multiple words and found as a phrase.
         properties: further text pairs; values must not be empty.
         flag: 32 bits for the caller, stored unchanged.
         delay_level: 1 to 18: deliver the message later, after 1 s to 2 h (docs/delays.md); 0 at once.
-        delay_ms: deliver the message this many milliseconds after the put; 0 at once.
-        deliver_at: deliver the message at this time, Unix milliseconds or a `datetime` with a time zone; None at once.
+        delay: deliver the message so long after the put: seconds, or a `timedelta`; 0 at once.
+        deliver_at: deliver the message at this time: a `datetime` with a time zone, or Unix seconds; None at once.
         born_time_ms: when the message was created; the time of the put if None.
         born_host: "address:port" of the producer; the store's own if None.
         wait: False returns at once under a flush policy that would wait.
@@ -40,19 +40,19 @@ A message to be stored.
     """
 
     cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait
-    cdef public object sys_flag, reconsume_times, prepared_offset, partition_key, delay_ms, deliver_at
+    cdef public object sys_flag, reconsume_times, prepared_offset, partition_key, delay, deliver_at
     cdef object _keys
 
-    def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
+    def __init__(self, topic, body, *, queue=None, tag="", keys=(), properties=None, flag=0, delay_level=0,
                  born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0,
-                 partition_key=None, delay_ms=0, deliver_at=None):
+                 partition_key=None, delay=0, deliver_at=None):
         self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
         self._keys = keys_of(keys)
         self.properties = {} if properties is None else properties
         self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
         self.wait, self.sys_flag = wait, sys_flag
         self.reconsume_times, self.prepared_offset, self.partition_key = reconsume_times, prepared_offset, partition_key
-        self.delay_ms, self.deliver_at = delay_ms, deliver_at
+        self.delay, self.deliver_at = delay, deliver_at
 
     @property
     def keys(self):
@@ -67,7 +67,7 @@ A message to be stored.
         return (
             self.topic, self.body, self.queue, self.tag, self._keys, self.properties, self.flag, self.delay_level,
             self.born_time_ms, self.born_host, self.wait, self.sys_flag, self.reconsume_times, self.prepared_offset,
-            self.partition_key, self.delay_ms, self.deliver_at,
+            self.partition_key, self.delay, self.deliver_at,
         )
 
     def __eq__(self, other):
@@ -113,7 +113,7 @@ cdef str time_shown(time_ms):
 
 cdef tuple MESSAGE_FIELDS = (
     "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait",
-    "sys_flag", "reconsume_times", "prepared_offset", "partition_key", "delay_ms", "deliver_at",
+    "sys_flag", "reconsume_times", "prepared_offset", "partition_key", "delay", "deliver_at",
 )
 
 

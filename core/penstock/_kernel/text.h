@@ -173,6 +173,23 @@ static inline int is_plain(Span s)
     return !found;
 }
 
+/* Returns whether a text is one key: a space separates keys. */
+static inline int is_key(Span s)
+{
+    return s.n > 0 && is_plain(s) && memchr(s.p, ' ', (size_t)s.n) == NULL;
+}
+
+/* Returns whether a tag expression can select a tag, or there is none: `||` joins tags, `*` is any, spaces around one do not count. */
+static inline int is_tag(Span s)
+{
+    if (!is_plain(s))
+        return 0;
+    for (int64_t i = 1; i < s.n; i++)
+        if (s.p[i] == '|' && s.p[i - 1] == '|')
+            return 0;
+    return s.n == 0 || (s.p[0] > ' ' && s.p[s.n - 1] > ' ' && !(s.n == 1 && s.p[0] == '*'));
+}
+
 static inline uint8_t *put_pair(uint8_t *at, Span name, Span value)
 {
     at = put_span(at, name), *at++ = NAME_END;

@@ -121,7 +121,7 @@ class AsyncConsumer(Wrapper):
         """Hand out up to `limit` messages; waits up to `timeout` seconds (None: without end) for the first one."""
         loop = asyncio.get_running_loop()
         if timeout is not None:
-            timeout = arguments.number("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
+            timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
         until = None if timeout is None else loop.time() + timeout
         while True:
             found = self.consumer.take(limit)

@@ -60,7 +60,6 @@ class AsyncStore(Wrapper):
         self._closing: asyncio.Future[None] | None = None
 
     alter_topic = awaited(Store.alter_topic)
-    arrow_batches = iterated(Store.arrow_batches, most=1)
     at = awaited(Store.at)
     bounds = awaited(Store.bounds)
     cancel_delayed = awaited(Store.cancel_delayed)
@@ -87,7 +86,7 @@ class AsyncStore(Wrapper):
     space = awaited(Store.space)
     stats = awaited(Store.stats)
     to_arrow = awaited(Store.to_arrow)
-    to_reader = awaited(Store.to_reader)
+    to_reader = iterated(Store.to_reader, most=1)
     topic_configs = awaited(Store.topic_configs)
     topics = awaited(Store.topics)
     verify = iterated(Store.verify, most=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock.format.arguments import time_ms
+from penstock.format.arguments import moment_ms
 from penstock.runtime.clock import Clock
 
 _UNITS_MS = {
@@ -46,7 +46,7 @@ def parse_time(text: str, now_ms: int, *, up: bool) -> int:
         try:
             found = datetime.fromisoformat(word)
             aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-            return time_ms("time", "time", aware, up=up)
+            return moment_ms("time", "time", aware, up=up)
         except (ValueError, OverflowError):
             pass
     raise ValueError(f"{text!r} is not a time: {_FORMS}")
@@ -102,18 +102,18 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gene
 
 
 BEGIN, END = TimeParam(up=True), TimeParam(up=False)
-begin_option = click.option(
-    "--begin",
+since_option = click.option(
+    "--since",
     type=BEGIN,
     default=None,
     help="Stored at or after this time, for example 1h (ago), '2026-11-23 10:00:00Z', 2026-11-23; without a zone in UTC.",
 )
-end_option = click.option(
-    "--end", type=END, default=None, help="Stored at or before this time, in the same forms."
+until_option = click.option(
+    "--until", type=END, default=None, help="Stored at or before this time, in the same forms."
 )
 
 
-def check_order(begin_ms: int | None, end_ms: int | None) -> None:
-    """Raise `UsageError` if the range of `--begin` and `--end` is empty."""
-    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise click.UsageError("--begin is after --end, so no message can match")
+def check_order(since_ms: int | None, until_ms: int | None) -> None:
+    """Raise `UsageError` if the range of `--since` and `--until` is empty."""
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        raise click.UsageError("--since is after --until, so no message can match")

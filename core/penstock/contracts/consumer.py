@@ -1,7 +1,7 @@
 """Consumers as programs see them; an extension that provides "consumer" implements them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
@@ -13,10 +13,10 @@ class ConsumerOptions(TypedDict, total=False):
 
     Attributes:
         tag: which messages: `*`, one tag, or multiple tags joined by `||`; default `*`. Other messages count as done.
-        start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: Unix milliseconds,
-            or a `datetime` with a time zone. Default "earliest", for `broadcast` "latest".
-        ack_wait: seconds after which a message that was neither acknowledged nor refused is handed out again, 0.001 to
-            86,400; default 30. `run` extends it while its handler works.
+        start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: a `datetime`
+            with a time zone, or Unix seconds. Default "earliest", for `broadcast` "latest".
+        ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor refused is handed out
+            again, 0.001 s to 86,400 s; default 30. `run` extends it while its handler works.
         max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000. A queue is
             read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
         workers: how many threads `run` uses, 1 to 1024; default 1.
@@ -29,7 +29,7 @@ class ConsumerOptions(TypedDict, total=False):
 
     tag: str
     start: str | float | datetime
-    ack_wait: float
+    ack_wait: float | timedelta
     max_in_flight: int
     workers: int
     ordered: bool
@@ -138,12 +138,14 @@ class Consumer(Protocol):
     def __iter__(self) -> Iterator[ConsumedMessage]:
         """Hand out messages, waiting for new ones without end."""
 
-    def poll(self, limit: int = 1, timeout: float | None = None) -> Sequence[ConsumedMessage]:
+    def poll(
+        self, limit: int = 1, timeout: float | timedelta | None = None
+    ) -> Sequence[ConsumedMessage]:
         """Hand out up to `limit` messages.
 
         Args:
             limit: maximum number of messages, 1 to 1,000,000.
-            timeout: how many seconds to wait for the first message; None waits without end.
+            timeout: how many seconds, or which `timedelta`, to wait for the first message; None waits without end.
 
         Raises:
             ConsumerClosedError: the consumer is closed, or was closed meanwhile.
@@ -160,7 +162,7 @@ class Consumer(Protocol):
         self,
         handler: Callable[[ConsumedMessage], object],
         *,
-        handler_timeout: float | None = None,
+        handler_timeout: float | timedelta | None = None,
     ) -> None:
         """Call `handler` for each message, in `workers` threads, until `close`: acks if it returns, nacks if it raises.
 
@@ -219,7 +221,7 @@ class Consumer(Protocol):
         queue: int | None = None,
         *,
         offset: int | None = None,
-        time_ms: float | datetime | None = None,
+        time: float | datetime | None = None,
     ) -> None:
         """Continue at an offset, or at a time, in one queue or in all queues of a topic that this consumer has.
 
@@ -229,7 +231,7 @@ class Consumer(Protocol):
             topic: the topic.
             queue: the queue's number; all queues of the topic that this consumer has if None.
             offset: the queue offset to continue at. One before the first message means the first message.
-            time_ms: the store time to continue at: Unix milliseconds, or a `datetime` with a time zone.
+            time: the store time to continue at: a `datetime` with a time zone, or Unix seconds.
 
         Raises:
             ArgumentError: this consumer does not have the queue, or the offset is after its end.

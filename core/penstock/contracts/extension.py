@@ -30,7 +30,7 @@ class Extension(Strategy):
 
     The order of calls: the constructor; `attach`, once the store is open; any of the other methods, from any thread;
     `detach`, before the store closes. A store that is opened read-only has extensions, too: `context.read_only` is True,
-    and `rewrite` and `check_put` are not called.
+    and `rewrite`, `check_put` and `queues_of` are not called.
 
     Attributes:
         record_reserve: by how many bytes the copies that it stores later of a message may be larger than the message's record. A
@@ -62,11 +62,18 @@ class Extension(Strategy):
         for copies (`put_copies`). Topic and queue are valid by themselves.
         """
 
+    def queues_of(self, topic: str) -> int | None:
+        """Return over how many queues, from number 0, messages without a queue number are distributed; None if that is not known here.
+
+        Called before the first such message to a topic, and again after `OpenStore.recheck_puts`. One queue if no extension knows.
+        """
+        return None
+
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
         """Return what is stored in place of a message that requests more than to be stored; None if that is not known here.
 
-        Called for a message with a delay, a partition key, or no queue number. Must return a message with a queue number
-        and none of these requests, or such a message with its whole properties text, as `put_copies` takes it. Raises a
+        Called for a message with a delay or a partition key; one without a partition key has a queue number. Must return a message
+        with a queue number and none of these requests, or such a message with its whole properties text, as `put_copies` takes it. Raises a
         `MessageError` to refuse the message.
         """
         return None

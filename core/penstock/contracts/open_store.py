@@ -92,14 +92,14 @@ class OpenStore(Protocol):
     def topics(self) -> dict[str, list[int]]:
         """Return every topic with the numbers of its queues."""
 
-    def min_offset(self, topic: str, queue: int = 0) -> int:
+    def min_offset(self, topic: str, queue: int) -> int:
         """Return the first queue offset that can be read."""
 
-    def max_offset(self, topic: str, queue: int = 0) -> int:
+    def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset that the next message will get."""
 
     def read(
-        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+        self, topic: str, queue: int, offset: int = 0, limit: int = 32, tag: str = "*"
     ) -> ReadResult:
         """Read messages of a queue."""
 
@@ -114,14 +114,14 @@ class OpenStore(Protocol):
 
     def find(
         self,
-        topic: str,
         key: str,
+        topic: str | None = None,
         *,
-        begin_ms: float | datetime | None = None,
-        end_ms: float | datetime | None = None,
-        limit: int = 64,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        limit: int | None = None,
     ) -> list[StoredMessage]:
-        """Return the newest messages with a key; raises `ConfigError` if the store has no key index."""
+        """Return the messages with a key; raises `ConfigError` if the store has no key index."""
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
@@ -135,7 +135,7 @@ class OpenStore(Protocol):
     def flush(self) -> int:
         """Make all messages put so far durable."""
 
-    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+    def commit_offset(self, group: str, topic: str, queue: int, *, offset: int) -> None:
         """Commit durably how far a group has read a queue."""
 
     def move_offsets(
@@ -144,19 +144,14 @@ class OpenStore(Protocol):
         """Commit multiple offsets durably, each only if it is still the expected one; return those not moved."""
 
     def offset_at(
-        self,
-        topic: str,
-        queue: int = 0,
-        *,
-        time_ms: float | datetime,
-        boundary: str = "lower",
+        self, topic: str, queue: int, time: float | datetime, *, boundary: str = "lower"
     ) -> int:
         """Return the queue offset at a store time."""
 
     def remove_offsets(self, group: str) -> None:
         """Remove the committed offsets of a group in all topics."""
 
-    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+    def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
 
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:

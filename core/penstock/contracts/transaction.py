@@ -1,7 +1,7 @@
 """Transactions as programs see them; an extension that provides "transaction" implements them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Protocol, Self, TypedDict, Unpack
 
@@ -13,14 +13,14 @@ class PutOptions(TypedDict, total=False):
     """The optional arguments of `Store.put`, which `Transaction.put` takes as well; see `Message` for their meaning.
 
     Attributes:
-        queue: the queue's number; None for the topic's queues in turn; default 0.
+        queue: the queue's number; default the topic's queues in turn.
         tag: one word to filter by.
         keys: texts to find the message by.
         properties: further text pairs.
         flag: 32 bits for the caller.
         delay_level: 1 to 18: deliver the message later.
-        delay_ms: deliver the message so many milliseconds after the call of `put`.
-        deliver_at: deliver the message at this time, Unix milliseconds or a `datetime` with a time zone.
+        delay: deliver the message so long after the call of `put`: seconds, or a `timedelta`.
+        deliver_at: deliver the message at this time: a `datetime` with a time zone, or Unix seconds.
         born_time_ms: when the message was created; default the time of the call.
         born_host: "address:port" of the producer; default the store's own.
         partition_key: text that picks the queue.
@@ -34,7 +34,7 @@ class PutOptions(TypedDict, total=False):
     properties: Mapping[str, str] | None
     flag: int
     delay_level: int
-    delay_ms: int
+    delay: float | timedelta
     deliver_at: float | datetime | None
     born_time_ms: int | None
     born_host: str | None

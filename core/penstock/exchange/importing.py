@@ -48,7 +48,7 @@ class WholeRows:
         topic_field: the field that names the topic.
         key_fields: fields whose value, or each value in a list, is a key.
         tag_field: the field that is the tag; `FIELD:suffix` is the file name extension of a path.
-        queue_by: the field whose hash picks one of `queues` queues.
+        queue_by: the field whose hash picks one of `queues` queues; without it, the queues take turns.
     """
 
     topic: str = ""
@@ -61,9 +61,13 @@ class WholeRows:
     def message(self, fields: Mapping[str, Any], body: bytes) -> Message:
         """Return the message of a row; raises `ColumnError` for a field that is missing or has no text."""
         topic = self.topic + (_text(fields, self.topic_field) if self.topic_field else "")
-        keys = [key for name in self.key_fields for key in _keys(fields, name)]
+        # A key with spaces is several, which `find` finds as a phrase.
+        given = [key for name in self.key_fields for key in _keys(fields, name)]
+        keys = [word for key in given for word in key.split(" ") if word]
         tag = _text(fields, self.tag_field) if self.tag_field else ""
-        queue = crc32(_text(fields, self.queue_by).encode()) % self.queues if self.queue_by else 0
+        queue = (
+            crc32(_text(fields, self.queue_by).encode()) % self.queues if self.queue_by else None
+        )
         return Message(topic, body, queue=queue, tag=tag, keys=keys)
 
 

@@ -23,6 +23,7 @@ from penstock.exchange.formats import STANDARD
 from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
 from penstock.exchange.rows import Put, is_stored_as
 from penstock.message import StoredMessage
+from penstock.store.put_batch import with_queues
 from penstock.store.store import Store
 
 logger = get_logger(__name__)
@@ -211,7 +212,9 @@ class Loader:
         puts = [row.put for row in run if row.put is not None]
         try:
             if is_plain:
-                self._store.put_many([put.message for put in puts])
+                messages = [put.message for put in puts]
+                places = [(message.topic, message.queue) for message in messages]
+                with_queues(self._store, places, lambda: self._store.put_many(messages))
             else:
                 self._store.put_copies([(put.message, put.text or b"") for put in puts])
         except MessageError as error:

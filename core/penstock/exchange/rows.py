@@ -23,6 +23,7 @@ from penstock.format.properties import (
     NAME_END,
     PAIR_END,
     TAGS,
+    is_tag,
     without_crc,
 )
 from penstock.format.record import (
@@ -195,8 +196,10 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
     # A caller must not put to a system topic, but a copy of a store has its messages.
     if text is None and (is_system(named) or not _is_plain(tag, keys, properties)):
         text = text_of(tag, keys, properties)
+    if text is not None:
+        numbers.setdefault("queue", 0)
     message = Message(
-        named, body, tag=tag, keys=(keys,) if keys else (), properties=properties, sys_flag=flags,
+        named, body, tag=tag, keys=key_list(keys), properties=properties, sys_flag=flags,
         born_host=_checked_host(get("born_host")), wait=False, partition_key=None, **numbers,
     )  # fmt: skip
     return Put(message, text)
@@ -239,7 +242,8 @@ def _parts(
 def _is_plain(tag: str, keys: str, properties: Mapping[str, str]) -> bool:
     """Return whether `put` stores these as they are, or refuses what a record cannot hold."""
     return (
-        (not keys or bool(keys.strip(" ")))
+        not any(" " in key for key in key_list(keys))
+        and (not tag or is_tag(tag))
         and _NOT_PLAIN.isdisjoint(properties)
         and not any(NAME_END in value for value in (tag, keys, *properties.values()))
     )
@@ -270,7 +274,7 @@ def is_stored_as(put: Put, message: StoredMessage) -> bool:
     return (
         message.body == wanted.body
         and message.topic == wanted.topic
-        and message.queue == wanted.queue
+        and wanted.queue in (None, message.queue)
         and wanted.born_time_ms in (None, message.born_time_ms)
         and wanted.born_host in (None, message.born_host)
         and message.flag == wanted.flag

@@ -24,16 +24,16 @@ class Selection:
         topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`), and
             those whose messages wait to be delivered or committed (`penstock.format.names.is_waiting`).
         queues: the numbers of the queues; all if empty.
-        begin_ms: stored at or after this time, in Unix milliseconds.
-        end_ms: stored at or before this time, in Unix milliseconds.
+        since_ms: stored at or after this time, in Unix milliseconds.
+        until_ms: stored at or before this time, in Unix milliseconds.
         tag: a tag expression: `*`, one tag, or multiple tags joined by `||`.
         keys: the message has one of these keys; any if empty.
     """
 
     topics: Sequence[str] = ()
     queues: Sequence[int] = ()
-    begin_ms: int | None = None
-    end_ms: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
     tag: str = "*"
     keys: Sequence[str] = ()
 
@@ -70,10 +70,10 @@ class Selection:
 
     def _range(self, store: Reader, topic: str, queue: int) -> tuple[int, int]:
         start, stop = 0, 1 << 62
-        if self.begin_ms is not None:
-            start = store.offset_at(topic, queue, time_ms=self.begin_ms)
-        if self.end_ms is not None:
-            stop = store.offset_at(topic, queue, time_ms=self.end_ms + 1)
+        if self.since_ms is not None:
+            start = store.offset_at(topic, queue, self.since_ms / 1000)
+        if self.until_ms is not None:
+            stop = store.offset_at(topic, queue, (self.until_ms + 1) / 1000)
         return start, stop
 
     def messages(

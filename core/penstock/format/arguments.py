@@ -4,7 +4,7 @@ The functions take the name of the call, the name of the argument, and the value
 `ArgumentTypeError`, a wrong value `ArgumentError`. They are called once per call, never once per message.
 """
 
-import math
+import contextlib
 import operator
 import os
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,9 @@ Kind = TypeVar("Kind")
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_TIME = "Unix milliseconds or a datetime with a time zone"
+# A thousand years.
+_LONGEST_S = 1000 * 366 * 86_400.0
+_TIME = "a datetime with a time zone, or Unix seconds"
 
 
 def whole(call: str, name: str, value: object, low: int = 0, high: int = INT64_MAX) -> int:
@@ -66,6 +68,27 @@ def number(call: str, name: str, value: object, low: float, high: float) -> floa
     if not low <= exact <= high:
         raise ArgumentError(call, name, value, expected)
     return float(exact)
+
+
+def seconds(call: str, name: str, value: object, low: float, high: float) -> float:
+    """Return a duration, given as seconds or a `timedelta`, as seconds from `low` to `high`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    try:
+        return number(call, name, value, low, high)
+    except ArgumentError as error:
+        raise type(error)(
+            call,
+            name,
+            value,
+            f"seconds or a timedelta, {error.expected.removeprefix('a number ')} s",
+        ) from None
+
+
+def duration_ms(call: str, name: str, value: object) -> int:
+    """Return a duration, given as seconds or a `timedelta`, as whole milliseconds; fractions are rounded up."""
+    micros = round(seconds(call, name, value, 0, _LONGEST_S) * 1e6)
+    return -(-micros // 1000)
 
 
 def flag(call: str, name: str, value: object) -> bool:
@@ -151,8 +174,8 @@ def folder(call: str, name: str, value: object) -> Path:
     return value if isinstance(value, Path) else Path(value)
 
 
-def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
-    """Return a time as whole Unix milliseconds of 64 bits; fractions are rounded up, or down.
+def moment_ms(call: str, name: str, value: object, *, up: bool) -> int:
+    """Return a `datetime` or Unix seconds as whole Unix milliseconds of 64 bits; fractions are rounded up, or down.
 
     A `datetime` must have a time zone: the zone of one without would be a guess. A time beyond 64 bits is as good as the
     last one within, since no record has either.
@@ -161,14 +184,14 @@ def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
         return _datetime_ms(call, name, value, up=up)
     if not _is_truth(value):
         found = _as_int(value)
-        if found is None and isinstance(value, Real):
-            try:
-                found = int(math.ceil(value) if up else math.floor(value))
-            except (OverflowError, ValueError):
-                # Infinite, or not a number.
-                raise ArgumentError(call, name, value, _TIME) from None
         if found is not None:
-            return max(INT64_MIN, min(found, INT64_MAX))
+            return max(INT64_MIN, min(found * 1000, INT64_MAX))
+        if isinstance(value, Real):
+            # A float of today holds microseconds.
+            with contextlib.suppress(OverflowError, ValueError):
+                micros = round(float(value) * 1e6)
+                return max(INT64_MIN, min(-(-micros // 1000) if up else micros // 1000, INT64_MAX))
+            raise ArgumentError(call, name, value, _TIME)
     raise ArgumentTypeError(call, name, value, _TIME)
 
 
@@ -180,16 +203,3 @@ def _datetime_ms(call: str, name: str, value: datetime, *, up: bool) -> int:
         )  # fmt: skip
     since = value - _EPOCH
     return -(-since // _MS) if up else since // _MS
-
-
-def offsets(call: str, name: str, value: object) -> dict[int, int]:
-    """Return a mapping of queue number to queue offset; None is an empty one."""
-    expected = "a mapping of queue number to queue offset"
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ArgumentTypeError(call, name, value, expected)
-    return {
-        whole(call, f"{name} key", queue): whole(call, f"{name}[{queue!r}]", offset, INT64_MIN)
-        for queue, offset in value.items()
-    }

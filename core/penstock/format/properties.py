@@ -6,7 +6,6 @@ ends in 0x02. Source: spec section 2.7.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import Any
 
 from penstock.errors import PropertyError, shown
@@ -22,6 +21,8 @@ CRC32 = "__CRC32#"
 REAL_TOPIC, REAL_QID = "REAL_TOPIC", "REAL_QID"
 
 _UNWRITTEN = bytes(512)
+# As Java trims tags.
+TRIMMED = "".join(map(chr, range(33)))
 # The argument with which a caller sets each of these.
 _OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys=", DELAY: "delay_level="}
 _TIMERS = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
@@ -40,7 +41,7 @@ def encode_properties(
         if len(keys) == 1:
             key = keys[0]
             # Being printable is stricter than necessary; other keys take the slower path.
-            if type(key) is str and key.isprintable() and key[:1] > " ":
+            if type(key) is str and key and key.isprintable() and " " not in key:
                 return tag_text(tag) + f"{KEYS}{NAME_END}{key}{PAIR_END}".encode()
         plain = _plain_text(tag, keys)
         if plain is not None:
@@ -48,7 +49,7 @@ def encode_properties(
     parts = []
     # None is accepted for no tag, no keys and no properties; other values of a wrong type are not, even if they are false.
     if tag is not None and (type(tag) is not str or tag):
-        parts.append(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}")
+        parts.append(f"{TAGS}{NAME_END}{_check_tag(tag)}{PAIR_END}")
     words = [] if keys is None else _check_keys(keys)
     if words:
         parts.append(f"{KEYS}{NAME_END}{' '.join(words)}{PAIR_END}")
@@ -120,14 +121,30 @@ def _one_key_each(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[by
 @lru_cache(1024)
 def tag_text(tag: str) -> bytes:
     """Return the text of a tag, checked; cached, since a few tags are used repeatedly."""
-    return _utf8(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}") if tag else b""
+    return _utf8(f"{TAGS}{NAME_END}{_check_tag(tag)}{PAIR_END}") if tag else b""
+
+
+def is_tag(tag: str) -> bool:
+    """Return whether a tag expression can select a tag: `||` joins tags, `*` is any, and spaces around one do not count."""
+    return "||" not in tag and tag not in ("", "*") and tag.strip(TRIMMED) == tag
+
+
+def _check_tag(tag: object) -> str:
+    text = _check_value(TAGS, tag)
+    if not is_tag(text):
+        raise PropertyError(
+            TAGS,
+            f"no consumer could select the tag {shown(text)}: `||` joins tags, `*` is any tag, and spaces around a tag do not "
+            f"count; use another tag",
+        )
+    return text
 
 
 def _plain_text(tag: str, keys: Sequence[str]) -> bytes | None:
     """Return the text of a tag and keys after one check of the whole text; None if anything is not plain."""
     try:
         words = " ".join(keys)
-        if not all(map(str.strip, keys, repeat(" "))):
+        if not all(keys) or words.count(" ") != max(len(keys) - 1, 0) or (tag and not is_tag(tag)):
             return None
         text = f"{TAGS}{NAME_END}{tag}{PAIR_END}" if tag else ""
         if words:
@@ -169,11 +186,9 @@ def _check_keys(keys: Any) -> list[str]:
     if not isinstance(keys, Iterable):
         raise PropertyError(KEYS, f"keys must be a list of strings, not {type(keys).__name__}")
     texts = [_check_value(KEYS, key) for key in keys]
-    # A space separates keys in this format, so a key with spaces is stored as multiple words and
-    # found again as a phrase; a key that consists of spaces could not be found.
     for text in texts:
-        if not text.strip(" "):
-            raise PropertyError(KEYS, "a key that consists of spaces could never be found")
+        if " " in text:
+            raise PropertyError(KEYS, f"a space separates keys, so {shown(text)} is not one key: give several as a list, or use another character")  # fmt: skip
     return texts
 
 
@@ -197,7 +212,7 @@ def _check_name(name: object) -> None:
     if name in _TIMERS:
         raise PropertyError(
             name,
-            "it requests delivery at a time of your choice: pass that as deliver_at= or delay_ms=",
+            "it requests delivery at a time of your choice: pass that as deliver_at= or delay=",
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import java_hash
-from penstock.format.properties import KEYS, TAGS, UNIQ_KEY
+from penstock.format.properties import KEYS, TAGS, TRIMMED, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage
 
 _INT32_MIN = -(1 << 31)
@@ -15,11 +15,11 @@ class TagFilter:
     """RocketMQ's tag expression: `*`, or tags joined by `||`. Compares first the hash, then the text."""
 
     def __init__(self, expression: str) -> None:
-        words = [word.strip() for word in expression.split("||")]
-        self._tags = frozenset(word for word in words if word)
-        self._hashes = np.array(sorted({java_hash(tag) for tag in self._tags}), np.int64)
-        # Whether every message is wanted.
-        self.is_any = not self._tags or "*" in self._tags
+        words = {word.strip(TRIMMED) for word in expression.split("||")} - {""}
+        # Empty if every message is wanted.
+        self.tags = frozenset() if "*" in words else frozenset(words)
+        self.is_any = not self.tags
+        self._hashes = np.array(sorted({java_hash(tag) for tag in self.tags}), np.int64)
 
     def may_match(self, tag_codes: Int64s) -> Bools:
         """Return which queue entries may match by their codes; a code below all hashes is an address, and may match."""
@@ -29,7 +29,7 @@ class TagFilter:
 
     def matches(self, message: StoredMessage) -> bool:
         """Return whether a message matches; compares the text, since hashes collide."""
-        return self.is_any or message.tag in self._tags
+        return self.is_any or message.tag in self.tags
 
 
 class RowFilter:

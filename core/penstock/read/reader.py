@@ -6,9 +6,10 @@ broker's directory. Every record read is checked (see `record_reader`). A corrup
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import (
     Dispatcher,
@@ -20,30 +21,35 @@ from penstock.contracts import (
 )
 from penstock.errors import (
     ArgumentError,
-    ArgumentTypeError,
     ConfigError,
     CorruptionError,
     OffsetError,
     StorageError,
     StoreClosedError,
+    shown,
 )
 from penstock.escape import get_logger
 from penstock.format import arguments
 from penstock.format.arrays import np
-from penstock.format.names import check_queue, check_topic
+from penstock.format.names import check_queue, check_topic, is_waiting
 from penstock.log.offset_context import explain
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.read.checked_ranges import (
+    Offsets,
+    Place,
+    by_queue,
     checked_columns,
     checked_offsets,
-    checked_range,
     checked_span,
     checked_spans,
+    checked_tags,
+    checked_topics,
+    unknown_topic,
 )
-from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader, Offsets
-from penstock.read.filters import RowFilter, TagFilter, out_of_bounds, out_of_line
+from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader
+from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
 from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
 from penstock.read.span_messages import span_messages
@@ -61,6 +67,8 @@ _BOUNDARIES = ("lower", "upper")
 _NEAR = 8
 # The maximum store time of a search; all records have a lesser one.
 _TIME_MAX = 1 << 62
+# The columns of this many rows fit into the cache of a core.
+_TABLE_ROWS = 2048
 # Maximum number of rows, and of bytes, of one batch that a caller may request.
 _ROWS_MAX = 1 << 31
 _SIZE_MAX = 1 << 62
@@ -119,18 +127,18 @@ class Reader:
             found.setdefault(topic, []).append(queue)
         return found
 
-    def min_offset(self, topic: str, queue: int = 0) -> int:
+    def min_offset(self, topic: str, queue: int) -> int:
         """Return the first queue offset that can be read; 0 for a queue that does not exist."""
         self._settle()
         return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
-    def max_offset(self, topic: str, queue: int = 0) -> int:
+    def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset that the next message will get; 0 for a queue that does not exist."""
         self._settle()
         return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
     def read(
-        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+        self, topic: str, queue: int, offset: int = 0, limit: int = 32, tag: str = "*"
     ) -> ReadResult:
         """Read up to `limit` messages of a queue from `offset` on.
 
@@ -282,61 +290,147 @@ class Reader:
 
     def scan(
         self,
-        topic: str,
-        queue: int | None = None,
+        topics: str | Iterable[str],
         *,
-        start: int | None = None,
-        starts: Mapping[int, int] | None = None,
+        queue: int | None = None,
+        tag: str = "*",
+        key: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        start: Offsets | None = None,
+        limit: int | None = None,
         follow: bool = False,
     ) -> Iterator[StoredMessage]:
-        """Yield the messages of one queue, or of all queues of a topic in the order in which they were stored.
+        """Yield the messages of some topics in the order in which they were stored.
 
         Args:
-            topic: the topic.
-            queue: one queue, or None for all.
-            start: queue offset to begin at; the first one if None.
-            starts: queue number to queue offset, for queues that do not begin at `start`.
-            follow: at the end, wait for new messages instead of stopping.
+            topics: one topic or more.
+            queue: only this queue of each topic; all queues if None.
+            tag: a tag, several joined by `||`, or `*` for all messages.
+            key: only messages with this key; `find` is faster where they are few.
+            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            until: only messages stored at or before this time.
+            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
+                that are not in the mapping are read from their first message on.
+            limit: maximum number of messages.
+            follow: at the end, wait for new messages instead of stopping; then a topic need not exist yet.
 
         Raises:
-            ArgumentError: an argument has a wrong type or value; raised by the call itself, before the first message.
+            ArgumentError: an argument has a wrong type or value. The call itself raises.
+            UnknownTopicError: there is no such topic.
         """
-        check_topic(topic)
-        if queue is not None:
-            queue = check_queue(queue)
-        if start is not None and type(start) is not int:
-            start = self._scan_start(start)
-        start = arguments.offset_or_none("scan", "start", start)
-        following = arguments.offsets("scan", "starts", starts)
-        if not arguments.flag("scan", "follow", follow):
-            return self._scan_once(topic, queue, start, following)
-        return self._scan_on(topic, queue, start, following)
-
-    @staticmethod
-    def _scan_start(start: object) -> int:
-        expected = (
-            "a queue offset, or None for the first message; offset_at() returns the offset of a time, "
-            "max_offset() that of the next message"
+        call = "scan"
+        wanted = checked_tags(call, tag)
+        if key is not None:
+            arguments.instance(call, "key", key, str, "a string")
+        most = None if limit is None else arguments.whole(call, "limit", limit)
+        names = checked_topics(call, topics)
+        if arguments.flag(call, "follow", follow) and until is not None:
+            raise ArgumentError(call, "until", until, "left out, since follow=True has no end")
+        self._settle()
+        limit = self._complete_offset()
+        spans = self._spans(
+            call, names, queue, since=since, until=until, start=start, may_be_new=follow
         )
-        if isinstance(start, str | float | datetime):
-            raise ArgumentTypeError("scan", "start", start, expected)
-        return arguments.whole("scan", "start", start, arguments.INT64_MIN)
+        found = self._scan_on(names, queue, spans, wanted) if follow else self._scan_once(spans, wanted, limit, {})  # fmt: skip
+        if key is not None:
+            found = (message for message in found if has_key(message, key))
+        return found if most is None else itertools.islice(found, most)
+
+    def _spans(
+        self,
+        call: str,
+        topics: Sequence[str],
+        queue: int | None,
+        *,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        start: Offsets | None = None,
+        stop: Offsets | None = None,
+        may_be_new: bool = False,
+    ) -> list[QueueSpan]:
+        """Return the ranges of queues that a read asks for, with what is there now."""
+        after_ms = None if since is None else arguments.moment_ms(call, "since", since, up=True)
+        before_ms = None if until is None else arguments.moment_ms(call, "until", until, up=False)
+        starts, stops = checked_offsets(call, "start", start), checked_offsets(call, "stop", stop)
+        places = self._places(call, topics, queue, may_be_new=may_be_new)
+        firsts = by_queue(call, "start", starts, topics, places)
+        lasts = by_queue(call, "stop", stops, topics, places)
+        spans = []
+        for span in self._ranges(places, firsts):
+            first, last = span.start, min(lasts.get(span[:2], span.stop), span.stop)
+            if after_ms is not None:
+                first = max(first, self._first_from(*span[:2], after_ms))
+            if before_ms is not None:
+                last = min(last, self._first_from(*span[:2], before_ms + 1))
+            spans.append(span._replace(start=first, stop=max(first, last)))
+        return spans
+
+    def _ranges(self, places: Iterable[Place], firsts: Mapping[Place, int]) -> Iterator[QueueSpan]:
+        """Yield the messages that queues have now, from their first offsets on."""
+        for place in places:
+            low, high = self._queue_index.ends(*place)
+            first = max(firsts.get(place, low), low)
+            yield QueueSpan(*place, first, max(first, high))
+
+    def _places(
+        self, call: str, topics: Iterable[str], queue: int | None, *, may_be_new: bool
+    ) -> list[Place]:
+        """Return the queues of some topics, or the one with that number of each."""
+        known = self.topics()
+        queue = None if queue is None else check_queue(queue)
+        places: list[Place] = []
+        for topic in topics:
+            there = known.get(topic, [])
+            if not there:
+                # Raises if the topic exists and the format of its queues is not understood.
+                self._queue_index.max_offset(topic, 0)
+            if may_be_new:
+                places += [(topic, number) for number in there if queue in (None, number)]
+                continue
+            declared = self._declared_queues(topic)
+            if not there and not declared:
+                raise unknown_topic(topic, known)
+            if queue is not None and queue not in there and queue >= declared:
+                numbers = sorted({*there, *range(declared)})
+                raise ArgumentError(
+                    call, "queue", queue, f"a queue of topic {topic!r}: {shown(numbers)}"
+                )
+            places += [(topic, number) for number in there if queue in (None, number)]
+        return places
+
+    def _declared_queues(self, topic: str) -> int:
+        """Return how many queues a topic has by its configuration, with messages or without; 0 if none is known."""
+        return 0
 
     def _scan_on(
-        self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
+        self, topics: Iterable[str], queue: int | None, begins: list[QueueSpan], wanted: TagFilter
     ) -> Iterator[StoredMessage]:
         """Yield the messages present now, then new ones as they arrive, without end."""
-        waiter = Waiter(self._wakes)
+        waiter, reached = Waiter(self._wakes), {span[:2]: span.start for span in begins}
         while True:
-            found = False
+            # A message that is published after this ends `rest`, so the queues are looked at after it.
             waiter.ask()
-            for message in self._scan_once(topic, queue, start, following):
-                found = True
-                yield message
-            if found:
+            places = self._places("scan", topics, queue, may_be_new=True)
+            limit, before = self._complete_offset(), dict(reached)
+            yield from self._scan_once([*self._ranges(places, reached)], wanted, limit, reached)
+            if reached != before:
                 waiter.go_on()
             else:
                 waiter.rest()
+
+    def _first_from(self, topic: str, queue: int, time_ms: int) -> int:
+        """Return the queue offset of the first message stored at or after a time; the end of the queue if there is none."""
+        bounds = (
+            self._queue_index.min_offset(topic, queue),
+            self._queue_index.max_offset(topic, queue),
+        )
+        place = QueuePosition.of(topic, queue)
+        search = TimeSearch(
+            self._log, self._queue_index, (topic, queue), bounds,
+            lambda log_offset, size, ordinal: self._try(log_offset, size, place, ordinal),
+        )  # fmt: skip
+        return search.first_from(time_ms)
 
     def scan_spans(
         self, spans: Iterable[QueueSpan], *, tags: Iterable[str] = (), lost: Lost = refuse_lost
@@ -365,25 +459,22 @@ class Reader:
         logger.error("%s", error)
 
     def _scan_once(
-        self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
+        self, spans: list[QueueSpan], wanted: TagFilter, limit: int, reached: dict[Place, int]
     ) -> Iterator[StoredMessage]:
-        """Yield the messages present now, in log order; sets `following` to the next offset of each queue."""
-        self._settle()
-        numbers = [queue] if queue is not None else self.topics().get(topic, [])
-        if not numbers:
-            # Raises if the topic exists and the format of its queues is not understood.
-            self._queue_index.max_offset(topic, 0)
-        limit = None if len(numbers) == 1 else self._complete_offset()
-        streams = []
-        places = {number: QueuePosition.of(topic, number) for number in numbers}
-        for number in numbers:
-            low = self._queue_index.min_offset(topic, number)
-            first = following.get(number, low if start is None else max(start, low))
-            streams.append(self._entries_of(topic, number, first, limit))
+        """Yield the messages of ranges of queues, in log order; `reached` gets the offset after the last one of each queue.
+
+        Of many queues, only messages below the log offset `limit` are read: below it, every queue has all of its entries.
+        """
+        self._check_open()
+        below = None if len(spans) == 1 else limit
+        streams = [
+            self._entries_of(number, span, wanted, below, reached)
+            for number, span in enumerate(spans)
+        ]
+        places = [QueuePosition.of(span.topic, span.queue) for span in spans]
         for log_offset, size, number, ordinal in heapq.merge(*streams):
-            following[number] = ordinal + 1
             message = self._try(log_offset, size, places[number], ordinal)
-            if message is not None:
+            if message is not None and wanted.matches(message):
                 yield message
 
     def _complete_offset(self) -> int:
@@ -392,23 +483,30 @@ class Reader:
         return self._queue_index.end_log_offset() if published is None else published
 
     def _entries_of(
-        self, topic: str, queue: int, start: int, limit: int | None
+        self,
+        number: int,
+        span: QueueSpan,
+        wanted: TagFilter,
+        below: int | None,
+        reached: dict[Place, int],
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
-        high = self._queue_index.max_offset(topic, queue)
-        place = QueuePosition.of(topic, queue)
-        for entries in self._queue_index.iter_entries(topic, queue, start, high):
-            at, present = entries.start, np.nonzero(entries.sizes)[0]
+        """Yield (log offset, size, number of the span, ordinal) of the entries of a span that may match."""
+        place = QueuePosition.of(span.topic, span.queue)
+        for entries in self._queue_index.iter_entries(*span):
+            is_there, at = entries.sizes != 0, entries.start
+            if below is not None:
+                is_there &= entries.log_offsets < below
+            if is_there.any():
+                reached[span[:2]] = at + int(np.nonzero(is_there)[0][-1]) + 1
+            present = np.nonzero(is_there & wanted.may_match(entries.tag_codes))[0]
             offsets, sizes = entries.log_offsets[present], entries.sizes[present]
             doubted = out_of_line(offsets)
             for row, log_offset, size, is_doubted in zip(
                 present.tolist(), offsets.tolist(), sizes.tolist(), doubted.tolist(), strict=True
             ):
-                # One corrupt entry must not end the queue, nor delay the entries after it in the merge.
-                if limit is not None and log_offset >= limit:
-                    continue
+                # One corrupt entry must not delay the entries after it in the merge.
                 if not is_doubted or self._try(log_offset, size, place, at + row) is not None:
-                    yield log_offset, size, queue, at + row
+                    yield log_offset, size, number, at + row
 
     # --- by address, time and key
 
@@ -447,23 +545,18 @@ class Reader:
         return message
 
     def offset_at(
-        self,
-        topic: str,
-        queue: int = 0,
-        *,
-        time_ms: float | datetime,
-        boundary: str = "lower",
+        self, topic: str, queue: int, time: float | datetime, *, boundary: str = "lower"
     ) -> int:
         """Return the queue offset at a store time, with the boundaries of RocketMQ 5.
 
-        `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.
-        `upper`: the last message stored at or before `time_ms`, or the minimum if all are newer.
+        `lower`: the first message stored at or after `time`, or the maximum if all are older.
+        `upper`: the last message stored at or before `time`, or the minimum if all are newer.
 
         Args:
             topic: the topic.
             queue: the queue's number.
-            time_ms: Unix milliseconds, or a `datetime` with a time zone. One without is refused, since its zone would
-                be a guess.
+            time: a `datetime` with a time zone, or Unix seconds. A `datetime` without a zone is refused, since its zone
+                would be a guess.
             boundary: `lower` or `upper`.
 
         Raises:
@@ -472,65 +565,66 @@ class Reader:
         expected = "'lower' or 'upper'"
         if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
             raise ArgumentError("offset_at", "boundary", boundary, expected)
-        time_ms = arguments.time_ms("offset_at", "time_ms", time_ms, up=boundary == "lower")
-        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        place = QueuePosition.of(topic, queue)
-        search = TimeSearch(
-            self._log, self._queue_index, (topic, queue), (low, high),
-            lambda log_offset, size, ordinal: self._try(log_offset, size, place, ordinal),
-        )  # fmt: skip
+        time_ms = arguments.moment_ms("offset_at", "time", time, up=boundary == "lower")
+        low = self.min_offset(topic, queue)
         if boundary == "lower":
-            return search.first_from(time_ms)
-        return max(search.first_from(time_ms + 1) - 1, low)
+            return self._first_from(topic, queue, time_ms)
+        return max(self._first_from(topic, queue, time_ms + 1) - 1, low)
 
     def find(
         self,
-        topic: str,
         key: str,
+        topic: str | None = None,
         *,
-        begin_ms: float | datetime | None = None,
-        end_ms: float | datetime | None = None,
-        limit: int = 64,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        limit: int | None = None,
     ) -> list[StoredMessage]:
-        """Return the newest `limit` messages with that key, oldest first.
+        """Return the messages with that key, in the order in which they were stored.
 
-        Topic and key are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a
-        key. A key with spaces matches consecutive keys.
+        Key and topic are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a key. A key with spaces
+        matches consecutive keys.
 
         Args:
-            topic: the topic.
             key: the key.
-            begin_ms: only messages stored at or after this time: Unix milliseconds, or a `datetime` with a time zone.
-            end_ms: only messages stored at or before this time, in the same form.
-            limit: maximum number of messages, at least 1.
+            topic: only messages of this topic; of all topics if None.
+            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            until: only messages stored at or before this time.
+            limit: return only the newest `limit` messages.
 
         Raises:
             ArgumentError: an argument has a wrong type or value.
+            UnknownTopicError: there is no such topic.
         """
         self._settle(self._key_index)
-        check_topic(topic)
         # Not `text`: a key from a record need not be UTF-8, and is found as it is.
         arguments.instance("find", "key", key, str, "a string")
-        limit = arguments.whole("find", "limit", limit, 1)
+        most = arguments.INT64_MAX if limit is None else arguments.whole("find", "limit", limit, 1)
         low, high = 0, _TIME_MAX
-        if begin_ms is not None:
-            low = max(arguments.time_ms("find", "begin_ms", begin_ms, up=True), -_TIME_MAX)
-        if end_ms is not None:
-            high = min(arguments.time_ms("find", "end_ms", end_ms, up=False), _TIME_MAX)
-        candidates = self._candidates(topic, key, low, high)
-        if low > high:
-            return []
-        sought = KeySought(topic, key, low, high)
-        return find_keyed(self._log, self._try_at, candidates, sought, limit)
-
-    def _candidates(self, topic: str, key: str, low: int, high: int) -> Iterator[int]:
+        if since is not None:
+            low = max(arguments.moment_ms("find", "since", since, up=True), -_TIME_MAX)
+        if until is not None:
+            high = min(arguments.moment_ms("find", "until", until, up=False), _TIME_MAX)
         if self._key_index is None:
             raise ConfigError(
                 "find needs a key index, and the store has none: add hash-index to index.use"
             )
-        word = next((word for word in key.split(" ") if word), "")
-        found = self._key_index.candidates(topic, word, low, high)
-        before = self._removed_before(topic)
+        found: list[StoredMessage] = []
+        for name in self.topics() if topic is None else (check_topic(topic),):
+            if low <= high and not (topic is None and is_waiting(name)):
+                sought = KeySought(name, key, low, high)
+                found += find_keyed(self._log, self._try_at, self._candidates(sought), sought, most)
+        if topic is not None and not found and not self._declared_queues(topic):
+            known = self.topics()
+            if topic not in known:
+                raise unknown_topic(topic, known)
+        return sorted(found, key=lambda message: message.log_offset)[-most:]
+
+    def _candidates(self, sought: KeySought) -> Iterator[int]:
+        assert self._key_index is not None
+        word = next((word for word in sought.key.split(" ") if word), "")
+        found = self._key_index.candidates(sought.topic, word, sought.begin_ms, sought.end_ms)
+        before = self._removed_before(sought.topic)
         return (log_offset for log_offset in found if log_offset >= before) if before else found
 
     def _try_at(self, log_offset: int) -> StoredMessage | None:
@@ -544,83 +638,116 @@ class Reader:
 
     def to_arrow(
         self,
-        topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
+        topics: str | Iterable[str],
         columns: Sequence[str] | None = None,
         *,
+        queue: int | None = None,
+        tag: str = "*",
+        key: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        start: Offsets | None = None,
+        stop: Offsets | None = None,
         verify: bool = True,
     ) -> "pa.Table":
-        """Return messages [start, stop) of a queue as an Arrow table, without a Python object per row.
+        """Return the messages of some topics as an Arrow table, without a Python object per row.
 
-        See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
+        The arguments are those of `to_reader`.
         """
-        self._settle()
-        span = checked_range("to_arrow", topic, queue, start, stop)
-        names = checked_columns("to_arrow", columns)
-        verify = arguments.flag("to_arrow", "verify", verify)
-        return self._columns.table(*span, names, verify=verify)
+        reader = self._batches(
+            "to_arrow", topics, columns, queue=queue, tag=tag, key=key, since=since, until=until,
+            start=start, stop=stop, rows=_TABLE_ROWS, verify=verify,
+        )  # fmt: skip
+        return reader.read_all()
 
     def to_reader(
         self,
         topics: str | Iterable[str],
         columns: Sequence[str] | None = None,
         *,
+        queue: int | None = None,
+        tag: str = "*",
+        key: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
         start: Offsets | None = None,
         stop: Offsets | None = None,
-        tags: str | Iterable[str] = (),
         rows: int = 65_536,
         verify: bool = True,
     ) -> "pa.RecordBatchReader":
-        """Return all messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
+        """Return the messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
 
         The stream reads each batch on request, reads the log once, and ends with the last message that is present at the
         call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open until
         the end. A request for a batch may raise Penstock's errors.
 
         Args:
-            topics: one topic or more; all their queues are read. A topic that does not exist has no messages.
+            topics: one topic or more.
             columns: see `penstock.format.arrow_schema.COLUMNS`.
-            start: the queue offset to begin at if the topics have one queue; otherwise a mapping of (topic, queue) to
-                offset. Queues that are not in the mapping are read from their first message on.
+            queue: only this queue of each topic; all queues if None.
+            tag: a tag, several joined by `||`, or `*` for all messages.
+            key: only messages with this key.
+            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            until: only messages stored at or before this time.
+            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
+                that are not in the mapping are read from their first message on.
             stop: the queue offset before which to end, in the same form.
-            tags: only messages with one of these tags; all messages if empty.
             rows: maximum number of rows in a batch.
             verify: check every record's CRC; a corrupt one is an error either way.
 
         Raises:
             ArgumentError: an argument has a wrong type or value.
+            UnknownTopicError: there is no such topic.
         """
-        self._settle()
-        call = "to_reader"
-        return self._columns.stream(
-            arguments.texts(call, "topics", topics, one_too=True), checked_columns(call, columns),
-            start=checked_offsets(call, "start", start), stop=checked_offsets(call, "stop", stop),
-            tags=arguments.texts(call, "tags", tags, one_too=True),
-            rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
-            verify=arguments.flag(call, "verify", verify), check_open=self._check_open,
+        rows = arguments.whole("to_reader", "rows", rows, 1, _ROWS_MAX)
+        return self._batches(
+            "to_reader", topics, columns, queue=queue, tag=tag, key=key, since=since, until=until,
+            start=start, stop=stop, rows=rows, verify=verify,
         )  # fmt: skip
 
-    def arrow_batches(
+    def _batches(
         self,
-        topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
-        columns: Sequence[str] | None = None,
+        call: str,
+        topics: str | Iterable[str],
+        columns: Sequence[str] | None,
         *,
-        rows: int = 65_536,
-        verify: bool = True,
-    ) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages that `to_arrow` returns, as record batches of at most `rows` rows."""
-        self._settle()
-        call = "arrow_batches"
-        return self._columns.queue_batches(
-            *checked_range(call, topic, queue, start, stop), checked_columns(call, columns),
-            rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
-            verify=arguments.flag(call, "verify", verify),
-        )  # fmt: skip
+        queue: int | None,
+        tag: str,
+        key: str | None,
+        rows: int,
+        verify: bool,
+        **limits: Any,
+    ) -> "pa.RecordBatchReader":
+        from penstock.format import arrow_schema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        names = checked_columns(call, columns)
+        keys = () if key is None else (arguments.text(call, "key", key),)
+        wanted = RowFilter(checked_tags(call, tag).tags, keys)
+        verify = arguments.flag(call, "verify", verify)
+        spans = self._spans(call, checked_topics(call, topics), queue, **limits)
+        published = self._published()
+        if len(spans) > 1 and published is not None:
+            ends = [self._queue_index.bounds_of(*span[:2], published).max_offset for span in spans]
+            spans = [
+                span._replace(stop=max(span.start, min(span.stop, end)))
+                for span, end in zip(spans, ends, strict=True)
+            ]
+        batches = self._columns.span_batches(
+            spans,
+            names,
+            Limits(rows, BATCH_BYTES_MAX),
+            verify=verify,
+            wanted=wanted,
+            lost=refuse_lost,
+        )
+        return arrow_schema.reader_of(self._while_open(batches), names)
+
+    def _while_open(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """Yield batches; raises once the store is closed."""
+        self._check_open()
+        for batch in batches:
+            yield batch
+            self._check_open()
 
     def arrow_spans(
         self,

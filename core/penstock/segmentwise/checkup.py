@@ -12,6 +12,7 @@ from penstock.errors import NotAStoreError
 from penstock.files import Files
 from penstock.integrity.parallel import SegmentWorker
 from penstock.integrity.verification import OnProgress, Result, Scope, Tally, Verification
+from penstock.read.span_merge import QueueSpan
 from penstock.recovery.store_layout import check_layout, is_store
 from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.reindex import Reindex
@@ -181,9 +182,8 @@ def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) 
     while low < stop:
         middle = (low + stop) // 2
         # If the entry is absent, the next existing one is used instead.
-        found = store.arrow_batches(
-            topic, queue, middle, stop, ["log_offset"], rows=_ENTRIES_READ, verify=False
-        )
+        span = QueueSpan(topic, queue, middle, stop)
+        found = store.arrow_spans([span], ["log_offset"], rows=_ENTRIES_READ, verify=False)
         first = next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), None)
         if first is not None and first < log_offset:
             low = middle + 1

@@ -158,6 +158,7 @@ class Engine:
         settles = policy.appender_waits or policy.hears_appends
         encoder = self.log.encoder
         encoder.make_cursor, encoder.make_copy_cursor = self.put_cursor, self.cursor
+        encoder.turns_of = self.turns_of
         encoder.rewrite = self.rewrite
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
@@ -261,6 +262,16 @@ class Engine:
             each.check_put(cursor.topic, cursor.queue)
         return cursor
 
+    def turns_of(self, topic: str) -> tuple[int, int]:
+        """Return how many queues of a topic take turns, which extensions know, and the first: after those of the last opening."""
+        given = (each.queues_of(topic) for each in self.extensions)
+        count = next((count for count in given if count is not None), 1)
+        return count, sum(self._end_of(topic, queue) for queue in range(count)) % count
+
+    def _end_of(self, topic: str, queue: int) -> int:
+        cursor = self.cursors.get((topic, queue))
+        return self.queue_index.max_offset(topic, queue) if cursor is None else cursor.next_offset
+
     def remove_topic(self, topic: str) -> None:
         """Remove a topic and its messages; see `Store.remove_topic`."""
         index = self.queue_index
@@ -301,7 +312,7 @@ class Engine:
             if made is not None:
                 return made
         raise MessageError(
-            "a message with a delay, a partition_key or no queue is refused: no extension of this store handles it; add "
+            "a message with a delay or a partition_key is refused: no extension of this store handles it; add "
             "messaging to extensions.use; nothing was stored"
         )
 

@@ -1,7 +1,11 @@
 """Appends encoded batches to a store that is open for writing."""
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
 from penstock._kernel import Batch
-from penstock.errors import MessageError, MessageTooLargeError
+from penstock.contracts import TopicConfig
+from penstock.errors import MessageError, MessageTooLargeError, TopicQueueError
 from penstock.message import Durability, PutStatus
 from penstock.store.engine import Engine
 
@@ -32,6 +36,34 @@ def append_encoded(
         raise engine.failed_append(error) from error
     known = PutStatus.PUT_OK, Durability.ACCEPTED
     return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known
+
+
+Result = TypeVar("Result")
+
+
+class _Topics(Protocol):
+    def topic_configs(self) -> Mapping[str, TopicConfig]: ...
+    def alter_topic(self, topic: str, *, queues: int) -> Any: ...
+
+
+def with_queues(
+    store: _Topics, places: Iterable[tuple[str, int | None]], append: Callable[[], Result]
+) -> Result:
+    """Return what `append` returns; adds the queues that it puts to, where messages have created the topic.
+
+    For messages whose queues were picked elsewhere: imported ones, and those of a parallel job.
+    """
+    while True:
+        try:
+            return append()
+        except TopicQueueError as error:
+            config = store.topic_configs().get(error.topic)
+            if config is None or not config.is_auto:
+                raise
+            numbers = [
+                queue for topic, queue in places if topic == error.topic and queue is not None
+            ]
+            store.alter_topic(error.topic, queues=max(numbers) + 1)
 
 
 def prepared_refused() -> MessageError:

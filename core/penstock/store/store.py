@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
@@ -65,7 +65,7 @@ from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.message_batch import StoreBatch
 from penstock.store.offset_table import check_group, check_known, check_offset
-from penstock.store.put_batch import append_encoded
+from penstock.store.put_batch import append_encoded, with_queues
 from penstock.write.copies import add_copy, encode_copies
 from penstock.write.rewriting import rewritten
 from penstock.write.staged_file import StagedBatch, count_marked
@@ -172,6 +172,13 @@ class Store(Reader, Producer):
         raise ConfigError(
             f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
         )
+
+    def _declared_queues(self, topic: str) -> int:
+        for each in self._extensions:
+            if "topic_configs" in each.provides:
+                config = self._provided("topic_configs")().get(topic)
+                return 0 if config is None else max(config.queues, 1)
+        return 0
 
     def _keep_for(self, made: object) -> None:
         """Keep this object, and so the store open, while an extension's object is in use."""
@@ -315,7 +322,7 @@ class Store(Reader, Producer):
         topic: str,
         body: bytes,
         *,
-        queue: int | None = 0,
+        queue: int | None = None,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -324,7 +331,7 @@ class Store(Reader, Producer):
         born_time_ms: int | None = None,
         born_host: str | None = None,
         partition_key: str | None = None,
-        delay_ms: int = 0,
+        delay: float | timedelta = 0,
         deliver_at: float | datetime | None = None,
     ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
@@ -335,7 +342,7 @@ class Store(Reader, Producer):
         receipt = self.put(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
             delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
-            partition_key=partition_key, delay_ms=delay_ms, deliver_at=deliver_at, wait=False,
+            partition_key=partition_key, delay=delay, deliver_at=deliver_at, wait=False,
         )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
@@ -471,7 +478,7 @@ class Store(Reader, Producer):
         first_mark = arguments.whole("put_staged", "first_mark", first_mark, high=1 << 64)
         if first_mark:
             batch.check_mark(first_mark)
-        encoded = batch.encoded(engine.log.encoder)
+        encoded = with_queues(self, batch.cursors, lambda: batch.encoded(engine.log.encoder))
         append_encoded(engine, encoded, first_mark=first_mark)
         return encoded.end_offset
 
@@ -520,7 +527,7 @@ class Store(Reader, Producer):
         return made
 
     def cancel_delayed(self, message_id: str | Receipt) -> bool:
-        """Cancel, durably, a message that was put with `delay_ms` or `deliver_at`; return whether it will not be delivered.
+        """Cancel, durably, a message that was put with `delay` or `deliver_at`; return whether it will not be delivered.
 
         False says that it is delivered already, or was cancelled before. The next program that has the store open for writing,
         Penstock or a broker of RocketMQ 5, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
@@ -548,7 +555,7 @@ class Store(Reader, Producer):
         return found
 
     def delayed(self) -> list[DelayedMessage]:
-        """Return the messages that were put with `delay_ms` or `deliver_at` and wait, the one that is due first first.
+        """Return the messages that were put with `delay` or `deliver_at` and wait, the one that is due first first.
 
         Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
         be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
@@ -670,7 +677,7 @@ class Store(Reader, Producer):
         body: bytes,
         *,
         group: str,
-        queue: int | None = 0,
+        queue: int | None = None,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -694,8 +701,10 @@ class Store(Reader, Producer):
             ArgumentError, MessageError: an argument is refused, or the message could not be put; nothing was stored.
             ConfigError: no extension in `extensions.use` provides prepared messages.
         """
-        self._writer()
+        encoder = self._writer().log.encoder
         wait = arguments.flag("prepare", "wait", wait)
+        if queue is None and partition_key is None:
+            queue = encoder.cursor_of(topic, None).queue
         message = Message(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
             born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
@@ -716,7 +725,7 @@ class Store(Reader, Producer):
 
     # --- consumer offsets
 
-    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+    def commit_offset(self, group: str, topic: str, queue: int, *, offset: int) -> None:
         """Commit durably that a group has read a queue up to, but not including, `offset` (any integer type).
 
         Raises `MessageError` for an invalid group, topic or queue, and `CommitError` if the store has no such
@@ -769,7 +778,7 @@ class Store(Reader, Producer):
         self._owner()
         self._offsets.remove_group(check_group(group))
 
-    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+    def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
         self._check_offsets()
         return self._offsets.get(group, topic, queue)
@@ -825,7 +834,7 @@ class Store(Reader, Producer):
         below = arguments.whole("space", "below", below)
         return space_by_topic(self._queue_index, below, on_progress)
 
-    def discard_before(self, *, log_offset: int = 0, time_ms: float | datetime = 0) -> int:
+    def discard_before(self, *, log_offset: int = 0, time: float | datetime = 0) -> int:
         """Delete the segments that end at or before a log offset, or were last written before a time.
 
         Ignores the retention policies. Never deletes the last segment, nor one that is still being read; syncs log,
@@ -833,7 +842,7 @@ class Store(Reader, Producer):
 
         Args:
             log_offset: delete what ends at or before it; 0 or less deletes nothing.
-            time_ms: delete what was last written before it: Unix milliseconds, or a `datetime` with a time zone.
+            time: delete what was last written before it: a `datetime` with a time zone, or Unix seconds.
 
         Raises:
             ArgumentError: an argument has a wrong type or value; nothing was deleted.
@@ -842,7 +851,7 @@ class Store(Reader, Producer):
         retention = self._owner().retention
         call = "discard_before"
         offset = arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN)
-        before_ms = arguments.time_ms(call, "time_ms", time_ms, up=True)
+        before_ms = arguments.moment_ms(call, "time", time, up=True)
         return _run_deletion(
             lambda: retention.delete_before(offset, before_ms, "requested by the caller")
         )

@@ -12,7 +12,7 @@ import attrs
 
 from penstock.contracts.geometry import Geometry
 from penstock.errors import ReadOnlyError
-from penstock.message import Durability, Message
+from penstock.message import Durability, Message, StoredMessage
 from penstock.store.store import Store
 from penstock.testing.control import InlineWorkers, ManualClock
 
@@ -197,7 +197,13 @@ class Story:
 
 def bodies_of(store: Store) -> list[bytes]:
     """Return all messages, read through their queues."""
-    return [message.body for message in store.scan(TOPIC)]
+    return [message.body for message in messages_of(store)]
+
+
+def messages_of(store: Store, queue: int | None = None) -> list[StoredMessage]:
+    """Return the messages of the topic, or of one queue of it; none if the crash was before the first."""
+    queues = store.topics().get(TOPIC, [])
+    return [*store.scan(TOPIC, queue=queue)] if queues and queue in (None, *queues) else []
 
 
 def wrong_with(found: list[bytes], promised: Promised, *, least: int) -> str:
@@ -220,7 +226,7 @@ def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool)
 
     Unless `is_whole`, messages may be missing.
     """
-    found = [message.body for message in store.scan(TOPIC, queue)]
+    found = [message.body for message in messages_of(store, queue)]
     numbers = [int(body.partition(b":")[0]) for body in found]
     if is_whole and numbers:
         numbers = list(range(numbers[0], numbers[0] + len(found) * QUEUES, QUEUES))
@@ -240,14 +246,14 @@ def wrong_within(
     """
     for finding in store.verify():
         return f"verify: {finding.path.name} at {finding.position}: {finding.text}"
-    times = [message.store_time_ms for message in store.scan(TOPIC)]
+    times = [message.store_time_ms for message in messages_of(store)]
     if times != sorted(times):
         return "store times decrease"
     if times and checkpoint_ms > times[-1]:
         return f"the checkpoint says {checkpoint_ms}, the newest message is of {times[-1]}"
     for body in found[:: max(len(found) // 3, 1)]:
         number = int(body.partition(b":")[0])
-        if [message.body for message in store.find(TOPIC, f"k{number}")] != [body]:
+        if [message.body for message in store.find(f"k{number}", TOPIC)] != [body]:
             return f"message {number} is not found by its key"
     wrong = _wrong_queues(store, found)
     return wrong or _wrong_offset(store, promised)

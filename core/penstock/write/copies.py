@@ -34,7 +34,7 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
     """
     encoder = batch.encoder
     is_plain = message.queue is not None and message.partition_key is None
-    if not is_plain or (message.delay_level, message.delay_ms, message.deliver_at) != (0, 0, None):
+    if not is_plain or (message.delay_level, message.delay, message.deliver_at) != (0, 0, None):
         raise MessageError(
             "a copy with a delay, a partition_key or no queue is refused: its properties text and queue are stored as "
             "they are; nothing was stored"

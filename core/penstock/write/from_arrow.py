@@ -4,6 +4,7 @@ A row that is not plain (a reserved property, a property given twice) is encoded
 refused is encoded in the same way, which raises the reason.
 """
 
+import contextlib
 from typing import Any
 
 import attrs
@@ -34,7 +35,7 @@ class TableRows:
 
     topic: pa.Array
     body: pa.Array
-    queue: Int64s | None
+    queue: Int64s
     tag: pa.Array | None
     keys: pa.Array | None
     properties: pa.Array | None
@@ -51,16 +52,8 @@ class TableRows:
         """
         for name in ("topic", "body", "tag", "keys", "properties"):
             column = getattr(self, name)
-            if column is None:
-                continue
-            try:
-                # As bytes, since a text that is not UTF-8 is reported with its row.
-                is_text = pa.types.is_string(column.type)
-                (column.cast(pa.binary()) if is_text else column).validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise MessageError(
-                    f"column {name!r} is not a valid Arrow array: {error}; nothing was stored"
-                ) from error
+            if column is not None:
+                _check_offsets(name, column)
 
     def message(self, row: int) -> Message:
         """Return one row as a message."""
@@ -69,8 +62,8 @@ class TableRows:
         try:
             return Message(
                 _value(self.topic, row, "topic"), self.body[row].as_py(),
-                queue=0 if self.queue is None else int(self.queue[row]),
-                tag=_value(self.tag, row, "tag"), keys=[keys] if keys else [],
+                queue=int(self.queue[row]),
+                tag=_value(self.tag, row, "tag"), keys=[key for key in keys.split(" ") if key] or [keys] * bool(keys),
                 properties=dict(pairs or {}), flag=0 if self.flag is None else int(self.flag[row]),
                 born_time_ms=None if self.born_time_ms is None else int(self.born_time_ms[row]),
             )  # fmt: skip
@@ -87,6 +80,17 @@ class TableRows:
             keys=None if self.keys is None else texts_of(self.keys),
             flag=self.flag, born_ms=self.born_time_ms, pairs=_pairs_of(self.properties),
         )  # fmt: skip
+
+
+def _check_offsets(name: str, column: pa.Array) -> None:
+    try:
+        # As bytes, since a text that is not UTF-8 is reported with its row.
+        is_text = pa.types.is_string(column.type)
+        (column.cast(pa.binary()) if is_text else column).validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise MessageError(
+            f"column {name!r} is not a valid Arrow array: {error}; nothing was stored"
+        ) from error
 
 
 def _value(column: pa.Array | None, row: int, name: str) -> str:
@@ -109,7 +113,7 @@ def encode_table(
     encoder: RecordEncoder, table: pa.Table | pa.RecordBatch, *, seals: bool = True
 ) -> Batch:
     """Return the rows of a table as one batch (see `Batch`); raises at the first row that cannot be stored."""
-    rows, batch, at = _rows(table), Batch(encoder, seals=seals), 0
+    rows, batch, at = _rows(encoder, table), Batch(encoder, seals=seals), 0
     is_plain = rows.properties is None or _are_texts(rows.properties)
     columns = rows.columns(encoder) if is_plain else None
     is_checked = False
@@ -129,7 +133,7 @@ def encode_table(
     return batch
 
 
-def _rows(table: pa.Table | pa.RecordBatch) -> TableRows:
+def _rows(encoder: RecordEncoder, table: pa.Table | pa.RecordBatch) -> TableRows:
     """Return the checked columns of a table; raises `MessageError` for an invalid one."""
     names = table.schema.names
     for name in names:
@@ -144,14 +148,15 @@ def _rows(table: pa.Table | pa.RecordBatch) -> TableRows:
     for name in ("topic", "body"):
         if given[name].null_count:
             raise MessageError(f"column {name!r} has nulls, but every message needs a value")
+    topic = _cast(given["topic"], pa.string(), "topic")
     return TableRows(
-        topic=_cast(given["topic"], pa.string(), "topic"),
+        topic=topic,
         body=_cast(given["body"], pa.binary(), "body"),
-        queue=_numbers(given.get("queue"), "queue"),
+        queue=_queues(encoder, topic, given.get("queue")),
         tag=_texts(given.get("tag"), "tag"),
         keys=_texts(_join_keys(given.get("keys")), "keys"),
         properties=given.get("properties"),
-        flag=_numbers(given.get("flag"), "flag"),
+        flag=None if "flag" not in given else _numbers(given["flag"], "flag"),
         born_time_ms=_times(given.get("born_time")),
     )
 
@@ -176,9 +181,27 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         ) from error
 
 
-def _numbers(column: pa.Array | None, name: str) -> Int64s | None:
+def _queues(encoder: RecordEncoder, topics: pa.Array, column: pa.Array | None) -> Int64s:
+    """Return the queue of each row; where it has none, the next of its topic in turn."""
     if column is None:
-        return None
+        column = pa.nulls(len(topics), pa.int64())
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    queues = _numbers(column, "queue")
+    if missing.any():
+        _check_offsets("topic", topics)
+        coded = topics.dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        queues = queues.copy()
+        for code in np.unique(codes[missing]).tolist():
+            rows = np.nonzero(missing & (codes == code))[0]
+            # A topic that is refused is refused again, with its row.
+            with contextlib.suppress(MessageError, UnicodeDecodeError):
+                first, count = encoder.take_turns(coded.dictionary[code].as_py(), len(rows))
+                queues[rows] = (first + np.arange(len(rows))) % count
+    return queues
+
+
+def _numbers(column: pa.Array, name: str) -> Int64s:
     if pa.types.is_boolean(column.type) or _is_text(column.type):
         raise MessageError(f"column {name!r} is {column.type}, but must contain integers")
     return _whole_numbers(_fill_nulls(_cast(column, pa.int64(), name), 0))

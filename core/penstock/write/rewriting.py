@@ -1,4 +1,4 @@
-"""Messages that request more than to be stored: a delay, a partition key, or the next queue in turn.
+"""Messages that request more than to be stored: a delay, or the queue of a partition key.
 
 The kernel passes them here, and an extension decides what is stored in their place; see `Extension.rewrite`.
 """
@@ -24,43 +24,42 @@ def rewritten(batch: Batch, message: Message) -> Message | tuple[Message, bytes]
     given = _checked(message)
     if is_plain(given):
         return given
+    if given.queue is None and given.partition_key is None:
+        given.queue = batch.encoder.cursor_of(given.topic, None).queue
     rewrite = batch.encoder.rewrite
     if rewrite is None:
         raise MessageError(
-            "a message with a delay, a partition_key or no queue is refused: no extension is used here that handles it; "
+            "a message with a delay or a partition_key is refused: no extension is used here that handles it; "
             "nothing was stored"
         )
     made = rewrite(given)
     if not is_plain(made[0] if isinstance(made, tuple) else made):
         raise PluginError(
-            "an extension returned a message that still has a delay, a partition_key or no queue; nothing was stored"
+            "an extension returned a message that still has a delay or a partition_key; nothing was stored"
         )
     return made
 
 
 def _checked(message: Message) -> Message:
-    """Return a message whose delays are numbers, and which is to be delivered at Unix milliseconds if at a time."""
-    level = _whole("delay_level", message.delay_level)
-    delay_ms = _whole("delay_ms", message.delay_ms)
-    at_ms = message.deliver_at
-    if at_ms is not None:
-        try:
-            at_ms = arguments.time_ms("put", "deliver_at", at_ms, up=True)
-        except ArgumentError as error:
-            raise MessageError(
-                f"deliver_at {shown(error.value)} is refused: it must be {error.expected}; nothing was stored"
-            ) from None
-    return message.__replace__(delay_level=level, delay_ms=delay_ms, deliver_at=at_ms)
-
-
-def _whole(name: str, value: object) -> int:
+    """Return a message whose delays are numbers, of seconds and whole milliseconds, and no level if that is 0."""
     try:
-        return arguments.whole("put", name, value, arguments.INT64_MIN)
+        level = arguments.whole("put", "delay_level", message.delay_level, arguments.INT64_MIN)
     except ArgumentError:
-        raise NumberError(name, value) from None
+        raise NumberError("delay_level", message.delay_level) from None
+    at = message.deliver_at
+    try:
+        delay_ms = arguments.duration_ms("put", "delay", message.delay)
+        at_ms = None if at is None else arguments.moment_ms("put", "deliver_at", at, up=True)
+    except ArgumentError as error:
+        raise MessageError(
+            f"{error.argument} {shown(error.value)} is refused: it must be {error.expected}; nothing was stored"
+        ) from None
+    at = None if at_ms is None else at_ms / 1000
+    # The kernel takes only the integer 0 for no delay.
+    return message.__replace__(delay_level=level, delay=delay_ms and delay_ms / 1000, deliver_at=at)
 
 
 def is_plain(message: Message) -> bool:
     """Return whether a message requests only to be stored."""
-    delay = message.delay_level, message.delay_ms, message.deliver_at
-    return delay == (0, 0, None) and message.queue is not None and message.partition_key is None
+    has_time = message.delay_level or message.delay or message.deliver_at is not None
+    return not has_time and message.partition_key is None

@@ -116,7 +116,7 @@ def test_retention_takes_the_words_along(tmp_path: Path) -> None:
         tmp_path / "s", retention=["keep-last"], **{"retention.keep-last.segments": 2}
     ) as store:
         for number in range(300):
-            store.put("t", b"word%d " % number + b"x" * 1000)
+            store.put("t", b"word%d " % number + b"x" * 1000, queue=0)
         store.retain()
         assert store.stats()["segments"] == 2
         assert not search(tmp_path / "s", "word0", None, 1)
@@ -128,9 +128,9 @@ WRITER = """
 import sys, penstock
 settings = {"index": ["consume-queue", "hash-index", "full-text"], "retention": [], "geometry.segment_bytes": 65536}
 store = penstock.open(sys.argv[1], environ={}, flush="every", **settings)
-number = store.max_offset("t")
+number = store.max_offset("t", 0)
 while True:
-    store.put("t", b"word%d" % number)
+    store.put("t", b"word%d" % number, queue=0)
     number += 1
     if number % 100 == 0:
         store.topics()
@@ -151,7 +151,7 @@ def test_after_kills_the_index_equals_the_log(tmp_path: Path) -> None:
         writer.wait()
         writer.stdout.close()
         with open_it(root) as store:
-            count = store.max_offset("t")
+            count = store.max_offset("t", 0)
             assert count >= 300
             assert not list(store.verify())
             assert store.stats()["dispatchers"]["full-text"]["messages"] == count

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 import penstock
+from penstock import QueueSpan
 from penstock.errors import ConfigError
 from penstock_spark.arrow import pa
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
@@ -134,9 +135,8 @@ def _messages(spark: Any, pieces: list[Slice], time_column: str) -> Any:
 def headers(piece: Slice, store: "penstock.Store", time_column: str) -> Iterator[pa.RecordBatch]:
     """Yield the counted columns of the messages of one slice."""
     columns = [*_NEEDED, time_column]
-    for batch in store.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, columns, verify=False
-    ):
+    span = QueueSpan(piece.topic, piece.queue, piece.start, piece.stop)
+    for batch in store.arrow_spans([span], columns, verify=False):
         topic = pa.array([piece.topic]).take(pa.array([0] * batch.num_rows, pa.int32()))
         times = batch.column(time_column).cast(pa.int64())
         arrays = [

@@ -114,7 +114,7 @@ def resolve(
 def _at_time(
     bound: Bound, store: "penstock.Store", bounds: Bounds, time_ms: int, late_is_error: bool
 ) -> int:
-    at = min(store.offset_at(bounds.topic, bounds.queue, time_ms=time_ms), bounds.max_offset)
+    at = min(store.offset_at(bounds.topic, bounds.queue, time_ms / 1000), bounds.max_offset)
     if at == bounds.max_offset and late_is_error:
         raise ConfigError(
             f"{bound.name}: queue {bounds.queue} of topic {bounds.topic!r} in {store.path} has no message "

@@ -92,9 +92,9 @@ class MessagingOptions:
         default_queues: how many queues a new topic has unless a number is given.
         delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A broker
             that takes over after a kill delivers again at most what was delivered in that time; each write flushes the log.
-        timers: "on" takes messages with `delay_ms` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
+        timers: "on" takes messages with `delay` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
             takes over, which cannot deliver them.
-        delay_max_ms: the longest delay of a message with `delay_ms` or `deliver_at`, by default three days, as in a broker.
+        delay_max_ms: the longest delay of a message with `delay` or `deliver_at`, by default three days, as in a broker.
         check_interval_ms: how long after a check-back that did not know the answer a prepared message is checked again.
         check_immunity_ms: how old a prepared message is when it is first checked; its property
             `CHECK_IMMUNITY_TIME_IN_SECONDS` takes precedence. Give your transactions enough time to end.
@@ -254,7 +254,7 @@ class MessagingExtension(Extension):
         return found
 
     def _has_timers(self) -> bool:
-        return self.store.max_offset(_TIMER_TOPIC) > 0
+        return self.store.max_offset(_TIMER_TOPIC, 0) > 0
 
     @property
     def _intake(self) -> "Intake":
@@ -448,10 +448,14 @@ class MessagingExtension(Extension):
                 self._kept.add(message.log_offset)
                 return
 
+    def queues_of(self, topic: str) -> int:
+        """Return how many queues new messages of a topic are distributed to."""
+        return self.configuration.queues_of(topic)
+
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
         """Pick the queue of a message, and delay it if it requests that."""
         routed = self.configuration.routed(message)
-        if routed.delay_ms != 0 or routed.deliver_at is not None:
+        if routed.delay != 0 or routed.deliver_at is not None:
             return self._timed(routed)
         if routed.delay_level == 0:
             return routed
@@ -472,7 +476,7 @@ class MessagingExtension(Extension):
             message, now_ms, delay_max_ms=self.options.delay_max_ms,
             is_refused=self.options.timers == "refuse",
         )  # fmt: skip
-        plain = message.__replace__(delay_ms=0, deliver_at=None)
+        plain = message.__replace__(delay=0, deliver_at=None)
         if due_ms <= now_ms:
             return plain
         made = timed(plain, due_ms, self.store.check)

@@ -35,8 +35,8 @@ def test_what_a_broker_stored_is_read(
         seen = [
             message
             for queue in (0, 1)
-            for message in store.scan("orders", queue)
+            for message in store.scan("orders", queue=queue)
         ]  # fmt: skip
         assert [m.body for m in seen] == [body_of(one) for one in stored]
         assert [m.log_offset for m in seen] == [one["log_offset"] for one in stored]
-        assert [m.body for m in store.find("orders", key="k3")] == [body_of(one) for one in found]
+        assert [m.body for m in store.find("k3", "orders")] == [body_of(one) for one in found]

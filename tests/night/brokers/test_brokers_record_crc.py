@@ -33,13 +33,13 @@ def fill(store: Store) -> None:
             "orders", b"%d" % n * 80, queue=n % 2, tag="t", keys=[f"k{n}"], properties={"a": "b"}
         )
     # A minute here; the broker's levels are a second each.
-    store.put("orders", b"delayed", delay_level=5)
+    store.put("orders", b"delayed", queue=0, delay_level=5)
     half = {
         "REAL_TOPIC": "orders", "REAL_QID": "0", "TRAN_MSG": "true", "PGROUP": "transactions",
         "UNIQ_KEY": "AB" * 16, "ON_CHECK": "COMMIT_MESSAGE",
     }  # fmt: skip
     text = "".join(f"{name}\x01{value}\x02" for name, value in half.items()).encode()
-    store.put_copies([(Message(HALF, b"committed"), text)])
+    store.put_copies([(Message(HALF, b"committed", queue=0), text)])
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
@@ -84,23 +84,25 @@ def assert_read_back(
         assert_same(store, shown, retried)
     with penstock.open(root, environ={}, **SETTINGS) as store:
         assert_same(store, shown, retried)
-        store.put("orders", b"ours again")
+        store.put("orders", b"ours again", queue=0)
     with penstock.open(root, read_only=True) as store:
         assert [f.text for f in store.verify(deep=True)] == []
         assert (
-            store.read("orders", 0, store.max_offset("orders") - 1).messages[0].body
+            store.read("orders", 0, store.max_offset("orders", 0) - 1).messages[0].body
             == b"ours again"
         )
 
 
 def assert_same(store: Store, shown: dict[int, list[dict[str, Any]]], retried: list[bytes]) -> None:
     for queue, expected in shown.items():
-        found = [*store.scan("orders", queue)]
+        found = [*store.scan("orders", queue=queue)]
         assert [m.body for m in found] == [body_of(one) for one in expected]
         assert [m.log_offset for m in found] == [one["log_offset"] for one in expected]
         assert [m.keys for m in found] == [tuple(one.get("keys", "").split()) for one in expected]
         pairs = (
-            store.to_arrow("orders", queue, columns=["properties"]).column("properties").to_pylist()
+            store.to_arrow("orders", queue=queue, columns=["properties"])
+            .column("properties")
+            .to_pylist()
         )
         for message, one, columnar in zip(found, expected, pairs, strict=True):
             # What a broker has copied is the CRC of another record: it is shown to no one.

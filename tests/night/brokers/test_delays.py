@@ -65,7 +65,7 @@ def test_penstock_delivers_what_waits_in_a_brokers_directory(
         for before in (waits, retried):
             copy, text = delivered(before)
             # A client that is told too late that its send-back worked sends a retry of its own as well.
-            found = [facts(m, stored_text(m)) for m in store.scan(copy.topic, copy.queue)]
+            found = [facts(m, stored_text(m)) for m in store.scan(copy.topic, queue=copy.queue)]
             assert facts(copy, text) in found
     broker = make_broker(version)
     broker.start(tmp_path, LEVELS)

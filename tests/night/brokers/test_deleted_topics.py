@@ -31,9 +31,9 @@ def seen_by_us(store: Store) -> dict[tuple[str, int], list[bytes]]:
     found = {}
     for topic, queues in store.topics().items():
         for queue in queues if topic.islower() and not topic.startswith("rmq_") else ():
-            bodies = [m.body for m in store.scan(topic, queue)]
+            bodies = [m.body for m in store.scan(topic, queue=queue)]
             assert store.max_offset(topic, queue) == len(bodies)
-            assert store.to_arrow(topic, queue).column("body").to_pylist() == bodies
+            assert store.to_arrow(topic, queue=queue).column("body").to_pylist() == bodies
             if bodies:
                 found[topic, queue] = bodies
     return found
@@ -87,9 +87,9 @@ def test_penstock_shows_what_clients_of_the_broker_see(
         assert seen_by_us(store) == expected
     with opened(root) as store:
         assert seen_by_us(store) == expected
-        assert [m.body for m in store.find("kept", "k3")] == [body_of(one) for one in found]
+        assert [m.body for m in store.find("k3", "kept")] == [body_of(one) for one in found]
         # The log still has it, and a broker's queryMessage answers it as well.
-        assert [m.body for m in store.find("gone", "k3")] == [b"old-gone-3"]
+        assert [m.body for m in store.find("k3", "gone")] == [b"old-gone-3"]
         assert store.put("again", b"ours", queue=0).queue_offset == 3
         assert store.put("again", b"ours", queue=3).queue_offset == 0
         assert store.put("gone", b"ours", queue=1).queue_offset == 0
@@ -107,7 +107,7 @@ def test_penstock_shows_what_clients_of_the_broker_see(
     broker.kill()
     with opened(root) as store:
         assert seen_by_us(store) == expected
-        store.put("kept", b"last")
+        store.put("kept", b"last", queue=0)
     expected["kept", 0].append(b"last")
     check_healthy(root)
     broker = make_broker(version)
@@ -173,8 +173,8 @@ def test_a_broker_that_enters_a_new_message_after_the_old_ones(
     check_healthy(root)
     with opened(root) as store:
         assert [m.body for m in store.scan("again")] == shown[:3]
-        assert [m.body for m in store.find("again", "k")] == [b"new"]
-        assert store.put("again", b"ours").queue_offset == 4
+        assert [m.body for m in store.find("k", "again")] == [b"new"]
+        assert store.put("again", b"ours", queue=0).queue_offset == 4
     check_healthy(root)
     broker = make_broker(version)
     broker.start(root)
@@ -224,7 +224,9 @@ def test_a_broker_takes_over_after_penstock_deleted_topics(
     with opened(root) as store:
         # After a kill the broker's own message has the offset after those that it had made again.
         found = {
-            (t, q): [m.body for m in store.scan(t, q)] for t in ("gone", *TOPICS) for q in range(2)
+            (t, q): [m.body for m in store.scan(t, queue=q)]
+            for t in ("gone", *TOPICS)
+            for q in range(2)
         }
         assert {place: bodies for place, bodies in found.items() if bodies} == {
             ("gone", 1): [b"theirs"], ("again", 1): [b"new", b"theirs"], **kept,

@@ -55,7 +55,7 @@ def check_ours(store: Store) -> int:
     assert not list(store.verify())
     count = 0
     for queue in (0, 1):
-        messages = list(store.scan("t", queue))
+        messages = list(store.scan("t", queue=queue))
         found = store.queue_entries("t", queue, 0, len(messages))
         assert found.tag_codes.tolist() == [code_of(m) for m in messages]
         for tag in (*TAGS, "none"):
@@ -68,7 +68,7 @@ def check_ours(store: Store) -> int:
 def check_java(java: JavaStore, store: Store) -> None:
     """Assert that Java finds the right unit of each entry that has one, and that its filter finds what it should."""
     for queue in (0, 1):
-        messages = list(store.scan("t", queue))
+        messages = list(store.scan("t", queue=queue))
         for m, unit in zip(messages, java.units("t", queue), strict=True):
             assert unit in {(code_of(m), m.store_time_ms), (None, None)}
         for tag in (*TAGS, "none"):

@@ -57,7 +57,7 @@ def schedule(store: Store) -> list[Any]:
     for topic, queues in sorted(store.topics().items()):
         if topic in ("SCHEDULE_TOPIC_XXXX", "orders") or topic.startswith("%"):
             for queue in sorted(queues):
-                for m in store.scan(topic, queue):
+                for m in store.scan(topic, queue=queue):
                     properties = {
                         k: v
                         for k, v in m.all_properties.items()

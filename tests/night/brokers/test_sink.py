@@ -79,7 +79,7 @@ def test_java_makes_the_queues_of_what_the_sink_wrote(java: JavaStore, tmp_path:
     committer = given.committer()
     committer.commit("app", 0, stage(given, committer, 0))
     with penstock.open(root, read_only=True) as store:
-        before = {q: [m.body for m in store.scan("orders", q)] for q in range(3)}
+        before = {q: [m.body for m in store.scan("orders", queue=q)] for q in range(3)}
     for path in sorted((root / "consumequeue").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     (root / "checkpoint").unlink()
@@ -90,7 +90,7 @@ def test_java_makes_the_queues_of_what_the_sink_wrote(java: JavaStore, tmp_path:
     java.close()
     assert sum(len(queue["messages"]) for queue in dumped.values()) == ROWS
     with penstock.open(root, environ={}) as store:
-        assert {q: [m.body for m in store.scan("orders", q)] for q in range(3)} == before
+        assert {q: [m.body for m in store.scan("orders", queue=q)] for q in range(3)} == before
         assert same(store, dumped) == ROWS
 
 
@@ -124,7 +124,7 @@ def test_java_appends_within_a_batch_that_was_cut_short(java: JavaStore, tmp_pat
     java.close()
     assert not given.committer().commit("app", 0, [])
     with penstock.open(root, environ={}) as store:
-        bodies = [m.body for q in range(3) for m in store.scan("orders", q)]
+        bodies = [m.body for q in range(3) for m in store.scan("orders", queue=q)]
         ours = [int(body) for body in bodies if not body.startswith(b"java")]
         assert sorted(ours) == list(range(ROWS))
         assert len(bodies) == ROWS + 5

@@ -73,7 +73,7 @@ def fill(root: Path) -> None:
             assert dead is not None
             store.put_copies([dead])
         for level in (5, 18):
-            store.put("orders", b"waits %d" % level, delay_level=level, tag="t")
+            store.put("orders", b"waits %d" % level, queue=0, delay_level=level, tag="t")
 
 
 def test_java_makes_the_same_entries_of_the_same_log(
@@ -118,7 +118,7 @@ def test_the_files_of_configuration_go_to_and_fro(
     theirs = {name: (tmp_path / "config" / name).read_bytes() for name in names}
     parsed = {name: config(tmp_path, name) for name in names}
     with opened(tmp_path) as store:
-        store.put("orders", b"ours")
+        store.put("orders", b"ours", queue=0)
         with store.consumer("billing", "orders") as consumer:
             (message,) = consumer.poll(10, timeout=LIMIT_S)
             message.ack()

@@ -56,7 +56,7 @@ def test_a_broker_of_4_9_leaves_what_waits(make_broker: MakeBroker, tmp_path: Pa
     clock, workers = ManualClock(int(time.time() * 1000)), ManualWorkers()
     with open_store(tmp_path, clock=clock, spawn=workers, **GEOMETRY) as store:
         for number in range(3):
-            store.put(TOPIC, b"%d" % number, queue=QUEUE, delay_ms=HOUR_MS + 700 * number)
+            store.put(TOPIC, b"%d" % number, queue=QUEUE, delay=HOUR_MS / 1000 + 0.7 * number)
         workers.run(WORKER)
         clock.now_ms += 1500
         workers.run(WORKER)
@@ -72,7 +72,7 @@ def test_a_broker_of_4_9_leaves_what_waits(make_broker: MakeBroker, tmp_path: Pa
         clock.now_ms += HOUR_MS + 5000
         for _ in range(3):
             workers.run(WORKER)
-        assert [message.body for message in store.scan(TOPIC, QUEUE)] == [
+        assert [message.body for message in store.scan(TOPIC, queue=QUEUE)] == [
             b"plain",
             b"0",
             b"1",
@@ -87,8 +87,8 @@ def test_a_broker_delivers_nothing_that_was_cancelled_before_a_kill(
     """Penstock is killed as soon as the call has returned, and the broker starts after the message was due."""
     clock, workers = ManualClock(int(time.time() * 1000) - 60_000), ManualWorkers()
     with open_store(tmp_path / "store", clock=clock, spawn=workers, **GEOMETRY) as store:
-        receipts = [store.put(TOPIC, b"%d" % n, queue=QUEUE, delay_ms=9500) for n in range(4)]
-        store.put(TOPIC, b"later", queue=QUEUE, delay_ms=13_500)
+        receipts = [store.put(TOPIC, b"%d" % n, queue=QUEUE, delay=9.5) for n in range(4)]
+        store.put(TOPIC, b"later", queue=QUEUE, delay=13.5)
         for _ in range(3):
             workers.run(WORKER)
             clock.now_ms += 1000

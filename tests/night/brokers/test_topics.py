@@ -59,9 +59,9 @@ def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
         with pytest.raises(penstock.TopicQueueError):
             store.put("more", b"refused", queue=7)
         with pytest.raises(penstock.TopicError, match="reserves"):
-            store.put("RMQ_SYS_TRANS_HALF_TOPIC", b"refused")
+            store.put("RMQ_SYS_TRANS_HALF_TOPIC", b"refused", queue=0)
         store.put("auto", b"second", queue=9)
-        store.put("new", b"first")
+        store.put("new", b"first", queue=0)
         store.alter_topic("more", queues=9)
         assert [finding for finding in store.verify(deep=True) if not finding.is_note] == []
 

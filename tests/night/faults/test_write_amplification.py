@@ -29,7 +29,7 @@ HEAD = textwrap.dedent("""
         wait_for_quiet()
         before = written_bytes()
         for _ in range(PUTS):
-            store.put("t", BODY)
+            store.put("t", BODY, queue=0)
             if flush != "sync":
                 store.flush()
         print((written_bytes() - before) / PUTS / 1024)
@@ -44,13 +44,13 @@ def test_a_synced_put_of_1_kib_writes_at_most_32_kib(
     script = HEAD + textwrap.dedent("""
         store = opened(SEGMENT)
         log, used = store._engine.log, set()
-        batch = [Message("t", BODY, wait=False)] * 100
+        batch = [Message("t", BODY, wait=False, queue=0)] * 100
         def roll():
             border = (log.end_offset // SEGMENT + 1) * SEGMENT
             while log.end_offset < border:
                 store.put_many(batch)
             store.flush()
-            store.max_offset("t")
+            store.max_offset("t", 0)
             wait_for_quiet()
             border -= SEGMENT
             for segment in [each for each in log.log.segments if each.base_offset < border]:
@@ -86,7 +86,7 @@ def test_synced_puts_after_many_that_were_not_write_little_too(
     Where no put waits zeros are ahead of the tail, as one folio; synced puts withdraw what is left of it.
     """
     script = HEAD + textwrap.dedent("""
-        store, single = opened(64 << 20), [Message("t", BODY, wait=False)]
+        store, single = opened(64 << 20), [Message("t", BODY, wait=False, queue=0)]
         def zeros_ahead():
             segment = store._engine.log.tail.segment
             return segment.channel._blocks._zeros_end - segment.wrote_position
@@ -95,7 +95,7 @@ def test_synced_puts_after_many_that_were_not_write_little_too(
         while (write, alloc, flush) == ("mmap", "on-demand", "async") and zeros_ahead() < 100_000:
             store.put_many(single)
         store.flush()
-        store.max_offset("t")
+        store.max_offset("t", 0)
         synced_puts(store)
         store.close()
     """)

@@ -487,7 +487,7 @@ def _put(folder: Path, store: Store, chance: random.Random, trace: Trace) -> Non
             store.put(TOPIC, bodies[0], queue=None)
         else:
             bodies = [body()]
-            store.put(TOPIC, bodies[0], delay_level=SOON)
+            store.put(TOPIC, bodies[0], queue=0, delay_level=SOON)
         for each in bodies:
             trace.add("put", number=number_of(each), since_ns=since_ns)
         time.sleep(chance.uniform(0, _PAUSE_S))

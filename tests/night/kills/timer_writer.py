@@ -23,7 +23,7 @@ def main(path: str, first: int, seed: int, puts: int) -> None:
     with penstock.open(path, environ={}, **SMALL) as store:
         while not puts or number < first + puts:
             due_ms = time.time_ns() // 1_000_000 + 1 + chance.randrange(DELAY_MS_MAX)
-            receipts[number] = store.put(TOPIC, b"%d" % number, deliver_at=due_ms)
+            receipts[number] = store.put(TOPIC, b"%d" % number, queue=0, deliver_at=due_ms / 1000)
             print("put", number, due_ms, flush=True)
             if chance.random() < 0.05:
                 gone = chance.randrange(first, number + 1)

@@ -191,7 +191,7 @@ class Run:
                 assert not list(store.verify())
                 for queue in store.topics().get(TOPIC, []):
                     last: dict[str, int] = {}
-                    for message in store.scan(TOPIC, queue):
+                    for message in store.scan(TOPIC, queue=queue):
                         if message.body.startswith(b"other"):
                             others[message.body] += 1
                             continue

@@ -79,7 +79,7 @@ def contents(root: Path) -> list[tuple[str, int, bytes, tuple[str, ...]]]:
             (topic, queue, message.body, tuple(message.keys))
             for topic, queues in sorted(store.topics().items())
             for queue in sorted(queues)
-            for message in store.scan(topic, queue)
+            for message in store.scan(topic, queue=queue)
         ]
 
 

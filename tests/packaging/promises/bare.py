@@ -53,12 +53,12 @@ async def consume() -> None:
 
 
 with penstock.open("data", flush="sync", environ={}) as store:
-    receipt = store.put("orders", b"two boxes of pears", tag="created", keys=["A-17"])
+    receipt = store.put("orders", b"two boxes of pears", queue=0, tag="created", keys=["A-17"])
     assert receipt.durability is penstock.Durability.ON_DISK
-    assert [each.body for each in store.find("orders", "A-17")] == [b"two boxes of pears"]
+    assert [each.body for each in store.find("A-17", "orders")] == [b"two boxes of pears"]
     found = store.read("orders", queue=0, offset=0, tag="created || paid")
     assert [each.body for each in found.messages] == [b"two boxes of pears"]
-    assert [each.body for each in store.scan("orders", 0)] == [b"two boxes of pears"]
+    assert [each.body for each in store.scan("orders", queue=0)] == [b"two boxes of pears"]
     with store.consumer("billing", "orders", max_retries=0) as consumer:
         (message,) = consumer.poll(limit=10, timeout=60)
         message.ack()

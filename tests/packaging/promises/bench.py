@@ -13,5 +13,5 @@ other[b"key"] = b"value"
 assert other[b"key"] == b"value"
 other.close()
 with penstock.open("data", environ={}) as store:
-    store.put("orders", b"value")
+    store.put("orders", b"value", queue=0)
 Figure().savefig("plot.svg")

@@ -8,7 +8,7 @@ import penstock
 from penstock.cli.root import run
 
 with penstock.open("data", environ={}) as store:
-    store.put("orders", b"two boxes of pears", keys=["A-17"])
+    store.put("orders", b"two boxes of pears", queue=0, keys=["A-17"])
 root = str(Path("data").absolute())
 out = io.StringIO()
 with contextlib.redirect_stdout(out):

@@ -8,10 +8,10 @@ from penstock_spark.stores.locations import find_stores
 from penstock_spark.stores.open import open_store
 
 with penstock.open("data", environ={}) as store:
-    store.put("orders", b"two boxes of pears")
+    store.put("orders", b"two boxes of pears", queue=0)
 memory = fsspec.filesystem("memory")
-memory.put("data", "/bucket/data", recursive=True)
+memory.put("data", "/bucket/data", queue=0, recursive=True)
 (location,) = find_stores(["memory://bucket/data"]).stores
 with open_store(location) as store:
-    assert [each.body for each in store.scan("orders", 0)] == [b"two boxes of pears"]
+    assert [each.body for each in store.scan("orders", queue=0)] == [b"two boxes of pears"]
 assert fsspec.get_filesystem_class("s3") is s3fs.S3FileSystem

@@ -11,8 +11,8 @@ from penstock_spark.source.task_reader import read_spans
 from penstock_spark.stores.locations import find_stores
 
 with penstock.open("data", environ={}) as store:
-    store.put_many([penstock.Message("orders", b"%d" % number) for number in range(10)])
-fsspec.filesystem("memory").put("data", "/bucket/data", recursive=True)
+    store.put_many([penstock.Message("orders", b"%d" % number, queue=0) for number in range(10)])
+fsspec.filesystem("memory").put("data", "/bucket/data", queue=0, recursive=True)
 options = parse_options({"path": "memory://bucket/data"})
 locations = find_stores(options.paths)
 tasks = plan(survey(options, locations), locations.stores, options.min_partitions)

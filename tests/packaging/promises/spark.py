@@ -10,7 +10,9 @@ spark = local_session(
 )
 try:
     with penstock.open("data", environ={}) as store:
-        store.put_many([penstock.Message("orders", b"%d" % number) for number in range(10)])
+        store.put_many(
+            [penstock.Message("orders", b"%d" % number, queue=0) for number in range(10)]
+        )
     orders = (
         spark.read.format("penstock")
         .option("subscribe", "orders")

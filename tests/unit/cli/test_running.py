@@ -371,7 +371,7 @@ def test_a_range_that_ends_before_it_begins_is_a_mistake() -> None:
     check_order(None, 1)
     check_order(1, 1)
     check_order(2, None)
-    with pytest.raises(click.UsageError, match="--begin is after --end"):
+    with pytest.raises(click.UsageError, match="--since is after --until"):
         check_order(2, 1)
 
 

@@ -199,7 +199,8 @@ def test_there_is_no_reason_where_messages_are(store: Store) -> None:
 
 def test_many_topics_are_listed_in_part_and_queues_with_gaps_one_by_one(store: Store) -> None:
     for number in range(30):
-        store.put(f"t{number:02}", b"x")
+        store.put(f"t{number:02}", b"x", queue=0)
+    store.alter_topic("other", queues=6)
     store.put("other", b"x", queue=5)
     assert str(why_nothing(store, "zzz")).endswith("t16, t17, and 12 more")
     assert why_nothing(store, "other", 4) == "topic 'other' has no queue 4; it has queues 3, 5"
@@ -228,7 +229,7 @@ def test_a_store_in_use_names_its_process_and_is_not_called_unclean(tmp_path: Pa
     """`stat` said "in use, or not closed cleanly", which left the reader to find out which."""
     path = tmp_path / "s"
     with open_store(path, spawn=ManualWorkers()) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         found = state(path)
         assert found.text.startswith("in use by this process ")
         assert found.used_by is not None
@@ -268,8 +269,8 @@ SIZES = {"segment_bytes": 65536, "queue_entries": 100, "index_slots": 1000, "ind
 def sized(tmp_path: Path) -> Path:
     with penstock.open(tmp_path / "s", environ={}, geometry=SIZES) as made:
         for number in range(300):
-            made.put(("a", "b")[number % 3 == 0], bytes(500), keys=[str(number)])
-        made.commit_offset("g", "a", offset=1)
+            made.put(("a", "b")[number % 3 == 0], bytes(500), queue=0, keys=[str(number)])
+        made.commit_offset("g", "a", 0, offset=1)
     (tmp_path / "s" / "penstock" / "saved").mkdir()
     (tmp_path / "s" / "penstock" / "saved" / "x").write_bytes(bytes(10_000))
     (tmp_path / "s" / "mine.txt").write_text("not a part of a store")

@@ -69,7 +69,7 @@ def test_nothing_is_deleted_unasked_from_a_brokers_directory(name: str, tmp_path
     root = unpacked(name, tmp_path)
     assert defaults(root) == ("broker", "crc32", [])
     with penstock.open(root, environ={}, profile="rocketmq") as store:
-        store.put("topic1", b"once, as asked for")
+        store.put("topic1", b"once, as asked for", queue=0)
     assert defaults(root) == ("broker", "crc32", []), "what was asked for once is not kept"
 
 
@@ -125,12 +125,12 @@ def test_weeks_later_a_new_store_has_every_message(tmp_path: Path) -> None:
     given = build_config(gather(None, {}, SMALL), load_registry())
     with Opener(tmp_path / "s", given, load_registry(), Files(), clock, workers).open_for_writing() as store:  # fmt: skip
         for number in range(300):
-            store.put("t", b"%d" % number + b"x" * 1000)
+            store.put("t", b"%d" % number + b"x" * 1000, queue=0)
         store.flush()
         for _ in range(24 * 30):
             clock.now_ms += 3_600_000
             workers.run("penstock-retain")
-        assert store.min_offset("t") == 0
+        assert store.min_offset("t", 0) == 0
         assert sum(1 for _ in store.scan("t")) == 300
 
 
@@ -139,7 +139,7 @@ def test_a_deletion_is_logged_as_a_warning_with_segment_policy_and_reason(
 ) -> None:
     with open_small(retention=["age", "size"], **{"retention.size.bytes_max": 0, "retention.pause_ms": 0}) as store:  # fmt: skip
         for number in range(200):
-            store.put("t", b"%d" % number + b"x" * 1000)
+            store.put("t", b"%d" % number + b"x" * 1000, queue=0)
         caplog.clear()
         gone = store.retain()
         log_name = f"{0:020d}"
@@ -193,7 +193,7 @@ def test_a_lone_message_is_on_disk_half_a_second_later_unless_rocketmqs_values_h
     clock, workers = ManualClock(), ManualWorkers()
     sizes: dict[str, Any] = {"geometry.segment_bytes": 65536}
     with open_store(tmp_path / "s", clock=clock, spawn=workers, profile=profile, **sizes) as store:
-        receipt = store.put("t", b"alone")
+        receipt = store.put("t", b"alone", queue=0)
         looks = 0
         while store.stats()["flushed_offset"] < receipt.log_offset + receipt.size:
             clock.now_ms += 500

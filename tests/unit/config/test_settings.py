@@ -177,7 +177,7 @@ def test_a_mode_that_files_cannot_have_is_refused(mode: int) -> None:
 
 def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}) as store:
-        store.put("t", b"x", keys=["k"])
+        store.put("t", b"x", queue=0, keys=["k"])
     used = sum(p.stat().st_blocks * 512 for p in (tmp_path / "s").rglob("*") if p.is_file())
     assert used < 150 << 20
     with penstock.open(tmp_path / "s", environ={}, profile="rocketmq") as store:

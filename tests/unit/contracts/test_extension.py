@@ -64,7 +64,7 @@ def test_an_extension_is_attached_once_the_store_is_open_and_detached_before_it_
         noting = store.extension("noting")
         assert noting.calls == [("attach", False)]
         assert noting.store.path == store.path
-        noting.detach = lambda: store.put("last", b"while detaching")
+        noting.detach = lambda: store.put("last", b"while detaching", queue=0)
     with opened(tmp_path / "s", Noting, read_only=True) as store:
         assert [m.body for m in store.scan("last")] == [b"while detaching"]
         noting = store.extension("noting")
@@ -75,55 +75,57 @@ def test_it_is_asked_once_a_queue_and_again_on_request(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
         noting = store.extension("noting")
         for _ in range(3):
-            store.put("t", b"x")
-            store.put_many([Message("t", b"x"), Message("t", b"x", queue=1)])
+            store.put("t", b"x", queue=0)
+            store.put_many([Message("t", b"x", queue=0), Message("t", b"x", queue=1)])
         assert noting.calls[1:] == [("t", 0), ("t", 1)]
         store.recheck_puts("t")
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         assert noting.calls[3:] == [("t", 0)]
-        assert store.max_offset("t") == 7
+        assert store.max_offset("t", 0) == 7
 
 
 def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
         store.extension("noting").refused = "secret"
         puts: list[Callable[[], object]] = [
-            lambda: store.put("secret", b"x"),
-            lambda: store.put_many([Message("t", b"x"), Message("secret", b"x")]),
-            lambda: store.put("secret", b"x"),
+            lambda: store.put("secret", b"x", queue=0),
+            lambda: store.put_many([Message("t", b"x", queue=0), Message("secret", b"x", queue=0)]),
+            lambda: store.put("secret", b"x", queue=0),
         ]
         for put in puts:
             with pytest.raises(MessageError, match="no puts to secret"):
                 put()
         assert store.topics() == {}
-        store.put_copies([(Message("secret", b"copy"), b"")])
+        store.put_copies([(Message("secret", b"copy", queue=0), b"")])
         with pytest.raises(MessageError, match="no puts to secret"):
-            store.put("secret", b"x")
+            store.put("secret", b"x", queue=0)
         assert [m.body for m in store.scan("secret")] == [b"copy"]
 
 
 def test_the_first_extension_that_knows_a_request_rewrites_the_message(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting, Providing) as store:
-        store.extension("providing").rewrites = lambda m: m.__replace__(queue=5, partition_key=None)
+        store.extension("providing").rewrites = lambda m: m.__replace__(
+            queue=5, partition_key=None, delay_level=0
+        )
         receipts = [
-            store.put("t", b"a", queue=None),
+            store.put("t", b"a", delay_level=1),
             store.put("t", b"b", partition_key="k"),
             store.submit("t", b"c", partition_key="k").result(10),
-            *store.put_many([Message("t", b"d", queue=None), Message("t", b"e")]),
+            *store.put_many([Message("t", b"d", delay_level=1), Message("t", b"e", queue=0)]),
         ]
         assert [each.queue for each in receipts] == [5, 5, 5, 5, 0]
         store.extension("noting").rewrites = lambda m: (
-            Message("other", m.body),
+            Message("other", m.body, queue=0),
             b"TAGS\x01copy\x02",
         )
-        store.put("t", b"f", queue=None)
-        store.put_many([Message("t", b"g", delay_level=2)])
+        store.put("t", b"f", partition_key="k")
+        store.put_many([Message("t", b"g", queue=0, delay_level=2)])
         assert [(m.body, m.tag) for m in store.scan("other")] == [(b"f", "copy"), (b"g", "copy")]
 
 
 def test_a_request_that_nobody_knows_or_that_is_not_met_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
-        for message in ({"queue": None}, {"delay_level": 3}, {"partition_key": "k"}):
+        for message in ({"delay_level": 3}, {"partition_key": "k"}):
             with pytest.raises(MessageError, match=r"extensions\.use"):
                 store.put("t", b"x", **message)
             with pytest.raises(MessageError, match=r"extensions\.use") as caught:
@@ -131,7 +133,7 @@ def test_a_request_that_nobody_knows_or_that_is_not_met_is_refused(tmp_path: Pat
             assert "message 0" in caught.value.__notes__[0]
         store.extension("noting").rewrites = lambda m: m
         with pytest.raises(PluginError, match="still has"):
-            store.put("t", b"x", queue=None)
+            store.put("t", b"x", delay_level=3)
         assert store.topics() == {}
 
 

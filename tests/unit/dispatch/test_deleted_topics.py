@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import messages_in
 
 import penstock
-from penstock import Store
+from penstock import Store, UnknownTopicError
 from penstock.dispatch.deleted_topics import listed_topics
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import CorruptionError
@@ -89,7 +90,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def bodies(store: Store, topic: str, queue: int = 0) -> list[str]:
-    return [m.body.decode() for m in store.scan(topic, queue)]
+    return [m.body.decode() for m in messages_in(store, topic, queue=queue)]
 
 
 def check_healthy(directory: Directory) -> None:
@@ -116,28 +117,28 @@ def numbered(prefix: str, count: int) -> list[str]:
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_deleted_topic_stays_deleted(directory: Directory, killed: bool) -> None:
     """Opening for writing brought all of it back: 0.1 built missing queues from the log."""
-    directory.put("gone", numbered("old", 40))
-    directory.put("kept", numbered("k", 5))
+    directory.put("gone", numbered("old", 40), queue=0)
+    directory.put("kept", numbered("k", 5), queue=0)
     directory.broker_deletes("gone", "kept")
     if killed:
         (directory.root / "abort").write_text("1")
     for _ in range(2):
         with directory.open() as store:
             assert store.topics() == {"kept": [0]}
-            assert (store.min_offset("gone"), store.max_offset("gone")) == (0, 0)
-            assert store.read("gone").messages == []
-            assert list(store.scan("gone")) == []
-            assert store.to_arrow("gone").num_rows == 0
+            assert (store.min_offset("gone", 0), store.max_offset("gone", 0)) == (0, 0)
+            assert store.read("gone", 0).messages == []
+            with pytest.raises(UnknownTopicError):
+                store.to_arrow("gone")
             assert bodies(store, "kept") == numbered("k", 5)
         check_healthy(directory)
 
 
 def test_records_of_a_deleted_topic_are_found_by_key_and_by_place(directory: Directory) -> None:
     """As a broker answers queryMessage and viewMessage while the log has them."""
-    directory.put("gone", ["old0"])
+    directory.put("gone", ["old0"], queue=0)
     directory.broker_deletes("gone")
     with directory.open() as store:
-        (found,) = store.find("gone", "old0")
+        (found,) = store.find("old0", "gone")
         assert found.body == b"old0"
         assert store.at(found.log_offset).body == b"old0"
         assert store.get(found.message_id).body == b"old0"
@@ -148,10 +149,14 @@ def test_a_put_to_a_deleted_topic_begins_at_0_and_is_not_lost(
     directory: Directory, tmp_path: Path
 ) -> None:
     """Nor after a kill before its queue was on disk, though no list of topics has its name."""
-    directory.put("gone", numbered("old", 40))
+    directory.put("gone", numbered("old", 40), queue=0)
     directory.broker_deletes("gone", "kept")
     with directory.open(flush="sync") as store:
-        assert [store.put("gone", f"new{n}".encode()).queue_offset for n in range(3)] == [0, 1, 2]
+        assert [store.put("gone", f"new{n}".encode(), queue=0).queue_offset for n in range(3)] == [
+            0,
+            1,
+            2,
+        ]
         killed = Directory(tmp_path / "killed")
         copy_store(directory.root, killed.root)
         if (killed.root / "consumequeue" / "gone").exists():
@@ -159,17 +164,17 @@ def test_a_put_to_a_deleted_topic_begins_at_0_and_is_not_lost(
     for each in (directory, killed):
         with each.open() as store:
             assert bodies(store, "gone") == numbered("new", 3)
-            assert store.put("gone", b"new3").queue_offset == 3
+            assert store.put("gone", b"new3", queue=0).queue_offset == 3
         check_healthy(each)
 
 
 @pytest.mark.slow
 def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Directory) -> None:
     """A broker removes the queues of every topic that it does not list when it deletes any."""
-    directory.put("theirs", numbered("t", 5))
+    directory.put("theirs", numbered("t", 5), queue=0)
     directory.list_topics("theirs")
     directory.make_foreign()
-    directory.put("ours", numbered("o", 5))
+    directory.put("ours", numbered("o", 5), queue=0)
     with directory.open() as store:
         end = store.stats()["log_end_offset"]
     # As after a kill: nothing says what was listed when Penstock wrote last.
@@ -195,7 +200,7 @@ def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
     directory.put("gone", numbered("before", 4), queue=3)
     directory.put("gone", numbered("before", 4), queue=2)
     directory.make_foreign()
-    directory.put("gone", numbered("ours", count))
+    directory.put("gone", numbered("ours", count), queue=0)
     side = directory.root / "penstock"
     shutil.copytree(side, directory.root / "kept")
     directory.put("gone", numbered("theirs", count), queue=theirs)
@@ -229,10 +234,10 @@ def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
 
 def made_again(directory: Directory, old: int, new: int) -> None:
     """Leave a topic that had `old` messages, was deleted and made again, and has `new`; and another."""
-    directory.put("again", numbered("old", old))
-    directory.put("kept", numbered("k", 5))
+    directory.put("again", numbered("old", old), queue=0)
+    directory.put("kept", numbered("k", 5), queue=0)
     directory.broker_deletes("again", "kept")
-    directory.put("again", numbered("new", new))
+    directory.put("again", numbered("new", new), queue=0)
     directory.list_topics("again", "kept")
     directory.make_foreign()
 
@@ -249,14 +254,17 @@ def test_a_topic_made_again_has_its_new_messages_only(
         with directory.open() as store:
             expected = numbered("new", new) + numbered("more", turn)
             assert bodies(store, "again") == expected
-            assert (store.min_offset("again"), store.max_offset("again")) == (0, len(expected))
+            assert (store.min_offset("again", 0), store.max_offset("again", 0)) == (
+                0,
+                len(expected),
+            )
             assert store.to_arrow("again").column("body").to_pylist() == [
                 b.encode() for b in expected
             ]
             first = next(store.scan("again"))
-            assert store.offset_at("again", time_ms=first.store_time_ms) == 0
-            assert store.offset_at("again", time_ms=0) == 0
-            assert store.put("again", f"more{turn}".encode()).queue_offset == len(expected)
+            assert store.offset_at("again", 0, first.store_time_ms / 1000) == 0
+            assert store.offset_at("again", 0, 0 / 1000) == 0
+            assert store.put("again", f"more{turn}".encode(), queue=0).queue_offset == len(expected)
         check_healthy(directory)
         directory.make_foreign(killed=turn == 1)
 
@@ -321,7 +329,7 @@ def test_queues_built_again_have_the_last_generation_only(
 ) -> None:
     """A repair makes all queues again when one is damaged; so does a reindex, in parts."""
     made_again(directory, 40, 3)
-    directory.put("gone", numbered("g", 5))
+    directory.put("gone", numbered("g", 5), queue=0)
     directory.broker_deletes("gone", "again", "kept")
     path = directory.root / "consumequeue" / "kept" / "0" / f"{0:020d}"
     with path.open("r+b") as file:
@@ -355,7 +363,7 @@ def test_a_queue_offset_that_flipped_to_0_begins_no_generation(
     directory: Directory, ordinal: int, foreign: bool
 ) -> None:
     """Or all messages before it would leave the queue: the next record goes on as if nothing had happened."""
-    directory.put("t", numbered("m", 10))
+    directory.put("t", numbered("m", 10), queue=0)
     offsets = renumber(directory, "t", {ordinal: 0}, foreign=foreign)
     directory.drop_queues("t")
     assert is_refused_at(directory, offsets[ordinal])
@@ -366,7 +374,7 @@ def test_a_last_queue_offset_that_flipped_to_0_begins_no_generation_in_a_log_of_
     directory: Directory,
 ) -> None:
     """Penstock's own offsets never begin again. Of the last record of a broker's queue that cannot be said."""
-    directory.put("t", numbered("m", 10))
+    directory.put("t", numbered("m", 10), queue=0)
     renumber(directory, "t", {9: 0}, foreign=False)
     directory.drop_queues("t")
     with directory.open() as store:
@@ -391,13 +399,13 @@ def renumber(
 @pytest.mark.slow
 def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> None:
     """5.0 to 5.3.2, stopped with queues behind the log, give offsets twice and enter the first record."""
-    directory.put("t", numbered("m", 10))
+    directory.put("t", numbered("m", 10), queue=0)
     renumber(directory, "t", {6: 3, 7: 4, 8: 5, 9: 6})
     directory.drop_queues("t")
     for _ in range(2):
         with directory.open() as store:
             assert bodies(store, "t") == ["m0", "m1", "m2", "m3", "m4", "m5", "m9"]
-            assert store.max_offset("t") == 7
+            assert store.max_offset("t", 0) == 7
         check_healthy(directory)
         directory.make_foreign(killed=True)
 
@@ -405,14 +413,14 @@ def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> No
 @pytest.mark.slow
 def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> None:
     """It enters a record with offset 0 wherever the queue ends, and the next ones not at all."""
-    directory.put("t", numbered("m", 10))
+    directory.put("t", numbered("m", 10), queue=0)
     offsets = renumber(directory, "t", {6: 0, 7: 1, 8: 2, 9: 3})
     path = directory.root / "consumequeue" / "t" / "0" / f"{0:020d}"
     with path.open("r+b") as file:
         file.seek(7 * 20)
         file.write(bytes(9 * 20))
     with directory.open() as store:
-        assert store.max_offset("t") == 7
+        assert store.max_offset("t", 0) == 7
         assert bodies(store, "t")[:6] == numbered("m", 6)
         assert store.queue_entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
     check_healthy(directory)
@@ -421,13 +429,13 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
 @pytest.mark.slow
 def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -> None:
     """What a broker killed before it entered the first message of a topic made again leaves after its next start."""
-    directory.put("t", numbered("m", 6))
+    directory.put("t", numbered("m", 6), queue=0)
     offsets = renumber(directory, "t", {3: 0})
     check_healthy(directory)
     with directory.open() as store:
         assert bodies(store, "t") == ["m0", "m1", "m2", "m4", "m5"]
         assert store.queue_entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
-        assert store.put("t", b"m6").queue_offset == 6
+        assert store.put("t", b"m6", queue=0).queue_offset == 6
     check_healthy(directory)
 
 
@@ -438,7 +446,7 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
     directory: Directory, number: int, lost: bool
 ) -> None:
     """An entry there would have a later place than all that follow: opening names the record, a repair keeps the rest."""
-    directory.put("t", numbered("m", 10))
+    directory.put("t", numbered("m", 10), queue=0)
     offsets = renumber(directory, "t", {5: number})
     if lost:
         directory.drop_queues("t")
@@ -448,7 +456,7 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
         assert [body for body in bodies(store, "t") if body != "m5"] == [
             body for body in numbered("m", 10) if body != "m5"
         ]
-        assert store.max_offset("t") == 10
+        assert store.max_offset("t", 0) == 10
 
 
 @pytest.mark.slow
@@ -457,7 +465,7 @@ def test_queues_that_mix_two_generations_are_found(directory: Directory) -> None
     made_again(directory, 40, 3)
     with directory.open() as store:
         new = [m.log_offset for m in store.scan("again")]
-        old = sorted(m.log_offset for n in range(3, 40) for m in store.find("again", f"old{n}"))
+        old = sorted(m.log_offset for n in range(3, 40) for m in store.find(f"old{n}", "again"))
         sizes = [store.at(at).size for at in old]
     path = directory.root / "consumequeue" / "again" / "0" / f"{0:020d}"
     with path.open("r+b") as file:
@@ -477,7 +485,7 @@ def test_topics_that_brokers_do_not_always_list_count_as_there(
     """4.x does not list the topic of transactions' marks, for one."""
     # Some of them take no message of a caller.
     with directory.open() as store:
-        store.put_copies([(Message(topic, b"m"), b"")])
+        store.put_copies([(Message(topic, b"m", queue=0), b"")])
     directory.broker_deletes(topic)
     with directory.open() as store:
         assert bodies(store, topic) == ["m"]
@@ -490,7 +498,7 @@ def test_a_list_of_topics_that_tells_nothing_deletes_nothing(
     directory: Directory, text: str
 ) -> None:
     """Lost, torn or hostile: the queues are built from the log."""
-    directory.put("t", ["m"])
+    directory.put("t", ["m"], queue=0)
     directory.broker_deletes("t")
     (directory.root / "config" / "topics.json").write_text(text, "latin-1")
     assert listed_topics(Files(), directory.root) is None
@@ -501,7 +509,7 @@ def test_a_list_of_topics_that_tells_nothing_deletes_nothing(
 @pytest.mark.parametrize("what", ["no-list", "no-ranges", "damaged-ranges", "empty-ranges", "no-marks-nor-ranges"])  # fmt: skip
 def test_in_doubt_no_record_is_a_deleted_one(what: str, directory: Directory) -> None:
     """No broker was ever here; or the file of ranges is damaged, an older Penstock's, which had none, or gone with the marks."""
-    directory.put("ours", numbered("o", 20))
+    directory.put("ours", numbered("o", 20), queue=0)
     path = directory.root / "penstock" / "ranges"
     if what == "no-marks-nor-ranges":
         (directory.root / "penstock" / "clean").unlink()
@@ -526,7 +534,7 @@ def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directo
     """It notes the gap that it fills in the file of ranges, which then said that nothing was ours."""
     with directory.open() as store:
         for n in range(120):
-            store.put("ours", b"%d" % n + b"x" * 1000)
+            store.put("ours", b"%d" % n + b"x" * 1000, queue=0)
         sent = list(store.scan("ours"))
     path = directory.root / "penstock" / "ranges"
     path.unlink() if content is None else path.write_text(content)

@@ -20,6 +20,8 @@ def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"index.consume-queue.open_files_max": 8}
     with open_store(tmp_path / "s", **chosen) as store:
         before = len(list(Path("/proc/self/fd").iterdir()))
+        for number in range(50):
+            store.create_topic(f"topic{number}", queues=20)
         for turn in range(2):
             store.put_many([
                 penstock.Message(f"topic{number % 50}", b"%d" % turn, queue=number // 50)
@@ -44,7 +46,7 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
     workers = ManualWorkers()
     with open_store(tmp_path / "s", spawn=workers, alloc="recycle") as store:
         for number in range(200):
-            store.put("t", b"%d:" % number + b"o" * 1500)
+            store.put("t", b"%d:" % number + b"o" * 1500, queue=0)
         store.flush()
         store.topics()
         reader = penstock.open(tmp_path / "s", read_only=True, environ={})
@@ -53,7 +55,7 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
         store.discard_before(log_offset=store.stats()["log_end_offset"])
         workers.run("penstock-allocate")
         for number in range(200, 500):
-            store.put("t", b"%d:" % number + b"n" * 1500)
+            store.put("t", b"%d:" % number + b"n" * 1500, queue=0)
             workers.run("penstock-allocate")
         assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
         store.topics()
@@ -81,20 +83,20 @@ def test_a_reader_takes_in_what_is_added_and_lists_folders_only_where_files_come
     """Queue files have 200 entries here; a full one may be followed by another."""
     files = Lists()
     with open_store(tmp_path / "s", **QUEUES_OF_200) as store:
-        store.put("t", b"first")
+        store.put("t", b"first", queue=0)
         with penstock.open(tmp_path / "s", read_only=True, files=files, environ={}) as reader:
-            store.max_offset("t")
-            assert reader.max_offset("t") == 1
+            store.max_offset("t", 0)
+            assert reader.max_offset("t", 0) == 1
             end = 1
             for step in steps:
                 before = files.count
-                store.put_many([penstock.Message("t", b"x") for _ in range(step)])
-                assert store.max_offset("t") == end + step
-                assert reader.max_offset("t") == end + step
+                store.put_many([penstock.Message("t", b"x", queue=0) for _ in range(step)])
+                assert store.max_offset("t", 0) == end + step
+                assert reader.max_offset("t", 0) == end + step
                 if (end - 1) // 200 == (end + step) // 200:
                     assert files.count == before
                 end += step
-                assert reader.min_offset("t") == 0
+                assert reader.min_offset("t", 0) == 0
                 assert reader.read("t", 0, end - 1).messages[0].queue_offset == end - 1
 
 
@@ -103,9 +105,9 @@ def test_a_reader_looks_again_where_entries_are_taken_away(taken_away: str, tmp_
     path = tmp_path / "s"
     folder = path / "consumequeue" / "t" / "0"
     with open_store(path, **QUEUES_OF_200) as store:
-        store.put_many([penstock.Message("t", b"x") for _ in range(450)])
+        store.put_many([penstock.Message("t", b"x", queue=0) for _ in range(450)])
     with penstock.open(path, read_only=True, environ={}) as reader:
-        assert (reader.min_offset("t"), reader.max_offset("t")) == (0, 450)
+        assert (reader.min_offset("t", 0), reader.max_offset("t", 0)) == (0, 450)
         names = sorted(each.name for each in folder.iterdir())
         if taken_away == "the last entries":
             with (folder / names[-1]).open("r+b") as file:
@@ -119,4 +121,4 @@ def test_a_reader_looks_again_where_entries_are_taken_away(taken_away: str, tmp_
             for name in names:
                 (folder / name).unlink()
             expected = (0, 0)
-        assert (reader.min_offset("t"), reader.max_offset("t")) == expected
+        assert (reader.min_offset("t", 0), reader.max_offset("t", 0)) == expected

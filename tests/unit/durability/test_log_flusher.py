@@ -67,7 +67,7 @@ def flusher(log: CommitLog) -> LogFlusher:
 def put(log: CommitLog, count: int) -> None:
     batch = Batch(log.encoder)
     for _ in range(count):
-        batch.add(Message("t", b"x"))
+        batch.add(Message("t", b"x", queue=0))
     log.append_batch(batch)
 
 
@@ -205,5 +205,5 @@ def test_without_a_thread_of_the_kernel_puts_are_synced_one_by_one(
     # The system has no call that fails only here.
     monkeypatch.setattr(log_flusher, "SyncGate", none_free)
     with open_store(tmp_path / "s", flush="sync", retention=[]) as store:
-        assert store.put("t", b"x").is_durable
+        assert store.put("t", b"x", queue=0).is_durable
     assert "the sync thread could not be started" in caplog.text

@@ -57,7 +57,7 @@ def ends_of(store: Store) -> Ends:
     return {
         (topic, queue): (
             store.min_offset(topic, queue), store.max_offset(topic, queue),
-            [message.body for message in store.scan(topic, queue)],
+            [message.body for message in store.scan(topic, queue=queue)],
         )
         for topic, queues in store.topics().items() for queue in queues
     }  # fmt: skip

@@ -145,7 +145,7 @@ def test_progress_that_stays_torn_is_not_waited_for(tmp_path: Path) -> None:
 def test_what_is_replaced_whole_is_read_whole(tmp_path: Path) -> None:
     """Offsets, geometry, holder and clean mark change their names' owner, never their bytes."""
     store, _ = live(tmp_path / "s")
-    store.commit_offset("g", "topic-0", offset=1)
+    store.commit_offset("g", "topic-0", 0, offset=1)
     held = [
         tmp_path / "s" / name
         for name in ("config/consumerOffset.json", "penstock/geometry.json", "penstock/holder")
@@ -153,7 +153,7 @@ def test_what_is_replaced_whole_is_read_whole(tmp_path: Path) -> None:
     open_files = [path.open("rb") for path in held]
     numbers = [os.fstat(file.fileno()).st_ino for file in open_files]
     before = [path.read_bytes() for path in held]
-    store.commit_offset("g", "topic-0", offset=2)
+    store.commit_offset("g", "topic-0", 0, offset=2)
     store.close()
     store = open_store(tmp_path / "s", retention=[])
     assert [file.read() for file in open_files] == before

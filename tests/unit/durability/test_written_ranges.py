@@ -58,7 +58,7 @@ def test_a_range_begins_where_the_checksum_changes(tmp_path: Path) -> None:
     path, ends = tmp_path / "s", [0]
     for settings in (RECORD, RECORD, BODY, RECORD):
         with opened(path, **settings) as store:
-            store.put("t", b"x")
+            store.put("t", b"x", queue=0)
             ends.append(int(str(store.stats()["log_end_offset"])))
     assert ranges(path) == [
         (0, ends[2], "crc32+record"), (ends[2], ends[3], "crc32"), (ends[3], None, "crc32+record"),
@@ -71,11 +71,11 @@ def test_a_range_begins_where_the_checksum_changes(tmp_path: Path) -> None:
 def test_a_reader_takes_in_a_range_that_begins_while_it_reads(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        store.put("t", b"one")
+        store.put("t", b"one", queue=0)
     with opened(path, read_only=True) as reader:
         assert len(list(reader.scan("t"))) == 1
         with opened(path, **BODY) as store:
-            store.put("t", b"two", properties={"__CRC32C": "1234567890"})
+            store.put("t", b"two", queue=0, properties={"__CRC32C": "1234567890"})
         assert [m.body for m in reader.scan("t")] == [b"one", b"two"]
         assert reader.to_arrow("t").num_rows == 2
         assert reader.read("t", queue=0, offset=1).messages[0].body == b"two"
@@ -84,13 +84,13 @@ def test_a_reader_takes_in_a_range_that_begins_while_it_reads(tmp_path: Path) ->
 def test_another_program_ends_an_open_range(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        end = store.put("t", b"one").size
+        end = store.put("t", b"one", queue=0).size
     assert known(path) == [(0, True)]
     # As every writer does when it starts.
     os.utime(path / "lock", ns=(1, 1))
     assert known(path) == [(0, False)]
     with opened(path, **BODY) as store:
-        store.put("t", b"two")
+        store.put("t", b"two", queue=0)
     assert ranges(path) == [(0, end, "crc32+record"), (end, None, "crc32")]
 
 
@@ -101,7 +101,7 @@ def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(
     for root, settings in ((path, RECORD), (other, BODY)):
         with opened(root, **settings) as store:
             for number in range(5):
-                store.put("t", b"%d" % number)
+                store.put("t", b"%d" % number, queue=0)
     for name in ("commitlog", "consumequeue"):
         shutil.rmtree(path / name, ignore_errors=True)
         shutil.copytree(other / name, path / name)
@@ -116,7 +116,7 @@ def test_the_file_alone_knows_its_writer(tmp_path: Path) -> None:
     """Without the progress file a range is still believed as long as the lock file's time is the noted one."""
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        store.put("t", b"one")
+        store.put("t", b"one", queue=0)
         copy_files(path, tmp_path / "killed")
     killed = tmp_path / "killed"
     (killed / "penstock" / "progress").unlink()
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_understood_costs_protection_and_nothing_else(
 ) -> None:
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        store.put("t", b"one")
+        store.put("t", b"one", queue=0)
     file = path / "penstock" / "ranges"
     if content is None:
         about = json.loads(file.read_text())
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_understood_costs_protection_and_nothing_else(
         assert len(list(store.scan("t"))) == 1
         assert any("ranges" in str(f.path) for f in store.verify(deep=True))
     with opened(path, **RECORD) as store:
-        store.put("t", b"two")
+        store.put("t", b"two", queue=0)
     assert [start for start, _, _ in ranges(path)] == [store_end(path, 1)]
 
 
@@ -155,7 +155,7 @@ def foreign_append(path: Path, other: Path, bodies: list[bytes]) -> None:
     shutil.rmtree(other / "penstock")
     with opened(other, **BODY) as store:
         for body in bodies:
-            store.put("t", body, keys=["k"])
+            store.put("t", body, queue=0, keys=["k"])
     for name in ("commitlog", "consumequeue", "index"):
         shutil.rmtree(path / name, ignore_errors=True)
         shutil.copytree(other / name, path / name)
@@ -175,11 +175,11 @@ def test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours(
     sent = [b"ours %d" % n for n in range(kept)]
     with opened(path, **RECORD) as store:
         for body in sent:
-            store.put("t", body, keys=["k"])
-        store.put("t2", b"first", keys=["k"])
+            store.put("t", body, queue=0, keys=["k"])
+        store.put("t2", b"first", queue=0, keys=["k"])
         copy_files(path, before)
         for number in range(9):
-            store.put("t2", b"gone %d" % number, keys=["k"])
+            store.put("t2", b"gone %d" % number, queue=0, keys=["k"])
     theirs = [b"theirs %d" % n for n in range(appended)]
     foreign_append(before, tmp_path / "other", theirs)
     for name in ("commitlog", "consumequeue", "index"):
@@ -195,14 +195,16 @@ def test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours(
             assert [m.body for m in store.scan("t2")] == [b"first"]
             assert [f for f in store.verify(deep=True) if not f.is_note] == []
     with opened(path, **RECORD) as store:
-        assert store.put("t", b"on we go").queue_offset == kept + appended
+        assert store.put("t", b"on we go", queue=0).queue_offset == kept + appended
 
 
 def test_what_may_be_another_program_s_is_never_cut(tmp_path: Path) -> None:
     """Where the only record that has replaced ours ends in a stale CRC: nobody can tell, so nobody cuts."""
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        last = [store.put("t", b"%d" % n, properties={"name": "value"}) for n in range(9)][-1]
+        last = [store.put("t", b"%d" % n, queue=0, properties={"name": "value"}) for n in range(9)][
+            -1
+        ]
     os.utime(path / "lock", ns=(1, 1))
     log = next((path / "commitlog").iterdir())
     data = bytearray(log.read_bytes())
@@ -219,7 +221,7 @@ def test_a_reader_that_was_open_before_verifies_what_another_program_appended(
 ) -> None:
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        store.put("t", b"one", keys=["k"])
+        store.put("t", b"one", queue=0, keys=["k"])
     with opened(path, read_only=True) as reader:
         assert not list(reader.verify(deep=True))
         foreign_append(path, tmp_path / "other", [b"two", b"three"])
@@ -235,7 +237,7 @@ def test_a_repair_does_not_make_another_program_s_records_ours(
     """Its marks said that Penstock wrote last, so that what a broker had appended became corrupt."""
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
-        end = store.put("t", b"one", keys=["k"]).size
+        end = store.put("t", b"one", queue=0, keys=["k"]).size
     foreign_append(path, tmp_path / "other", [b"two", b"three"])
     if lose_ranges:
         (path / "penstock" / "ranges").write_bytes(b"?")
@@ -350,7 +352,7 @@ def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(
 ) -> None:
     path = tmp_path / "s"
     with opened(path, flush="none", **RECORD) as store:
-        last = [store.put("t", b"%d" % number) for number in range(4)][-1]
+        last = [store.put("t", b"%d" % number, queue=0) for number in range(4)][-1]
         copy_files(path, tmp_path / "killed")
     killed = tmp_path / "killed"
     with next((killed / "commitlog").iterdir()).open("r+b") as file:
@@ -368,7 +370,7 @@ def test_a_record_that_was_made_durable_is_never_a_torn_tail(tmp_path: Path) -> 
     """The last record of the log, synced, and not yet in its queue: a bit of it flips, and the process is killed."""
     path, killed = tmp_path / "s", tmp_path / "killed"
     with opened(path, flush="none", spawn=ManualWorkers(), **RECORD) as store:
-        last = [store.put("t", b"%d" % number) for number in range(3)][-1]
+        last = [store.put("t", b"%d" % number, queue=0) for number in range(3)][-1]
         store.flush()
         # The same lock file: not a copy.
         shutil.copytree(path, killed)
@@ -390,8 +392,8 @@ def test_a_record_that_was_made_durable_is_never_a_torn_tail(tmp_path: Path) -> 
 def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
     path, killed = tmp_path / "s", tmp_path / "killed"
     with opened(path, flush="none", **RECORD) as store:
-        store.put("t", b"one")
-        last = store.put("t", b"two" * 300)
+        store.put("t", b"one", queue=0)
+        last = store.put("t", b"two" * 300, queue=0)
         copy_files(path, killed)
     with next((killed / "commitlog").iterdir()).open("r+b") as file:
         file.seek(last.log_offset + last.size - 200)

@@ -24,7 +24,7 @@ from penstock.testing.control import ManualClock
 def store(open_small: OpenStore) -> Store:
     store = open_small()
     for number in range(50):
-        store.put("ab"[number % 2], b"%d" % number)
+        store.put("ab"[number % 2], b"%d" % number, queue=0)
     return store
 
 
@@ -134,7 +134,7 @@ def test_the_memory_does_not_grow_with_the_store(open_small: OpenStore, tmp_path
         for _ in range(2):
             # 10 MB more each time: more than a batch may have.
             for number in range(200):
-                store.put("t", bytes([number]) * 50_000)
+                store.put("t", bytes([number]) * 50_000, queue=0)
             tracemalloc.start()
             export_messages(store, tmp_path / name, overwrite=True)
             peaks.append(tracemalloc.get_traced_memory()[1])
@@ -165,9 +165,9 @@ def twelve(open_small: OpenStore) -> Store:
     ({}, list(range(12))), ({"topics": ["b"]}, [1, 3, 5, 7, 9, 11]), ({"topics": ["b", "a"]}, list(range(12))),
     ({"queues": [1]}, [1, 4, 7, 10]), ({"queues": [0, 2], "topics": ["a"]}, [0, 2, 6, 8]), ({"tag": "x || z"}, [0, 2, 3, 5, 6, 8, 9, 11]),
     ({"tag": "none"}, []), ({"keys": ["k1"]}, [1, 5, 9]), ({"keys": ["k1", "k2"]}, [1, 2, 5, 6, 9, 10]),
-    ({"begin_ms": 3000}, list(range(2, 12))), ({"begin_ms": 3001}, list(range(3, 12))), ({"end_ms": 3000}, [0, 1, 2]),
-    ({"end_ms": 2999}, [0, 1]), ({"begin_ms": 3000, "end_ms": 5000}, [2, 3, 4]), ({"begin_ms": 9000, "end_ms": 3000}, []),
-    ({"topics": ["a"], "keys": ["k2"], "tag": "z", "begin_ms": 1}, [2]),
+    ({"since_ms": 3000}, list(range(2, 12))), ({"since_ms": 3001}, list(range(3, 12))), ({"until_ms": 3000}, [0, 1, 2]),
+    ({"until_ms": 2999}, [0, 1]), ({"since_ms": 3000, "until_ms": 5000}, [2, 3, 4]), ({"since_ms": 9000, "until_ms": 3000}, []),
+    ({"topics": ["a"], "keys": ["k2"], "tag": "z", "since_ms": 1}, [2]),
 ])  # fmt: skip
 def test_all_conditions_hold(twelve: Store, conditions: dict[str, object], expected: list[int]) -> None:  # fmt: skip
     with twelve:
@@ -186,14 +186,14 @@ def test_a_message_that_is_put_later_is_not_exported(twelve: Store) -> None:
     with twelve:
         selection = Selection()
         spans = selection.spans(twelve)
-        twelve.put("a", b"12")
+        twelve.put("a", b"12", queue=0)
         assert len(list(selection.messages(twelve, spans))) == 12
 
 
 def test_queues_of_other_topics_messages_are_exported_only_if_named(twelve: Store) -> None:
     """The queues of `%LMQ%` topics refer to records of other topics, which would be exported twice."""
     with twelve:
-        twelve.put("%LMQ%x", b"12")
+        twelve.put("%LMQ%x", b"12", queue=0)
         assert bodies(twelve) == list(range(12))
         assert bodies(twelve, topics=["%LMQ%x"]) == [12]
 
@@ -202,6 +202,8 @@ def test_messages_that_wait_are_exported_only_if_their_topic_is_named(twelve: St
     """A message that waits to be committed may never be; one that waits for its time is delivered later."""
     with twelve:
         names = ["RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
-        twelve.put_copies([(Message(name, b"%d" % (20 + n)), b"") for n, name in enumerate(names)])
+        twelve.put_copies(
+            [(Message(name, b"%d" % (20 + n), queue=0), b"") for n, name in enumerate(names)]
+        )
         assert bodies(twelve) == list(range(12))
         assert bodies(twelve, topics=["a", "rmq_sys_wheel_timer"]) == [0, 2, 4, 6, 8, 10, 21]

@@ -93,12 +93,12 @@ def test_a_list_of_keys_joins_to_the_value(keys: str) -> None:
 
 def test_a_row_has_every_field_of_a_message(open_small: OpenStore) -> None:
     given = Message(
-        "t", b"b", tag="x", keys=["k", "l"], properties={"p": "q"}, flag=3, sys_flag=8, born_time_ms=5,
+        "t", b"b", queue=0, tag="x", keys=["k", "l"], properties={"p": "q"}, flag=3, sys_flag=8, born_time_ms=5,
         born_host="[::1]:9", reconsume_times=2, prepared_offset=77,
     )  # fmt: skip
     with open_small(**{"log.store_host": "[fe80::1]:10911"}) as store:
         store.put_many([given])
-        message = store.read("t").messages[0]
+        message = store.read("t", 0).messages[0]
         row = row_of(message)
         for name in COLUMNS:
             if name not in ("keys", "properties_text"):
@@ -118,7 +118,7 @@ def test_a_row_has_every_field_of_a_message(open_small: OpenStore) -> None:
 def test_a_text_that_is_not_described_is_compared_byte_by_byte(open_small: OpenStore) -> None:
     with open_small() as store:
         append_record(store, "t", b"b", b"x\x01\x02y\x01z\x02")
-        message = store.read("t").messages[0]
+        message = store.read("t", 0).messages[0]
         fields = row_of(message)._asdict()
         assert fields["properties_text"] == b"x\x01\x02y\x01z\x02"
         assert is_stored_as(put_of(fields), message)

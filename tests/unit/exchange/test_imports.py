@@ -122,7 +122,7 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
             patch.setattr(loading.Loader, "_stop", lambda *_: None)
             import_file(store, source, None, Hooks(on_progress=stop))
         for _ in range(40):
-            store.put("x", bytes(300))
+            store.put("x", bytes(300), queue=0)
         store.flush()
         assert store.discard_before(log_offset=9000)
         with pytest.raises(StorageError, match="not known which rows are stored"):

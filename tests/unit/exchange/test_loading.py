@@ -160,7 +160,7 @@ def test_every_changed_byte_of_a_note_is_noticed(tmp_path: Path) -> None:
 
 def test_the_log_is_read_from_an_offset_over_segments(open_small: OpenStore) -> None:
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
-        receipts = [store.put("t", bytes(n * 7 % 300)) for n in range(100)]
+        receipts = [store.put("t", bytes(n * 7 % 300), queue=0) for n in range(100)]
         assert store.stats()["segments"] > 5
         for first in (0, 1, 50, 99):
             found = [m.log_offset for m in stored_from(store, receipts[first].log_offset)]
@@ -171,7 +171,7 @@ def test_the_log_is_read_from_an_offset_over_segments(open_small: OpenStore) -> 
 @pytest.mark.slow
 def test_a_log_that_does_not_reach_the_offset_is_an_error(open_small: OpenStore) -> None:
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
-        receipts = [store.put("t", bytes(300)) for _ in range(60)]
+        receipts = [store.put("t", bytes(300), queue=0) for _ in range(60)]
         store.flush()
         with pytest.raises(StorageError, match="not known which rows are stored"):
             list(stored_from(store, receipts[-1].log_offset + receipts[-1].size + 1))
@@ -192,7 +192,7 @@ def test_rows_that_are_stored_are_separated_from_the_others(
         return message.body == row.encode()
 
     with open_small() as store:
-        store.put_many([Message("t", each.encode()) for each in stored])
+        store.put_many([Message("t", each.encode(), queue=0) for each in stored])
         seen: list[tuple[str, bool]] = []
         resumed = Resumed(
             rows, stored_from(store, 0), is_same, "!".__eq__, lambda *row: seen.append(row)

@@ -60,9 +60,9 @@ def test_one_message_takes_under_2_mb(write: str, flush: str, tmp_path: Path) ->
         with penstock.open(root, environ={}, write=write, flush=flush) as store:
             assert store.recovery is not None
             assert store.recovery.state == ("clean" if turn else "new")
-            store.put("t", b"x" * 18, keys=["k"])
+            store.put("t", b"x" * 18, queue=0, keys=["k"])
             store.flush()
-            assert [m.body for m in store.find("t", "k")] == [b"x" * 18] * (turn + 1)
+            assert [m.body for m in store.find("k", "t")] == [b"x" * 18] * (turn + 1)
             assert on_disk(root) < 2_000_000, "while it is open as well"
         assert on_disk(root) < 200_000, "nothing is left ahead"
     segment = root / "commitlog" / f"{0:020d}"
@@ -74,11 +74,11 @@ def test_200_topics_take_under_8_mb_and_seem_to_take_under_150(tmp_path: Path) -
     root = tmp_path / "s"
     with penstock.open(root, environ={}) as store:
         for number in range(200):
-            store.put(f"topic-{number}", b"x" * 18, keys=[f"k{number}"])
+            store.put(f"topic-{number}", b"x" * 18, queue=0, keys=[f"k{number}"])
     assert on_disk(root) < 8_000_000
     assert apparent(root) < 150_000_000
     with penstock.open(root, environ={}) as store:
-        assert all(store.find(f"topic-{n}", f"k{n}") for n in range(200))
+        assert all(store.find(f"k{n}", f"topic-{n}") for n in range(200))
         assert not list(store.verify())
 
 
@@ -86,10 +86,10 @@ def test_200_topics_take_under_8_mb_and_seem_to_take_under_150(tmp_path: Path) -
 def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = penstock.open(root, environ={})
-    store.put_many([Message("t", b"x" * 1000, keys=[f"k{n}"]) for n in range(3000)])
+    store.put_many([Message("t", b"x" * 1000, queue=0, keys=[f"k{n}"]) for n in range(3000)])
     store.flush()
-    assert store.max_offset("t") == 3000
-    assert store.find("t", "k0")
+    assert store.max_offset("t", 0) == 3000
+    assert store.find("k0", "t")
     copy_files(root, tmp_path / "killed")
     subprocess.run(["cp", "-a", "--sparse=never", str(root), str(tmp_path / "full")], check=True)
     store.close()
@@ -118,10 +118,10 @@ def test_every_copy_opens_equal_and_is_written_on(
     # A copier fails on a file that was there when it listed the folder: while it runs none may be made beside its place.
     store = open_small(**{"scrub.digests": is_closed})
     for number, body in enumerate(sent):
-        store.put("t", body, keys=[f"k{number}"])
+        store.put("t", body, queue=0, keys=[f"k{number}"])
     store.flush()
-    assert store.max_offset("t") == len(sent)
-    assert store.find("t", "k0"), "the index is up to it"
+    assert store.max_offset("t", 0) == len(sent)
+    assert store.find("k0", "t"), "the index is up to it"
     if is_closed:
         store.close()
     if tool == "tar":
@@ -135,9 +135,9 @@ def test_every_copy_opens_equal_and_is_written_on(
         with open_small(path=target) as copy:
             bodies = [message.body for message in copy.scan("t")]
             assert bodies == sent + [b"more" * 999] * more
-            assert all(copy.find("t", f"k{n}") for n in range(len(sent)))
+            assert all(copy.find(f"k{n}", "t") for n in range(len(sent)))
             assert not list(copy.verify())
-            copy.put("t", b"more" * 999)
+            copy.put("t", b"more" * 999, queue=0)
 
 
 # --- steps
@@ -238,7 +238,7 @@ def test_a_punch_that_fails_leaves_the_store_marked_and_whole(tmp_path: Path) ->
     # A file larger than a step, so that something is ahead.
     sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
     store = open_store(tmp_path / "s", files=files, **sizes)
-    store.put("t", b"x", keys=["k"])
+    store.put("t", b"x", queue=0, keys=["k"])
     files.plan.fail("punch")
     with pytest.raises(penstock.errors.StorageError, match="could not be closed cleanly"):
         store.close()
@@ -396,7 +396,7 @@ def zeroing_store(tmp_path: Path, files: Files) -> Store:
         spawn=ManualWorkers(), **options,
     )  # fmt: skip
     while store.stats()["log_end_offset"] < 3 * ZEROS_BYTES - 3000:
-        store.put("t", b"x" * 1000)
+        store.put("t", b"x" * 1000, queue=0)
     return store
 
 
@@ -404,22 +404,22 @@ def zeroing_store(tmp_path: Path, files: Files) -> Store:
 def test_zeros_that_cannot_be_written_refuse_the_put_by_name(number: int, tmp_path: Path) -> None:
     files = FaultyFiles()
     store = zeroing_store(tmp_path, files)
-    kept = store.max_offset("t")
+    kept = store.max_offset("t", 0)
     files.plan.fail("pwrite", number, path="commitlog")
     with pytest.raises((DiskFullError, StoreFailedError), match=f"{0:020d}") as caught:
         for _ in range(9):
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
             kept += 1
     assert isinstance(caught.value, StoreFailedError) == (number == errno.EIO)
     files.plan.heal()
     if number == errno.EIO:
         with pytest.raises(StoreFailedError):
-            store.put("t", b"never")
+            store.put("t", b"never", queue=0)
         with pytest.raises(penstock.errors.StorageError):
             store.close()
         files.abandon()
     else:
-        store.put("t", b"x" * 1000)
+        store.put("t", b"x" * 1000, queue=0)
         kept += 1
         store.close()
     sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
@@ -444,7 +444,10 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
 ) -> None:
     """The disk has so many pages left, for each number of them until everything fits; nothing that counts is lost."""
     sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.index_entries": 40}
-    batch = [Message("t", b"%d:" % n + b"b" * 60_000, keys=[f"b{n}", f"c{n}"]) for n in range(20)]
+    batch = [
+        Message("t", b"%d:" % n + b"b" * 60_000, queue=0, keys=[f"b{n}", f"c{n}"])
+        for n in range(20)
+    ]
     for left in [*range(12), *range(12, 800, 53)]:
         disk, clock = SimulatedDisk(seed=left), ManualClock()
         root = Path("/s")
@@ -453,7 +456,7 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
         if flush == "sync":
             options["flush.sync.timeout_ms"] = 60_000
         store = open_store(root, files=disk, clock=clock, **options, **sizes)
-        store.put("t", b"first", keys=["first"])
+        store.put("t", b"first", queue=0, keys=["first"])
         store.flush()
         kept = [b"first"]
         disk.capacity = disk.used + left * 4096
@@ -463,19 +466,19 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
                     store.put_many(batch)
                     kept += [message.body for message in batch]
                 else:
-                    store.put("t", b"%d" % turn * 9000, keys=[f"s{turn}"])
+                    store.put("t", b"%d" % turn * 9000, queue=0, keys=[f"s{turn}"])
                     kept.append(b"%d" % turn * 9000)
             except DiskFullError:
                 pass
         disk.capacity = 1 << 50
         # Later than the pause before dispatchers that failed are tried again.
         clock.now_ms += 60_000
-        store.put("t", b"again", keys=["again"])
+        store.put("t", b"again", queue=0, keys=["again"])
         kept.append(b"again")
         store.flush()
         assert everything(store) == kept, left
-        assert len(store.find("t", "again")) == len(store.find("t", "first")) == 1
-        assert len(store.find("t", "c7")) == kept.count(batch[7].body), left
+        assert len(store.find("again", "t")) == len(store.find("first", "t")) == 1
+        assert len(store.find("c7", "t")) == kept.count(batch[7].body), left
         assert not list(store.verify()), left
         store.close()
         disk.image()

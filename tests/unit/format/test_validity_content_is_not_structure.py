@@ -44,15 +44,15 @@ LOOKALIKES = [
 
 
 def put(store: Store, properties: dict[str, str]) -> None:
-    store.put("t", b"z", tag="g", keys=["k"], properties=properties)
+    store.put("t", b"z", queue=0, tag="g", keys=["k"], properties=properties)
 
 
 def put_many(store: Store, properties: dict[str, str]) -> None:
-    store.put_many([Message("t", b"z", tag="g", keys=("k",), properties=properties)])
+    store.put_many([Message("t", b"z", queue=0, tag="g", keys=("k",), properties=properties)])
 
 
 def put_a_large_batch(store: Store, properties: dict[str, str]) -> None:
-    store.put_many([Message("t", b"z", tag="g", keys=("k",), properties=properties)] * 80)
+    store.put_many([Message("t", b"z", queue=0, tag="g", keys=("k",), properties=properties)] * 80)
 
 
 def put_arrow(store: Store, properties: dict[str, str]) -> None:
@@ -77,7 +77,7 @@ def put_staged(store: Store, properties: dict[str, str]) -> None:
 def table(properties: dict[str, str]) -> pa.Table:
     return pa.table(
         {
-            "topic": ["t"], "body": [b"z"], "tag": ["g"], "keys": ["k"],
+            "topic": ["t"], "queue": [0], "body": [b"z"], "tag": ["g"], "keys": ["k"],
             "properties": pa.array([list(properties.items())], pa.map_(pa.string(), pa.string())),
         }
     )  # fmt: skip
@@ -104,7 +104,7 @@ def check(store: Store, expected: Iterable[dict[str, str]]) -> None:
     assert not any(b"__CRC32#\x011234567890\2" in m.record for m in found), (
         "the caller's is not stored"
     )
-    assert len(store.find("t", "k", limit=1000)) == len(wanted)
+    assert len(store.find("k", "t", limit=1000)) == len(wanted)
     for message in found:
         assert store.at(message.log_offset) == message
     assert list(store.verify(deep=True)) == []
@@ -155,7 +155,7 @@ def test_lookalikes_at_the_log_s_end_survive_a_kill_that_lost_the_marks(
 def test_a_record_that_must_end_in_its_crc_and_does_not_is_corruption(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with opened(path, **{"log.checksum": "crc32+record"}) as store:
-        places = [store.put("t", b"body", properties={"n": str(n)}) for n in range(3)]
+        places = [store.put("t", b"body", queue=0, properties={"n": str(n)}) for n in range(3)]
     log = next((path / "commitlog").iterdir())
     data = bytearray(log.read_bytes())
     end = places[1].log_offset + places[1].size

@@ -35,7 +35,7 @@ Place = tuple[Path, ManualWorkers]
 def fill(store: Store, segments: int) -> None:
     """Put so many messages that the log has this many segments."""
     while store.stats()["segments"] < segments:
-        store.put("t", b"x" * 1000, keys=["k"])
+        store.put("t", b"x" * 1000, queue=0, keys=["k"])
 
 
 def sealed(path: Path) -> list[int]:
@@ -286,7 +286,7 @@ def test_a_disk_that_fails_while_sealing_stops_nothing(
         seal_all(workers)
         files.plan.heal()
         assert sealed(store.path) == []
-        store.put("t", b"goes on")
+        store.put("t", b"goes on", queue=0)
     with open_store(tmp_path / "s", spawn=workers):
         seal_all(workers)
         assert sealed(tmp_path / "s") == [0, SEGMENT]
@@ -364,7 +364,7 @@ def test_damage_is_logged_counted_and_told_once_a_pass(
         assert f"{SEGMENT:020d}, byte 0" in figures["last_damage"]
         assert f"{SEGMENT:020d}, byte 0" in caplog.text
         one_pass(store, workers)
-        store.put("t", b"writing goes on")
+        store.put("t", b"writing goes on", queue=0)
     assert told == [str(store.path / "commitlog" / f"{SEGMENT:020d}")] * 2
 
 

@@ -169,7 +169,7 @@ def test_digests_count_only_while_nobody_else_wrote(place: Path) -> None:
 @pytest.mark.slow
 def test_a_live_store_is_verified_from_within_and_from_elsewhere(place: Path) -> None:
     with open_store(place, spawn=ManualWorkers()) as store:
-        store.put("topic-0", b"new", keys=["k"])
+        store.put("topic-0", b"new", queue=0, keys=["k"])
         assert not list(store.verify(deep=True))
         assert not list(store.verify(deep=True, jobs=2))
         assert findings(place, deep=True) == []
@@ -216,8 +216,8 @@ def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> Non
 def test_two_segments_are_enough_for_two_processes(tmp_path: Path) -> None:
     root, asked = tmp_path / "s", []
     with open_store(root, retention=[]) as store:
-        store.put("t", bytes(40_000))
-        store.put("t", bytes(40_000))
+        store.put("t", bytes(40_000), queue=0)
+        store.put("t", bytes(40_000), queue=0)
     recipe = Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
     view = StoreView.open(Files(), recipe)
 

@@ -105,7 +105,7 @@ def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None
                 store.flush()
                 if first % 1000 == 0:
                     store.retain()
-                    store.commit_offset("g", "topic-0", offset=first // 200)
+                    store.commit_offset("g", "topic-0", 0, offset=first // 200)
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -113,7 +113,7 @@ def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None
             for _ in range(4):
                 assert list(store.verify(deep=True)) == []
                 with open_store(path, read_only=True) as reader:
-                    assert reader.committed_offset("nobody", "topic-0") is None
+                    assert reader.committed_offset("nobody", "topic-0", 0) is None
                     assert list(reader.verify(deep=True)) == []
         finally:
             is_over.set()

@@ -144,9 +144,9 @@ def test_a_million_puts_and_reads_leave_no_memory_and_no_reference(open_small: O
 
         def work(count: int) -> None:
             for _ in range(count):
-                store.put(topic, data, tag=tag, keys=keys)
+                store.put(topic, data, queue=0, tag=tag, keys=keys)
             store.retain()
-            end = store.max_offset(topic)
+            end = store.max_offset(topic, 0)
             for message in store.read(topic, 0, end - 1000, 1000).messages:
                 assert message.body == data
 

@@ -81,7 +81,7 @@ def test_a_lane_that_is_none_is_refused(cursor: str | None) -> None:
     made = None if cursor is None else _kernel.QueueCursor("t", -1, 0)
     batch = _kernel.Batch(encoder(make_cursor=lambda _topic, _queue: made))
     with pytest.raises(ValueError, match="make_cursor must return"):
-        batch.add(Message("t", b""))
+        batch.add(Message("t", b"", queue=0))
     assert len(batch) == 0
 
 
@@ -104,11 +104,11 @@ def test_numbers_of_rows_that_cannot_be_are_refused() -> None:
 
 def test_a_batch_that_was_appended_takes_no_more() -> None:
     batch = _kernel.Batch(encoder())
-    batch.add(Message("t", b"1"))
+    batch.add(Message("t", b"1", queue=0))
     batch.stamp([(0, 0)], 1)
     receipts = batch.receipts(1, "ok", "on disk")  # type: ignore[arg-type] # words of this test
     for add in (
-        lambda: batch.add(Message("t", b"2")),
+        lambda: batch.add(Message("t", b"2", queue=0)),
         lambda: batch.add_record(_kernel.QueueCursor("t", 0, 0), ENCODED, has_crc=False),
     ):
         with pytest.raises(BufferError, match="it was appended"):
@@ -252,9 +252,9 @@ class Word(enum.StrEnum):
 
 def test_texts_of_any_kind_are_found_as_they_were_put(open_small: OpenStore) -> None:
     with open_small() as store:
-        store.put(Word.TOPIC, b"1", keys=[Word.KEY])
-        assert [m.body for m in store.find(Word.TOPIC, Word.KEY)] == [b"1"]
-        assert store.find("t", "") == []
+        store.put(Word.TOPIC, b"1", queue=0, keys=[Word.KEY])
+        assert [m.body for m in store.find(Word.KEY, Word.TOPIC)] == [b"1"]
+        assert store.find("", "t") == []
 
 
 class OwnMessage(Message):
@@ -287,10 +287,10 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
     if child == 0:
         try:
             store = open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"})
-            store.put("t", b"first")
+            store.put("t", b"first", queue=0)
             append_record(store, "t", b"staged", b"A\x01b\x00")
             for number in range(5):
-                store.put("t", b"%d" % number)
+                store.put("t", b"%d" % number, queue=0)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -300,6 +300,6 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
 
 def test_a_batch_that_was_never_begun_takes_no_put() -> None:
     with pytest.raises(NotImplementedError):
-        _kernel.BatchProducer().put("t", b"b")
+        _kernel.BatchProducer().put("t", b"b", queue=0)
     with pytest.raises(TypeError):
         _kernel.BatchProducer()._produce_into(None, None, 1)  # type: ignore[arg-type]

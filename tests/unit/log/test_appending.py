@@ -89,7 +89,7 @@ def batch_of(*sizes: int) -> Batch:
     """Return a batch of records of these sizes."""
     batch = Batch(encoder())
     for size in sizes:
-        batch.add(Message("t", b"x" * (size - len(b"t") - 91)))
+        batch.add(Message("t", b"x" * (size - len(b"t") - 91), queue=0))
     assert list(batch.sizes(0, len(sizes))) == list(sizes)
     return batch
 
@@ -368,9 +368,9 @@ class Index:
 def test_a_number_that_puts_another_message_when_it_is_asked_for(name: str, tmp_path: Path) -> None:
     """In a first prototype the second record ran 1,454 bytes beyond the segment."""
     with open_store(tmp_path / "s", spawn=ManualWorkers(), alloc="on-demand") as store:
-        store.put("fill", b"x" * (SIZE - 2000))
+        store.put("fill", b"x" * (SIZE - 2000), queue=0)
         inner: list[Receipt] = []
-        number: Any = Index(3, lambda: inner.append(store.put("inner", b"y" * 1000)))
+        number: Any = Index(3, lambda: inner.append(store.put("inner", b"y" * 1000, queue=0)))
         given: Any = {name: number}
         receipt = store.put("outer", b"z" * 200, **given)
         assert inner[0].log_offset < receipt.log_offset
@@ -397,16 +397,16 @@ def test_what_the_caller_changes_while_the_lock_is_waited_for_changes_no_record(
 ) -> None:
     """The bytes of another text went into the log."""
     files = Held()
-    words = "a key that is long enough to be freed at once"
-    keys, body = [words[:]], bytearray(b"x" * 100)
+    word = "a-key-that-is-long-enough-to-be-freed-at-once"
+    keys, body = [word[:]], bytearray(b"x" * 100)
     given: Any = {"log.busy_ms": 60_000}
     with open_store(tmp_path / "s", files=files, alloc="on-demand", **given) as store:
-        store.put("u", b"x" * (SIZE - 2000))
+        store.put("u", b"x" * (SIZE - 2000), queue=0)
         rolls = threading.Thread(target=store.put, args=("u", b"y" * 3000))
         rolls.start()
         files.asked.wait()
         buffer: Any = body
-        waits = threading.Thread(target=lambda: store.put("t", buffer, keys=keys))
+        waits = threading.Thread(target=lambda: store.put("t", buffer, queue=0, keys=keys))
         waits.start()
         eventually(lambda: store.stats()["append_lock"]["waits"] == 1)
         keys.clear()
@@ -415,7 +415,7 @@ def test_what_the_caller_changes_while_the_lock_is_waited_for_changes_no_record(
         rolls.join()
         waits.join()
         body[:] = b"y" * 100
-        assert [(m.keys, m.body) for m in store.scan("t")] == [(tuple(words.split()), b"x" * 100)]
+        assert [(m.keys, m.body) for m in store.scan("t")] == [((word,), b"x" * 100)]
 
 
 class NestingChannel(FileChannel):
@@ -442,13 +442,13 @@ def test_an_append_within_an_append_of_the_same_thread_is_refused(tmp_path: Path
 
         def puts() -> None:
             with pytest.raises(BusyError):
-                store.put("t", b"inner")
+                store.put("t", b"inner", queue=0)
             with pytest.raises(BusyError):
-                store.put_many([Message("t", b"inner")] * 3)
+                store.put_many([Message("t", b"inner", queue=0)] * 3)
 
         NestingChannel.does = staticmethod(puts)
-        store.put("t", b"outer")
-        store.put_many([Message("t", b"outer")] * 3)
+        store.put("t", b"outer", queue=0)
+        store.put_many([Message("t", b"outer", queue=0)] * 3)
         assert [m.body for m in store.scan("t")] == [b"outer"] * 4
         assert not list(store.verify())
         NestingChannel.does = staticmethod(list)

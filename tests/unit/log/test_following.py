@@ -71,11 +71,11 @@ def singles(store: Store) -> Iterator[None]:
         yield
     for left in range(16):
         if room_of(store) > 2000:
-            store.put("t", bytes(room_of(store) - 1500))
+            store.put("t", bytes(room_of(store) - 1500), queue=0)
             yield
-        store.put("t", bytes(room_of(store) - BARE - left))
+        store.put("t", bytes(room_of(store) - BARE - left), queue=0)
         yield
-        store.put("t", b"after the border")
+        store.put("t", b"after the border", queue=0)
         yield
 
 
@@ -118,11 +118,11 @@ def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
     # With extensions, a record that is put leaves room for copies, too.
     given: dict[str, Any] = {"extensions.use": []}
     with open_store(tmp_path / "s", spawn=ManualWorkers(), **given) as store:
-        assert store.put("t", b"").size == BARE
+        assert store.put("t", b"", queue=0).size == BARE
         rest = SEGMENT - BARE - (count - 1) * BARE - BARE - left
-        messages = [Message("t", b"")] * (count - 1) + [Message("t", bytes(rest))]
+        messages = [Message("t", b"", queue=0)] * (count - 1) + [Message("t", bytes(rest), queue=0)]
         if how == "put":
-            receipts = [store.put("t", message.body) for message in messages]
+            receipts = [store.put("t", message.body, queue=0) for message in messages]
         else:
             receipts = list(store.put_many(messages, atomic=how == "atomic"))
         fits = left >= 8
@@ -130,7 +130,7 @@ def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
         if how == "atomic" and not fits:
             last = SEGMENT + (count - 1) * BARE
         assert receipts[-1].log_offset == last
-        store.put("t", b"after the border")
+        store.put("t", b"after the border", queue=0)
         found = walked(tmp_path / "s")
         assert len(found) == count + 2
         assert [m.log_offset for m in store.scan("t")] == [offset for offset, _, _ in found]

@@ -30,7 +30,7 @@ QUEUES = (0, 1, 0)
 
 
 def one(store: Store, messages: list[Message]) -> Any:
-    return store.put(messages[0].topic, messages[0].body, flag=messages[0].flag)
+    return store.put(messages[0].topic, messages[0].body, queue=0, flag=messages[0].flag)
 
 
 def many(store: Store, messages: list[Message]) -> Any:
@@ -103,7 +103,7 @@ def test_nothing_counts_that_had_no_room_for_its_segment(
     files = FaultyFiles()
     with with_first_messages(tmp_path / "s", files) as store:
         for size in (30_000, 34_824):
-            store.put("u", bytes(size))
+            store.put("u", bytes(size), queue=0)
         files.plan.fail(call, errno.ENOSPC)
         with pytest.raises(DiskFullError):
             put(store, batch(count, 400))
@@ -116,10 +116,10 @@ def test_nothing_counts_of_a_batch_whose_last_message_is_refused(way: str, tmp_p
     put, count = WAYS[way]
     with with_first_messages(tmp_path / "s") as store:
         with pytest.raises(MessageTooLargeError):
-            put(store, [*batch(count - 1), Message("t", bytes(70_000))])
+            put(store, [*batch(count - 1), Message("t", bytes(70_000), queue=0)])
         if "columns" not in way:
             with pytest.raises(MessageError):
-                put(store, [*batch(count - 1), Message("t", b"x", flag=1 << 40)])
+                put(store, [*batch(count - 1), Message("t", b"x", queue=0, flag=1 << 40)])
         check_nothing_counted(store)
 
 
@@ -142,7 +142,7 @@ def test_segments_made_for_a_batch_that_is_refused_are_gone(
     """They were made, and then its stamps could not be written: a file left behind would be a hole in the log."""
     put, count = WAYS[way]
     with with_first_messages(tmp_path / "s") as store:
-        store.put("u", bytes(20_000))
+        store.put("u", bytes(20_000), queue=0)
         with monkeypatch.context() as patch:
             # Between planning and stamping nothing of a caller or of a plugin runs that could fail.
             plan = LogTail.plan
@@ -150,7 +150,7 @@ def test_segments_made_for_a_batch_that_is_refused_are_gone(
             with pytest.raises(ZeroDivisionError):
                 put(store, batch(count, 500))
         assert [path.name for path in (tmp_path / "s" / "commitlog").iterdir()] == [f"{0:020d}"]
-        store.put_many([Message("u", bytes(500)) for _ in range(100)])
+        store.put_many([Message("u", bytes(500), queue=0) for _ in range(100)])
         check_nothing_counted(store)
 
 

@@ -38,7 +38,7 @@ def test_a_large_record_is_read_from_any_segment(tmp_path: Path) -> None:
     body, size = bytes(3 << 19), 2 << 20
     settings: dict[str, Any] = {"geometry.segment_bytes": size}
     with open_store(tmp_path / "large", retention=[], **settings) as store:
-        receipts = [store.put("t", body) for _ in range(3)]
+        receipts = [store.put("t", body, queue=0) for _ in range(3)]
     made = SegmentedLog(Files(), tmp_path / "large" / "commitlog", size, mapped=False)
     made.refresh()
     for receipt in receipts:
@@ -212,7 +212,7 @@ def test_dispatchers_that_load_see_the_log_up_to_the_end_that_recovery_found(
 def filled(path: Path) -> list[tuple[int, int]]:
     """Make a store of three segments and close it; returns log offset and size of its records."""
     with open_store(path, spawn=ManualWorkers(), retention=[]) as store:
-        sent = [Message("t", b"%d:" % n + b"x" * (n * 37 % 700)) for n in range(400)]
+        sent = [Message("t", b"%d:" % n + b"x" * (n * 37 % 700), queue=0) for n in range(400)]
         places = [(r.log_offset, r.size) for r in store.put_many(sent)]
     assert 2 * SEGMENT < places[-1][0] < 3 * SEGMENT
     return places

@@ -205,7 +205,7 @@ def test_memory_that_cannot_be_locked_is_lent_all_the_same_and_told_once(
         tmp_path / "s", files=files, spawn=ManualWorkers(), write="transient-pool"
     ) as store:
         for _ in range(6):
-            store.put("t", b"x" * 40_000)
+            store.put("t", b"x" * 40_000, queue=0)
             store.flush()
         assert len(list(store.scan("t"))) == 6
     assert caplog.text.count("cannot be locked into memory") == 1
@@ -236,19 +236,19 @@ def figures(store: penstock.Store) -> Any:
 
 def test_a_reader_of_the_same_process_finds_what_was_put(pooled: OpenPool) -> None:
     with pooled() as store:
-        store.put("t", b"mine")
+        store.put("t", b"mine", queue=0)
         assert [m.body for m in store.scan("t")] == [b"mine"]
 
 
 def test_a_full_committed_segment_gives_its_buffer_back(pooled: OpenPool) -> None:
     with pooled(buffers=2) as store:
-        store.put("t", b"x" * 60_000)
+        store.put("t", b"x" * 60_000, queue=0)
         assert figures(store)["buffers_free"] == 1
-        store.put("t", b"x" * 60_000)
+        store.put("t", b"x" * 60_000, queue=0)
         # `stats` commits: the first buffer is free again.
         assert figures(store)["buffers_free"] == 1
         for _ in range(6):
-            store.put("t", b"x" * 60_000)
+            store.put("t", b"x" * 60_000, queue=0)
             store.flush()
         assert figures(store) == {
             "name": "transient-pool",
@@ -263,14 +263,14 @@ def test_a_later_segment_is_never_committed_before_an_earlier_one(
     files = FaultyFiles()
     store = pooled(files)
     for _ in range(3):
-        store.put("t", b"x" * 40_000)
+        store.put("t", b"x" * 40_000, queue=0)
     first, second, third = sorted((tmp_path / "s" / "commitlog").iterdir())
     assert not any(b"x" in path.read_bytes() for path in (first, second, third))
     files.plan.fail("pwrite", path=second.name)
     store.stats()  # it commits, as every read does
     assert [b"x" in path.read_bytes() for path in (first, second, third)] == [True, False, False]
     with pytest.raises(penstock.PenstockError, match="could not be passed to the system"):
-        store.put("t", b"no")
+        store.put("t", b"no", queue=0)
     with pytest.raises(penstock.PenstockError):
         store.close()
     with open_store(tmp_path / "s") as again:
@@ -282,17 +282,17 @@ def test_without_a_free_buffer_it_writes_to_the_file_or_fails_fast(
     pooled: OpenPool, tmp_path: Path, fast_fail: bool
 ) -> None:
     with pooled(buffers=1, fast_fail=fast_fail) as store:
-        store.put("t", b"x" * 60_000)
+        store.put("t", b"x" * 60_000, queue=0)
         if fast_fail:
             with pytest.raises(BusyError, match="no buffer"):
-                store.put("t", b"refused" * 9000)
+                store.put("t", b"refused" * 9000, queue=0)
             store.flush()
             # The full segment is committed only when there is a next one; then its buffer is free.
             assert [m.body[:1] for m in store.scan("t")] == [b"x"]
             assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
             return
         for _ in range(3):
-            store.put("t", b"x" * 60_000)
+            store.put("t", b"x" * 60_000, queue=0)
         assert figures(store)["segments_without_buffer"] > 0
         assert len(list(store.scan("t"))) == 4
 

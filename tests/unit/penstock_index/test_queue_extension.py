@@ -32,7 +32,7 @@ def fill(store: Store, start: int = 0, count: int = COUNT) -> None:
 
 def times_of(store: Store) -> dict[int, int]:
     """Return the store time of each message, by its log offset."""
-    return {m.log_offset: m.store_time_ms for queue in (0, 1) for m in store.scan("t", queue)}
+    return {m.log_offset: m.store_time_ms for queue in (0, 1) for m in store.scan("t", queue=queue)}
 
 
 def extend(root: Path, store_times: dict[int, int], bitmap: bytes = b"") -> None:
@@ -98,7 +98,7 @@ def check(store: Store) -> None:
 
 def check_filters(store: Store) -> None:
     for queue in (0, 1):
-        messages = list(store.scan("t", queue))
+        messages = list(store.scan("t", queue=queue))
         for tag in ("tag3", "none"):
             found = store.read("t", queue, store.min_offset("t", queue), COUNT * 2, tag).messages
             assert [m.body for m in found] == [m.body for m in messages if m.tag == tag]
@@ -132,7 +132,7 @@ def test_what_is_put_behind_units_has_its_tag_code_in_the_entry(
         fill(store, COUNT, 200)
         check(store)
         check_filters(reader)
-        last = list(store.scan("t", 0))[-1]
+        last = list(store.scan("t", queue=0))[-1]
     data = sorted((extended / "consumequeue/t/0").iterdir())[-1].read_bytes()
     entry = struct.pack(">qiq", last.log_offset, last.size, java_hash(last.tag or ""))
     assert entry in data

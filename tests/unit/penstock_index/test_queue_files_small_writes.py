@@ -33,19 +33,20 @@ def test_queue_and_index_files_are_never_written_in_large_pieces(
     monkeypatch.setattr(File, "pwrite", noted)
     settings = {**SIZES, "retention": [], "index.use": ["consume-queue", "hash-index"]}  # fmt: skip
     messages = [
-        Message("t", b"%d" % n, keys=[f"k{n}"], properties={"p": "v"}) for n in range(30_000)
+        Message("t", b"%d" % n, queue=0, keys=[f"k{n}"], properties={"p": "v"})
+        for n in range(30_000)
     ]
     with open_store(tmp_path / "s", **settings) as store:
         store.put_many(messages)
         store.flush()
-        assert len(store.find("t", "k29999")) == 1
+        assert len(store.find("k29999", "t")) == 1
     for anew in (False, True):
         if anew:
             shutil.rmtree(tmp_path / "s" / "consumequeue")
             shutil.rmtree(tmp_path / "s" / "index")
             pieces.clear()
             with open_store(tmp_path / "s", **settings) as store:
-                assert len(store.find("t", "k29999")) == 1
+                assert len(store.find("k29999", "t")) == 1
                 assert not list(store.verify())
         for folder in ("consumequeue", "index"):
             found = [(at, size) for name, at, size in pieces if name == folder]
@@ -62,9 +63,9 @@ def test_a_piece_that_fails_leaves_what_counts(tmp_path: Path) -> None:
         tmp_path / "s", files=files, clock=clock, spawn=ManualWorkers(), **SIZES
     ) as store:
         files.plan.fail("pwrite", path="consumequeue", after=3)
-        store.put_many([Message("t", b"%d" % n) for n in range(5000)])
+        store.put_many([Message("t", b"%d" % n, queue=0) for n in range(5000)])
         with pytest.raises(DispatcherFailedError, match="consume-queue"):
-            store.max_offset("t")
+            store.max_offset("t", 0)
         files.plan.heal()
         clock.now_ms += 60_000  # it is tried again after a pause
         assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(5000)]

@@ -328,7 +328,7 @@ def test_an_opening_keeps_the_time_of_a_brokers_level_and_makes_a_corrupt_one_ag
 
     with opened(tmp_path) as store:
         for number in range(3):
-            store.put("orders", b"%d" % number, delay_level=4)
+            store.put("orders", b"%d" % number, queue=0, delay_level=4)
     _, kept = moved_time(tmp_path, 1, HOUR_MS)
     assert texts() == []
     for by_ms in (0, 1):
@@ -336,7 +336,7 @@ def test_an_opening_keeps_the_time_of_a_brokers_level_and_makes_a_corrupt_one_ag
         # As if a broker had written since: everything is dispatched again.
         (tmp_path / "penstock" / "clean").unlink()
         with opened(tmp_path) as store:
-            store.put("orders", b"more", delay_level=4)
+            store.put("orders", b"more", queue=0, delay_level=4)
         assert moved_time(tmp_path, 2, 0)[0] == kept
     moved_time(tmp_path, 2, HOUR_MS + 1)
     assert texts() == [f"queue {SCHEDULE_TOPIC}/3 offset 2: the entry has another tag code"]

@@ -56,7 +56,8 @@ class Shop:
         return self.workers.run(worker)
 
     def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
-        return [message.body for message in self.store.scan(topic, queue)]
+        there = queue in self.store.topics().get(topic, [])
+        return [message.body for message in self.store.scan(topic, queue=queue)] if there else []
 
     @property
     def messaging(self) -> MessagingExtension:
@@ -69,11 +70,11 @@ class TimerShop(Shop):
     """A store with timer messages, the delivery of which the test runs."""
 
     def put(self, body: bytes, delay_ms: int, topic: str = "orders", **more: Any) -> Receipt:
-        return self.store.put(topic, body, delay_ms=delay_ms, **more)
+        return self.store.put(topic, body, delay=delay_ms / 1000, **{"queue": 0, **more})
 
     def put_raw(self, body: bytes, text: bytes) -> Receipt:
         """Put what another program has written to the timer topic."""
-        return self.store.put_copies([(Message(TIMER_TOPIC, body), text)])[0]
+        return self.store.put_copies([(Message(TIMER_TOPIC, body, queue=0), text)])[0]
 
     def run(self, *, after_ms: int = 0) -> float | None:
         """Advance the clock, run rounds until nothing is left to do, and return the pause in seconds."""

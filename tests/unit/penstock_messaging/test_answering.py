@@ -119,7 +119,7 @@ def test_an_answer_that_was_given_before_the_close_is_no_error_after_it(
     sync: bool, many: bool, store: Store
 ) -> None:
     """It said that the message may be handed out again, although its acknowledgement was durable."""
-    store.put_many([Message("orders", b"x")] * 3)
+    store.put_many([Message("orders", b"x", queue=0)] * 3)
     with store.consumer("billing", ["orders"]) as consumer:
         acked, refused, left = consumer.poll(3)
         acked.ack(sync=sync)
@@ -220,7 +220,7 @@ def test_a_full_disk_is_noted_and_the_consumer_goes_on(
         assert [members.journal(queue=n).synced > 0 for n in (1, 2)] == [True, True]
         members.workers.run_all()
         assert members.journal().base == 3
-        members.store.put("orders", b"more")
+        members.store.put("orders", b"more", queue=0)
         consumer.poll(1, 5)[0].ack()
         assert 3 in members.journal().acked
 

@@ -241,7 +241,7 @@ def test_a_list_that_cannot_be_saved_is_noted_once_and_retried(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.files.plan.fail("rename", errno.ENOSPC, path="topics.json")
-    assert shop.store.put("t", b"x")
+    assert shop.store.put("t", b"x", queue=0)
     assert "penstock-topics" not in shop.workers.by_name or shop.step("penstock-topics") == 1
     assert shop.step("penstock-topics", after_ms=400) == 0.6
     assert shop.step("penstock-topics", after_ms=600) == 10
@@ -252,7 +252,7 @@ def test_a_list_that_cannot_be_saved_is_noted_once_and_retried(
     assert shop.step("penstock-topics", after_ms=10_000) is None
     assert shop.messaging.stats()["config_error"] == ""
     assert topics_file(shop.root).load().keys() == {"t"}
-    assert shop.store.put("u", b"x")
+    assert shop.store.put("u", b"x", queue=0)
     assert shop.step("penstock-topics", after_ms=999) == 0.001
     shop.close()
     assert topics_file(shop.root).load().keys() == {"t", "u"}

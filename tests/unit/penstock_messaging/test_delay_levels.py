@@ -102,12 +102,12 @@ def test_a_delayed_message_waits_with_its_topic_and_queue_in_its_properties() ->
 def test_a_level_that_there_is_not_is_refused() -> None:
     """One above 18 was taken for 18, which is two hours."""
     for level in (1, 18):
-        waiting, text = scheduled(Message("t", b"", delay_level=level), accept)
+        waiting, text = scheduled(Message("t", b"", queue=0, delay_level=level), accept)
         assert waiting.queue == level - 1
         assert pairs_of(text)[b"DELAY"] == b"%d" % level
     for level in (-1, 19, 99, 1 << 62):
         with pytest.raises(MessageError, match=rf"delay_level {level} is refused: .* 1 to 18"):
-            scheduled(Message("t", b"", delay_level=level), accept)
+            scheduled(Message("t", b"", queue=0, delay_level=level), accept)
 
 
 def test_what_could_not_be_put_without_a_delay_is_refused() -> None:
@@ -124,13 +124,13 @@ def test_what_could_not_be_put_without_a_delay_is_refused() -> None:
 
 def test_the_destination_and_the_delay_cannot_be_given_as_properties(shop: DelayShop) -> None:
     given = {"REAL_TOPIC": "other", "REAL_QID": "9", "n": "1"}
-    _, text = scheduled(Message("t", b"", delay_level=2, properties=given), accept)
+    _, text = scheduled(Message("t", b"", queue=0, delay_level=2, properties=given), accept)
     assert text == b"n\x011\x02DELAY\x012\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02"
     with pytest.raises(PropertyError, match="pass it as delay_level="):
-        scheduled(Message("t", b"", delay_level=2, properties={"DELAY": "3"}), accept)
+        scheduled(Message("t", b"", queue=0, delay_level=2, properties={"DELAY": "3"}), accept)
     for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
         with pytest.raises(PropertyError, match=r"delay_level=|deliver_at="):
-            shop.store.put("t", b"", properties={name: "3"})
+            shop.store.put("t", b"", queue=0, properties={name: "3"})
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
@@ -223,7 +223,7 @@ def test_all_ways_to_put_take_a_delay(shop: DelayShop) -> None:
     assert shop.bodies(queue=3) == [b"c"]
     shop.run(after_ms=5000)
     assert sorted(shop.bodies(queue=3)) == [b"a", b"b", b"c", b"d"]
-    assert [m.body for m in store.find("orders", "k")] == [b"a"]
+    assert [m.body for m in store.find("k", "orders")] == [b"a"]
     assert store.read("orders", 3, tag="t").messages[0].keys == ("k",)
 
 
@@ -240,7 +240,7 @@ def test_what_is_due_within_a_moment_is_delivered_together(shop: DelayShop) -> N
 
 
 def test_the_thread_runs_only_while_messages_wait(shop: DelayShop) -> None:
-    shop.store.put("orders", b"x")
+    shop.store.put("orders", b"x", queue=0)
     shop.close()
     assert not shop.has_thread
     assert not (shop.root / "config" / "delayOffset.json").exists()
@@ -289,7 +289,7 @@ def test_large_messages_are_delivered_a_few_at_a_time(shop: DelayShop) -> None:
     shop.settings = {"geometry.segment_bytes": 16 << 20}
     body = bytes(1 << 20)
     for _ in range(10):
-        shop.put(body, 1)
+        shop.put(body, 1, queue=0)
     assert shop.run(after_ms=1000) == 0, "there is more"
     assert 3 <= len(shop.bodies()) <= 4
     while shop.run() == 0:
@@ -302,7 +302,7 @@ def test_large_messages_are_delivered_a_few_at_a_time(shop: DelayShop) -> None:
 
 def test_a_restart_continues_where_the_last_writer_stopped(shop: DelayShop) -> None:
     for number in range(6):
-        shop.put(b"%d" % number, 1)
+        shop.put(b"%d" % number, 1, queue=0)
         shop.clock.now_ms += 500
     shop.put(b"late", 18)
     shop.run()
@@ -354,7 +354,7 @@ def test_the_progress_is_saved_a_second_after_a_delivery_and_the_copies_are_dura
 )  # fmt: skip
 def test_broken_progress_is_moved_into_the_queue(shop: DelayShop, table: str, start: int) -> None:
     for number in range(4):
-        shop.put(b"%d" % number, 1)
+        shop.put(b"%d" % number, 1, queue=0)
     shop.close()
     (shop.root / "config").mkdir(exist_ok=True)
     (shop.root / "config" / "delayOffset.json").write_text('{"offsetTable":' + table + "}")
@@ -371,10 +371,10 @@ def test_progress_before_the_first_message_left_is_moved_to_it(
     """Retention has deleted the first messages, delivered or not."""
     body = bytes(1000)
     for _ in range(300):
-        shop.put(body, 1)
+        shop.put(body, 1, queue=0)
     shop.store.flush()
     assert shop.store.discard_before(log_offset=150_000) > 0
-    left = shop.store.max_offset(SCHEDULE_TOPIC) - shop.store.min_offset(SCHEDULE_TOPIC)
+    left = shop.store.max_offset(SCHEDULE_TOPIC, 0) - shop.store.min_offset(SCHEDULE_TOPIC, 0)
     assert 0 < left < 300
     shop.run(after_ms=1000)
     assert len(shop.bodies()) == left
@@ -401,7 +401,7 @@ def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
 
 def test_a_clock_that_jumps_back_delivers_what_was_stored_later_than_now(shop: DelayShop) -> None:
     for number in range(600):
-        shop.put(b"%d" % number, 1 + number % 2)
+        shop.put(b"%d" % number, 1 + number % 2, queue=0)
     shop.clock.now_ms -= HOUR
     pause = shop.run()
     while pause is not None and pause < 0.1:
@@ -439,12 +439,12 @@ def test_records_that_are_not_read_yet_are_not_taken_for_due(
     # As if two were the thousands that are read at a time.
     monkeypatch.setattr(delivery, "_RECORDS_MAX", 2)
     for number in range(3):
-        shop.put(b"%d" % number, 1)
+        shop.put(b"%d" % number, 1, queue=0)
     shop.run(after_ms=1000)
     assert len(shop.bodies()) == 3
     shop.clock.now_ms += HOUR
     for number in range(3, 5):
-        shop.put(b"%d" % number, 1)
+        shop.put(b"%d" % number, 1, queue=0)
     shop.clock.now_ms -= HOUR
     shop.put(b"late", 1)
     for _ in range(4):
@@ -472,8 +472,8 @@ ODD_TIMES = {
 def test_when_a_message_is_due_whose_entry_has_an_odd_time(shop: DelayShop, case: str) -> None:
     stored, born, code, expected = ODD_TIMES[case]
     shop.clock.now_ms = stored
-    shop.store.put("t", b"", born_time_ms=born)
-    assert due_time_ms(shop.store.read("t").messages[0], code, 1, NOW) == expected
+    shop.store.put("t", b"", queue=0, born_time_ms=born)
+    assert due_time_ms(shop.store.read("t", 0).messages[0], code, 1, NOW) == expected
 
 
 # --- what cannot be delivered
@@ -502,7 +502,7 @@ def test_a_refused_topic_is_passed_over_and_the_rest_of_the_batch_is_delivered(
 def test_a_copy_that_is_over_a_limit_of_now_is_delivered(shop: DelayShop) -> None:
     """The limit for bodies was lowered while the message waited; it is one for callers."""
     for size in (10, 5000, 10):
-        shop.put(bytes(size), 1)
+        shop.put(bytes(size), 1, queue=0)
     shop.close()
     shop.settings = {"log.body_bytes_max": 1000}
     shop.clock.now_ms += 1000
@@ -514,7 +514,7 @@ def test_a_copy_that_is_over_a_limit_of_now_is_delivered(shop: DelayShop) -> Non
 
 
 def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:
-    receipts = [shop.store.put("orders", b"body %d" % n, delay_level=1) for n in range(3)]
+    receipts = [shop.store.put("orders", b"body %d" % n, queue=0, delay_level=1) for n in range(3)]
     segment = next((shop.root / "commitlog").iterdir())
     at = segment.read_bytes().index(b"body 1", receipts[1].log_offset)
     with segment.open("r+b") as file:
@@ -548,8 +548,8 @@ def test_a_full_disk_holds_messages_back_and_loses_none(
 ) -> None:
     shop.settings = {"alloc.use": "on-demand"}
     body = bytes(40_000)
-    shop.put(body, 1)
-    shop.put(body, 1)
+    shop.put(body, 1, queue=0)
+    shop.put(body, 1, queue=0)
     shop.files.plan.fail("create", errno.ENOSPC, path="new-0000")
     for _ in range(3):
         assert shop.run(after_ms=1000) == 1

@@ -24,14 +24,14 @@ def test_options_have_limits_and_take_effect(shop: Shop) -> None:
         with pytest.raises(ConfigError, match=name):
             shop.open()
     shop.settings = {"extensions": {"messaging": {"default_queues": 7, "delay_save_ms": 1}}}
-    shop.store.put("t", b"x", delay_level=1)
+    shop.store.put("t", b"x", queue=0, delay_level=1)
     assert shop.store.topic_configs()["t"].queues == 7
     shop.step("penstock-deliver", after_ms=1000)
     shop.step("penstock-deliver", after_ms=1)
     assert (shop.root / "config" / "delayOffset.json").exists()
     plain = open_store(shop.root.with_name("plain"), extensions=[])
     with plain, pytest.raises(MessageError, match="add messaging"):
-        plain.put("t", b"", delay_level=1)
+        plain.put("t", b"", queue=0, delay_level=1)
 
 
 def test_a_delayed_message_gets_its_queue_first(shop: Shop) -> None:
@@ -57,7 +57,7 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
 ) -> None:
     root = tmp_path / "s"
     with open_store(root) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         with store.consumer("g", ["t"]) as consumer:
             consumer.ack(consumer.poll(1, 10))
     for path in (root / name for name in names):
@@ -67,7 +67,7 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
         else:
             path.write_bytes(b"{ \xff")
     with open_store(root) as store:
-        assert store.put("t", b"y").queue_offset == 1
+        assert store.put("t", b"y", queue=0).queue_offset == 1
         # What only the marks say is not needed, so a file of nonsense is ignored.
         assert says in caplog.text or names == ("penstock/groups/g/marks",)
         for path in (root / name for name in names):
@@ -81,7 +81,7 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
 
 def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
-        store.put_many([Message("orders", b"%d" % number) for number in range(3)])
+        store.put_many([Message("orders", b"%d" % number, queue=0) for number in range(3)])
         with store.consumer("billing", "orders") as consumer:
             consumer.ack(consumer.poll(3, timeout=5))
             with pytest.raises(QueueHeldError):
@@ -121,7 +121,7 @@ def test_a_refusal_in_another_process_is_taken_in_at_once(
     """It was taken in at the next look, up to a second later."""
     monkeypatch.setattr(intake_module, "INTERVAL_S", 3600.0)
     with penstock.open(tmp_path / "s") as store, penstock.open(tmp_path / "s", read_only=True) as reader:  # fmt: skip
-        store.put("orders", b"x")
+        store.put("orders", b"x", queue=0)
         with reader.consumer("g", "orders") as consumer, store.consumer("other", "SCHEDULE_TOPIC_XXXX") as retries:  # fmt: skip
             consumer.nack(consumer.poll(timeout=LIMIT_S), delay_level=18)
             assert [each.body for each in retries.poll(timeout=LIMIT_S)] == [b"x"]
@@ -135,7 +135,7 @@ def test_the_text_of_a_stored_message_is_what_was_stored(shop: Shop, checksum: s
     """A broker of 4.9 writes no 0x02 at the end; a value need not be UTF-8; a record's own CRC is not part of its text."""
     shop.settings = {"log": {"checksum": checksum}}
     for text in (b"", b"a\x01b\x02", b"a\x01b", b"a\x01\xff\x02b\x011\x02"):
-        (receipt,) = shop.store.put_copies([(Message("t", b"body"), text)])
+        (receipt,) = shop.store.put_copies([(Message("t", b"body", queue=0), text)])
         found = stored_text(shop.store.at(receipt.log_offset))
         # The store may close the last pair.
         assert found.removesuffix(b"\x02") == text.removesuffix(b"\x02")
@@ -148,6 +148,6 @@ def test_pairs_keep_their_order_and_the_last_of_a_name_counts(shop: Shop) -> Non
     # A value may hold the byte that ends a name.
     assert pairs_of(b"a\x01b\x01c\x02") == {b"a": b"b\x01c"}
     # A copy does not take the bits of addresses.
-    shop.store.put_copies([(Message("t", b"", sys_flag=0x9, born_host="[::1]:7"), b"")])
-    message = shop.store.read("t").messages[0]
+    shop.store.put_copies([(Message("t", b"", queue=0, sys_flag=0x9, born_host="[::1]:7"), b"")])
+    message = shop.store.read("t", 0).messages[0]
     assert (message.sys_flag, flags_for_copy(message)) == (0x19, 0x9)

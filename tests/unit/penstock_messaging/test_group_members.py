@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     clock = ManualClock()
     with open_store(tmp_path / "store", clock=clock, **SETTINGS) as made:
         for number in range(20):
-            made.put(TOPIC, b"%d" % number)
+            made.put(TOPIC, b"%d" % number, queue=0)
             clock.now_ms += 1
         yield made
 
@@ -343,7 +343,7 @@ def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store
     owned = take(groups)
     owned.sync(owned.ack([0], 0))
     store.remove_topic(TOPIC)
-    store.put(TOPIC, b"new")
+    store.put(TOPIC, b"new", queue=0)
     with pytest.raises(errors.LostQueueError, match="its topic was deleted"):
         owned.sync(owned.ack([0], 0))
     assert owned.is_lost
@@ -385,7 +385,7 @@ def test_a_journal_that_is_not_of_this_group_now_does_not_count(
     owned.ack([0, 1, 2, 9], 0)
     owned.hand_back()
     # A broker has committed another offset.
-    store.commit_offset(GROUP, TOPIC, offset=5)
+    store.commit_offset(GROUP, TOPIC, 0, offset=5)
     again = take(groups)
     assert again.position == Position(5)
     assert "dropped" in caplog.text
@@ -451,7 +451,7 @@ def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_dur
     """The journal was synced, and its folder was not: a power cut took all acknowledgements with it."""
     disk = SimulatedDisk()
     store, groups, _ = opened(disk, ManualClock())
-    store.put(TOPIC, b"x")
+    store.put(TOPIC, b"x", queue=0)
     disk.make_folder(groups.paths(GROUP).topic(TOPIC))
     owned = take(groups)
     owned.sync(owned.ack([0], 0))
@@ -507,7 +507,7 @@ class Member:
 def four(store: Store, groups: Groups) -> Groups:
     """The groups of a store with a topic of four queues and one of one."""
     more = [Message(TOPIC, b"%d" % n, queue=1 + n % 3) for n in range(15)]
-    store.put_many([*more, Message("log", b"x")])
+    store.put_many([*more, Message("log", b"x", queue=0)])
     return groups
 
 
@@ -581,11 +581,11 @@ def test_a_new_group_begins_where_it_says_and_misses_nothing_that_comes_later(
         store.commit_offset("g", TOPIC, 1, offset=3)
     member = Member(four, "orders,later,%RETRY%g", start=given)
     assert not member.claims.has_new()
-    store.put("other", b"")
+    store.put("other", b"", queue=0)
     assert not member.claims.has_new()
-    store.put("later", b"first")
+    store.put("later", b"first", queue=0)
     store.put(TOPIC, b"new", queue=7)
-    store.put("%RETRY%g", b"again")
+    store.put("%RETRY%g", b"again", queue=0)
     assert member.claims.has_new()
     member.claims.step()
     assert not member.claims.has_new()

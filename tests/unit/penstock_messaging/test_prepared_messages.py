@@ -60,7 +60,7 @@ class HalfShop(Shop):
         return super().open(**more)
 
     def prepare(self, body: bytes = b"x", group: str = "shop", **more: Any) -> Prepared:
-        return self.store.prepare("orders", body, group=group, **more)
+        return self.store.prepare("orders", body, group=group, **{"queue": 0, **more})
 
     def run(self, after_ms: int = 0) -> float | None:
         assert not self.store.read_only
@@ -107,7 +107,7 @@ def stored(shop: HalfShop, message: Message, text: bytes) -> StoredMessage:
 
 
 def half_with(shop: HalfShop, properties: Mapping[bytes, bytes]) -> StoredMessage:
-    return stored(shop, Message(HALF_TOPIC, b"x"), text_of(properties))
+    return stored(shop, Message(HALF_TOPIC, b"x", queue=0), text_of(properties))
 
 
 def test_a_half_message_names_where_it_goes_and_its_commit_has_the_same_text(
@@ -141,7 +141,7 @@ def test_a_half_message_names_where_it_goes_and_its_commit_has_the_same_text(
 def test_what_the_store_says_itself_a_caller_cannot_say() -> None:
     for name in ("PGROUP", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY", "TRANSACTION_CHECK_TIMES"):
         with pytest.raises(errors.MessageError, match=name):
-            half_message(Message("orders", b"", properties={name: "x"}), "shop", "id")
+            half_message(Message("orders", b"", queue=0, properties={name: "x"}), "shop", "id")
 
 
 @pytest.mark.parametrize("more", [{"delay_level": 3}, {"properties": {"TIMER_DELAY_SEC": "5"}}, {"properties": {"DELAY": "1"}}])  # fmt: skip
@@ -178,11 +178,11 @@ def test_what_another_program_has_written_is_understood_or_refused(shop: HalfSho
     copy, text = removal(42)
     assert removed_by(stored(shop, copy, text)) == [42]
     for body, found in ((b"5,", [5]), (b"0,1,", [0, 1]), (b"", []), (b"-1", []), (b"x,7", [7])):
-        assert removed_by(stored(shop, Message("ops", body), text)) == found
-    assert removed_by(stored(shop, Message("ops", b"7"), b"TAGS\x01other\x02")) == []
+        assert removed_by(stored(shop, Message("ops", body, queue=0), text)) == found
+    assert removed_by(stored(shop, Message("ops", b"7", queue=0), b"TAGS\x01other\x02")) == []
     # A commit is known by its type and the half message's log offset.
     for sys_flag, offset, expected in ((8, 77, True), (8, 78, False), (0, 77, False), (12, 77, False)):  # fmt: skip
-        message = Message("t", b"", sys_flag=sys_flag, prepared_offset=offset)
+        message = Message("t", b"", queue=0, sys_flag=sys_flag, prepared_offset=offset)
         assert is_commit_of(stored(shop, message, b""), 77) is expected
 
 
@@ -190,12 +190,14 @@ def test_what_another_program_has_written_is_understood_or_refused(shop: HalfSho
 
 
 def prepare(shop: HalfShop, body: bytes, more: bytes = b"", born_ms: int = 5) -> None:
-    copy, text = half_message(Message("orders", body, born_time_ms=born_ms), "shop", body.decode())
+    copy, text = half_message(
+        Message("orders", body, queue=0, born_time_ms=born_ms), "shop", body.decode()
+    )
     shop.store.put_copies([(copy, text + more)])
 
 
 def finish(shop: HalfShop, body: bytes) -> None:
-    shop.store.put_copies([(Message(OP_TOPIC, body), removal(0)[1])])
+    shop.store.put_copies([(Message(OP_TOPIC, body, queue=0), removal(0)[1])])
 
 
 def open_ones(shop: HalfShop) -> list[tuple[str, int]]:
@@ -210,10 +212,10 @@ def test_what_no_removal_names_is_open(shop: HalfShop) -> None:
     finish(shop, b"1")
     finish(shop, b"3,4,")
     assert open_ones(shop) == [("a", 0), ("c", 2)]
-    shop.store.commit_offset(PROGRESS_GROUP, HALF_TOPIC, offset=2)
+    shop.store.commit_offset(PROGRESS_GROUP, HALF_TOPIC, 0, offset=2)
     assert progress(shop.store, HALF_TOPIC) == 2
     assert open_ones(shop) == [("c", 2)]
-    shop.store.commit_offset(PROGRESS_GROUP, OP_TOPIC, offset=2)
+    shop.store.commit_offset(PROGRESS_GROUP, OP_TOPIC, 0, offset=2)
     assert open_ones(shop) == [("c", 2), ("d", 3), ("e", 4)]
     for n in range(598):
         finish(shop, b"%d" % (n + 2))
@@ -260,12 +262,12 @@ def test_a_prepared_message_is_seen_once_it_is_committed(shop: HalfShop) -> None
     first, second = shop.prepare(b"1", queue=2, tag="t", keys=["k"]), shop.prepare(b"2")
     assert (shop.bodies(queue=2), shop.open_bodies()) == ([], [b"1", b"2"])
     receipt = first.commit()
-    (message,) = shop.store.scan("orders", 2)
+    (message,) = shop.store.scan("orders", queue=2)
     assert (message.body, message.queue, message.tag, message.keys) == (b"1", 2, "t", ("k",))
     assert (receipt.queue, receipt.queue_offset, receipt.message_id) == (2, 0, message.message_id)
     assert message.all_properties["UNIQ_KEY"] == first.transaction_id
     for key in ("k", first.transaction_id):
-        assert shop.store.find("orders", key) == [message]
+        assert shop.store.find(key, "orders") == [message]
     second.rollback()
     assert (shop.bodies(), shop.open_bodies()) == ([], [])
     for prepared, outcome in ((first, "committed"), (second, "rolled back")):
@@ -273,7 +275,7 @@ def test_a_prepared_message_is_seen_once_it_is_committed(shop: HalfShop) -> None
             with pytest.raises(errors.PreparedFinishedError, match=outcome) as caught:
                 call()
             assert caught.value.outcome == outcome
-    assert shop.store.max_offset(OP_TOPIC) == 2
+    assert shop.store.max_offset(OP_TOPIC, 0) == 2
 
 
 def test_progress_is_saved_at_a_close_as_a_broker_reads_it(shop: HalfShop) -> None:
@@ -286,7 +288,7 @@ def test_progress_is_saved_at_a_close_as_a_broker_reads_it(shop: HalfShop) -> No
     with open_store(shop.root, clock=shop.clock, read_only=True) as reader:
         topics = (HALF_TOPIC, OP_TOPIC)
         # The third removal is of a message after the first open one.
-        assert [reader.committed_offset(PROGRESS_GROUP, topic) for topic in topics] == [2, 2]
+        assert [reader.committed_offset(PROGRESS_GROUP, topic, 0) for topic in topics] == [2, 2]
         shown, other = reader.prepared()
         assert [shown.message.body, other.message.body] == [b"2", b"3"]
         assert (shown.age_s, shown.checks) == (0.0, 0)
@@ -302,7 +304,7 @@ def test_progress_is_saved_at_a_close_as_a_broker_reads_it(shop: HalfShop) -> No
     for each in shop.store.prepared():
         each.rollback()
     shop.halves.save()
-    assert [shop.store.committed_offset(PROGRESS_GROUP, topic) for topic in topics] == [5, 5]
+    assert [shop.store.committed_offset(PROGRESS_GROUP, topic, 0) for topic in topics] == [5, 5]
 
 
 @pytest.mark.parametrize("index", [["consume-queue", "hash-index"], ["consume-queue"]])
@@ -327,13 +329,13 @@ def test_a_cut_commit_is_found_by_the_queue_where_no_index_can_find_it(
     """It was made again: of a foreign producer without a UNIQ_KEY of one word, or where very many messages have that key, too."""
     # As if three were very many.
     monkeypatch.setattr(open_halves, "_FOUND_MAX", 3)
-    copy, text = half_message(Message("orders", b"1"), "shop", "ID")
+    copy, text = half_message(Message("orders", b"1", queue=0), "shop", "ID")
     text = text.replace(b"UNIQ_KEY\x01ID\x02", b"UNIQ_KEY\x01%s\x02" % key if key else b"")
-    shop.store.put("orders", b"0")
+    shop.store.put("orders", b"0", queue=0)
     half = stored(shop, copy, text)
     shop.store.put_copies([committed(half)])
     for _ in range(4):
-        shop.store.put("orders", b"2", keys=["K"])
+        shop.store.put("orders", b"2", queue=0, keys=["K"])
     shop.kill()
     assert shop.open_bodies() == []
     assert shop.bodies() == [b"0", b"1", *[b"2"] * 4]
@@ -344,7 +346,7 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> Non
     (half,) = shop.halves.all()
     for _ in range(3):
         shop.halves.check_again(half)
-    assert (prepared.checks, shop.store.max_offset(HALF_TOPIC)) == (3, 4)
+    assert (prepared.checks, shop.store.max_offset(HALF_TOPIC, 0)) == (3, 4)
     receipt = prepared.commit()
     newest = shop.store.read(HALF_TOPIC, 0, 3, 1).messages[0]
     assert shop.store.at(receipt.log_offset).prepared_offset == newest.log_offset
@@ -367,7 +369,7 @@ def test_what_cannot_be_put_cannot_be_prepared(shop: HalfShop) -> None:
             shop.prepare(**more)
     with pytest.raises(errors.MessageError):
         shop.store.prepare("SCHEDULE_TOPIC_XXXX", b"x", group="g")
-    assert shop.store.max_offset(HALF_TOPIC) == 0
+    assert shop.store.max_offset(HALF_TOPIC, 0) == 0
     plain = open_store(shop.root.with_name("plain"), extensions=[])
     with plain, pytest.raises(errors.ConfigError):
         plain.prepare("orders", b"x", group="g")
@@ -423,7 +425,7 @@ def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: Hal
     """Progress went beyond them at the close, so that nobody was asked about them, and they were listed nowhere."""
     shop.prepare(b"1").commit()
     half = shop.prepare(b"2")
-    shop.store.put_copies([half_message(Message("orders", b"imported"), "shop", "ID")])
+    shop.store.put_copies([half_message(Message("orders", b"imported", queue=0), "shop", "ID")])
     shop.prepare(b"3")
     shop.halves.check_again(shop.halves.all()[0])
     half.commit()
@@ -433,7 +435,7 @@ def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: Hal
     for each in shop.store.prepared():
         each.rollback()
     shop.close()
-    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC) == 5
+    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC, 0) == 5
 
 
 def test_a_prepare_is_durable_under_any_flush_policy_and_a_commit_waits_as_a_put(
@@ -501,7 +503,7 @@ def test_old_messages_are_asked_about_and_finished_by_the_answer(asked: HalfShop
     asked.run(1)
     assert asked.asked[3:] == [b"3"]
     assert asked.store.prepared()[0].checks == 2
-    assert asked.store.max_offset(HALF_TOPIC) == 7
+    assert asked.store.max_offset(HALF_TOPIC, 0) == 7
 
 
 def test_messages_of_an_earlier_process_are_asked_about_after_opening(asked: HalfShop) -> None:
@@ -624,7 +626,7 @@ def test_a_message_is_asked_about_once_its_prepare_has_ended_in_whichever_way(
 
 
 def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(asked: HalfShop) -> None:
-    copy, text = half_message(Message("orders", b"1"), "shop", "id")
+    copy, text = half_message(Message("orders", b"1", queue=0), "shop", "id")
     asked.store.put_copies([(copy, text.replace(b"orders", b"or/ers"))])
     asked.close()
     asked.clock.now_ms += IMMUNITY_MS
@@ -653,12 +655,12 @@ def test_a_message_that_retention_has_deleted_is_dropped(
 def test_a_store_without_a_check_back_asks_nobody_and_saves_its_progress(
     shop: HalfShop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop.store.put("orders", b"x")
+    shop.store.put("orders", b"x", queue=0)
     assert WORKER not in shop.workers.by_name
     shop.prepare(b"1").commit()
     shop.prepare(b"2")
     assert shop.run(INTERVAL_MS) == INTERVAL_MS / 1000
-    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC) == 1
+    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC, 0) == 1
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 

@@ -147,7 +147,7 @@ def test_a_commit_between_reading_and_writing_is_not_overwritten(
     real = bench.store.move_offsets
 
     def late(moves: object) -> object:
-        bench.store.commit_offset(GROUP, TOPIC, offset=17)
+        bench.store.commit_offset(GROUP, TOPIC, 0, offset=17)
         return real(moves)  # type: ignore[arg-type] # the same argument
 
     with monkeypatch.context() as patched:
@@ -220,7 +220,7 @@ def test_what_cannot_be_retried_is_noted_and_does_not_hold_up_the_others(
     assert "offset 2 of queue orders/0 can be stored neither" in caplog.text
     assert "offset 4 of queue orders/0 was refused, and is not retried: it is deleted or corrupt" in caplog.text  # fmt: skip
     assert retries_of(bench.store) == {"0": 1, "3": 1}
-    assert [each.body for each in bench.store.read(f"%DLQ%{GROUP}").messages] == [b"1"]
+    assert [each.body for each in bench.store.read(f"%DLQ%{GROUP}", 0).messages] == [b"1"]
 
 
 def test_a_failure_is_logged_once_and_tried_again(
@@ -318,7 +318,7 @@ def test_the_sequence_that_was_measured_at_a_broker(store: Store) -> None:
 
 
 def test_sixteen_tries_wait_longer_each_time_and_end_as_a_dead_letter(store: Store) -> None:
-    message = put(store, Message("T", b""), b"")
+    message = put(store, Message("T", b"", queue=0), b"")
     first_id, levels = message.message_id, []
     for tries in range(16):
         assert origin(message) == Origin(first_id, tries)
@@ -334,11 +334,11 @@ def test_sixteen_tries_wait_longer_each_time_and_end_as_a_dead_letter(store: Sto
 
 
 def test_the_level_and_the_number_of_queues_are_the_requested_ones(store: Store) -> None:
-    message = put(store, Message("T", b""), b"")
+    message = put(store, Message("T", b"", queue=0), b"")
     for level, queue in ((None, 2), (0, 2), (1, 0), (18, 17), (19, 17), (1 << 70, 17)):
         assert refuse(store, message, level=level).queue == queue
     for tries in (0, 3):
-        tried = put(store, Message("T", b"", reconsume_times=tries), b"")
+        tried = put(store, Message("T", b"", queue=0, reconsume_times=tries), b"")
         dead = refuse(store, tried, level=-1)
         assert (dead.topic, dead.reconsume_times) == (dead_letter_topic("CGR2"), tries + 1)
         assert b"REAL_TOPIC" not in pairs_of(stored_text(dead))
@@ -346,7 +346,7 @@ def test_the_level_and_the_number_of_queues_are_the_requested_ones(store: Store)
         assert retry_copy(message, "g", retry_queues=queues_) is None
         assert retry_copy(message, "g", level=-1, retry_queues=queues_) is None
     # Retries are spread over the queues, and one that is made twice is the same.
-    messages = [put(store, Message("T", b""), b"") for _ in range(64)]
+    messages = [put(store, Message("T", b"", queue=0), b"") for _ in range(64)]
     copies = [retry_copy(each, "g", retry_queues=4) for each in messages]
     assert copies == [retry_copy(each, "g", retry_queues=4) for each in messages]
     chosen = {pairs_of(copy[1])[b"REAL_QID"] for copy in copies if copy}
@@ -359,11 +359,11 @@ def test_the_first_topic_and_id_stay(store: Store) -> None:
     nothing = b"ORIGIN_MESSAGE_ID\x01  \x02", (b"T", None)
     hostile = b"RETRY_TOPIC\x01\xff\x02", (b"\xff", None)
     for text, (topic, first_id) in (given, nothing, hostile):
-        message = put(store, Message("T", b""), text)
+        message = put(store, Message("T", b"", queue=0), text)
         pairs = pairs_of(stored_text(refuse(store, message)))
         assert pairs[b"RETRY_TOPIC"] == topic
         assert pairs[b"ORIGIN_MESSAGE_ID"] == (first_id or message.message_id.encode())
-    named = refuse(store, put(store, Message("T", b""), b""), message_id="77")
+    named = refuse(store, put(store, Message("T", b"", queue=0), b""), message_id="77")
     assert pairs_of(stored_text(named))[b"ORIGIN_MESSAGE_ID"] == b"77"
 
 
@@ -371,18 +371,20 @@ def test_what_a_record_may_hold_does_not_break_a_copy(store: Store) -> None:
     """A count at the field's end, a committed transaction, a compressed body, a tag: all are copied."""
     most = (1 << 31) - 1
     message = put(
-        store, Message("T", b"z", reconsume_times=most, sys_flag=0x9), b"TAGS\x01t\x02KEYS\x01k\x02"
+        store,
+        Message("T", b"z", queue=0, reconsume_times=most, sys_flag=0x9),
+        b"TAGS\x01t\x02KEYS\x01k\x02",
     )
     dead = refuse(store, message)
     assert (dead.reconsume_times, dead.sys_flag, dead.tag, dead.keys) == (most, 0x9, "t", ("k",))
-    negative = put(store, Message("T", b"", reconsume_times=-5), b"")
+    negative = put(store, Message("T", b"", queue=0, reconsume_times=-5), b"")
     assert (refuse(store, negative).queue, retry_level(-5)) == (2, 3)
 
 
 def test_a_letter_for_which_there_is_little_room_gives_up_one_property_after_the_other(
     store: Store,
 ) -> None:
-    message = put(store, Message("T8", b"body"), b"a\x01b\x02WAIT\x01true\x02")
+    message = put(store, Message("T8", b"body", queue=0), b"a\x01b\x02WAIT\x01true\x02")
     retry = retry_copy(message, "g")
     assert retry is not None
     forms = list(lesser_letters(message, "g", retry))
@@ -407,7 +409,7 @@ def test_a_letter_for_which_there_is_little_room_gives_up_one_property_after_the
 
 
 def test_retries_are_made_as_the_group_says(shop: Shop) -> None:
-    shop.store.put("orders", b"x", tag="t")
+    shop.store.put("orders", b"x", queue=0, tag="t")
     (refused,) = shop.store.scan("orders")
     groups = shop.messaging.configuration.groups
     retries = StoredRetries(shop.messaging.configuration, shop.messaging.delivery)
@@ -436,7 +438,9 @@ def test_a_message_without_room_for_a_retry_becomes_a_dead_letter(
 ) -> None:
     """It was dropped with an error: neither a retry nor a dead letter had it."""
     own = b"note\x01" + b"x" * (PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 6 - room) + b"\x02"
-    shop.store.put_copies([(Message("orders", b"full"), own), (Message("orders", b"next"), b"")])
+    shop.store.put_copies(
+        [(Message("orders", b"full", queue=0), own), (Message("orders", b"next", queue=0), b"")]
+    )
     with shop.store.consumer("billing", ["orders"]) as consumer:
         consumer.nack(consumer.poll(2, 0))
     shop.step("penstock-intake")
@@ -496,7 +500,7 @@ def test_a_second_replay_continues_and_the_dead_letters_stay(store: Store) -> No
     assert [each[0] for each in done(store, limit=2)] == [0, 1]
     assert [each[0] for each in done(store)] == [*range(2, 250)]
     assert done(store) == []
-    assert replay_start(store, "billing") == store.committed_offset(REPLAY_GROUP, DLQ) == 250
+    assert replay_start(store, "billing") == store.committed_offset(REPLAY_GROUP, DLQ, 0) == 250
     for topic in (DLQ, RETRY):
         assert [m.body for m in store.scan(topic)] == [b"%d" % n for n in range(250)]
     assert [each[0] for each in done(store, start=248)] == [248, 249]
@@ -514,7 +518,7 @@ def test_a_letter_that_cannot_be_put_back_does_not_hold_up_the_others(
     store: Store, text: bytes, reason: str
 ) -> None:
     give_up(store, 1)
-    store.put_copies([(Message(DLQ, b"odd"), text)])
+    store.put_copies([(Message(DLQ, b"odd", queue=0), text)])
     give_up(store, 1)
     found = done(store, to_topic=True)
     assert [(each[0], each[1]) for each in found] == [(0, "orders"), (1, ""), (2, "orders")]

@@ -68,28 +68,30 @@ def due(*, is_refused: bool = False, **given: Any) -> int:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"delay_ms": -1}, "delay_ms -1 is refused"),
-    ({"delay_ms": 3 * DAY + 1}, "259200001 ms is refused: the longest is 259200000 ms"),
-    ({"deliver_at": NOW + 4 * DAY}, "345600000 ms is refused: the longest is 259200000 ms"),
-    ({"delay_ms": 1, "deliver_at": NOW}, "delay_ms and deliver_at is refused"),
-    ({"delay_ms": 1, "delay_level": 3}, "delay_level and delay_ms is refused"),
+    ({"delay": (3 * DAY + 1) / 1000}, "259200001 ms is refused: the longest is 259200000 ms"),
+    (
+        {"deliver_at": (NOW + 4 * DAY) / 1000},
+        "345600000 ms is refused: the longest is 259200000 ms",
+    ),
+    ({"delay": 0.001, "deliver_at": NOW / 1000}, "delay and deliver_at is refused"),
+    ({"delay": 0.001, "delay_level": 3}, "delay_level and delay is refused"),
     ({"deliver_at": 0, "delay_level": -3}, "delay_level and deliver_at is refused"),
     # For a directory that a broker of 4.x takes over.
-    ({"delay_ms": 1, "is_refused": True}, "delay_level"),
+    ({"delay": 0.001, "is_refused": True}, "delay_level"),
 ]
 
 
 def test_a_delay_counts_from_now_and_a_time_is_taken_as_it_is(shop: TimerShop) -> None:
-    assert (due(delay_ms=1), due(delay_ms=3 * DAY)) == (NOW + 1, NOW + 3 * DAY)
-    assert due(deliver_at=NOW + 7) == NOW + 7
-    for over in (0, NOW - 1, NOW):
+    assert (due(delay=0.001), due(delay=3 * DAY / 1000)) == (NOW + 1, NOW + 3 * DAY)
+    assert due(deliver_at=(NOW + 7) / 1000) == NOW + 7
+    for over in (0, (NOW - 1) / 1000, NOW / 1000):
         assert due(deliver_at=over, is_refused=True) == NOW
     for wrong, reason in REFUSED:
         with pytest.raises(MessageError, match=reason) as caught:
             due(**wrong)
         assert "othing was stored" in str(caught.value)
-    with pytest.raises(MessageError, match="delay_ms or deliver_at"):
-        shop.store.put(TIMER_TOPIC, b"x", properties={"TIMER_OUT_MS": "0"})
+    with pytest.raises(MessageError, match="delay or deliver_at"):
+        shop.store.put(TIMER_TOPIC, b"x", queue=0, properties={"TIMER_OUT_MS": "0"})
     settings: list[tuple[dict[str, Any], int]] = [
         ({"delay_max_ms": 99}, 100),
         ({"timers": "refuse"}, 1),
@@ -134,11 +136,11 @@ def test_properties_of_the_store_that_a_caller_gives_are_not_those_of_the_messag
     """A delivered message may be put again with all its properties."""
     own = ("REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES")
     given = {"REAL_TOPIC": TIMER_TOPIC, **dict.fromkeys(own, "1"), "UNIQ_KEY": "mine"}
-    assert pairs_of(timed(Message("orders", b"", properties=given), NOW, accept)[1]) == {
+    assert pairs_of(timed(Message("orders", b"", queue=0, properties=given), NOW, accept)[1]) == {
         b"UNIQ_KEY": b"mine", b"REAL_TOPIC": b"orders", b"REAL_QID": b"0",
         b"TIMER_DELIVER_MS": b"%d" % NOW, b"TIMER_OUT_MS": b"%d" % (NOW - 1000),
     }  # fmt: skip
-    message = Message("orders", b"", properties={"TIMER_DEL_UNIQKEY": "orders+other"})
+    message = Message("orders", b"", queue=0, properties={"TIMER_DEL_UNIQKEY": "orders+other"})
     with pytest.raises(PropertyError, match=r"use Store\.cancel_delayed"):
         timed(message, NOW, accept)
 
@@ -186,7 +188,9 @@ def test_a_copy_keeps_everything_and_adds_two_times_or_a_count(shop: TimerShop) 
 
 
 def test_a_cancelling_message_names_the_other_one_as_a_broker_does(shop: TimerShop) -> None:
-    message, text = timed(Message("orders", b"", properties={"UNIQ_KEY": "K"}), NOW, accept)
+    message, text = timed(
+        Message("orders", b"", queue=0, properties={"UNIQ_KEY": "K"}), NOW, accept
+    )
     timer = timer_of(stored(shop, message, text))
     named = [pairs_of(text)[b"TIMER_DEL_UNIQKEY"] for _, text in cancelling(timer)]
     assert named == [b"orders+K", b"K"], "as brokers of 5.3 and of 5.5 have it"
@@ -219,11 +223,11 @@ def test_a_message_is_delivered_at_its_time_and_never_before(
 
 
 def test_every_way_to_put_takes_a_time(shop: TimerShop) -> None:
-    messages = [Message("orders", b"a", delay_ms=5), Message("orders", b"b")]
+    messages = [Message("orders", b"a", queue=0, delay=0.005), Message("orders", b"b", queue=0)]
     assert [receipt.queue_offset for receipt in shop.store.put_many(messages)] == [0, 0]
-    shop.store.submit("orders", b"c", deliver_at=NOW + 3)
-    shop.store.put("orders", b"d", deliver_at=NOW - 5)
-    shop.store.put("orders", b"level", delay_level=1)
+    shop.store.submit("orders", b"c", queue=0, deliver_at=(NOW + 3) / 1000)
+    shop.store.put("orders", b"d", queue=0, deliver_at=(NOW - 5) / 1000)
+    shop.store.put("orders", b"level", queue=0, delay_level=1)
     assert shop.bodies() == [b"b", b"d"]
     shop.run(after_ms=100)
     assert shop.bodies() == [b"b", b"d", b"c", b"a"]
@@ -235,8 +239,8 @@ def test_every_way_to_put_takes_a_time(shop: TimerShop) -> None:
 
 def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
     with shop.store.transaction() as tx:
-        tx.put("orders", b"later", delay_ms=50)
-        tx.put("orders", b"now")
+        tx.put("orders", b"later", queue=0, delay=0.05)
+        tx.put("orders", b"now", queue=0)
     assert shop.bodies() == [b"now"]
     shop.run(after_ms=50)
     assert shop.bodies() == [b"now", b"later"]
@@ -251,7 +255,7 @@ def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerSh
     assert shop.bodies() == [b""]
     shop.run(after_ms=500)
     assert shop.bodies() == [b"", b"theirs"]
-    assert shop.store.max_offset(TIMER_TOPIC) == 2
+    assert shop.store.max_offset(TIMER_TOPIC, 0) == 2
 
 
 def test_the_thread_sleeps_until_the_next_message(shop: TimerShop) -> None:
@@ -281,8 +285,8 @@ def test_a_message_that_is_due_earlier_wakes_the_thread(shop: TimerShop) -> None
 
 
 def test_a_store_without_timer_messages_has_no_thread_and_no_files(shop: TimerShop) -> None:
-    shop.store.put("orders", b"x")
-    shop.store.put("orders", b"y", delay_level=1)
+    shop.store.put("orders", b"x", queue=0)
+    shop.store.put("orders", b"y", queue=0, delay_level=1)
     shop.close()
     assert not shop.has_thread
     assert not (shop.root / "timerwheel").exists()
@@ -314,7 +318,7 @@ def test_a_clock_that_goes_back_delivers_nothing_early_and_loses_nothing(shop: T
 
 def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerShop) -> None:
     for delay_ms in (100, 300, 600, 5000):
-        shop.put(b"%d" % delay_ms, delay_ms)
+        shop.put(b"%d" % delay_ms, delay_ms, queue=0)
     shop.run(after_ms=300)
     assert shop.bodies() == [b"100", b"300"]
     shop.close()
@@ -334,7 +338,7 @@ def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerSh
 def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:
     """A save a second after a delivery counted only the seconds that were over then, so a kill repeated up to two seconds."""
     for number in range(30):
-        shop.put(b"%d" % number, 100 * number + 50)
+        shop.put(b"%d" % number, 100 * number + 50, queue=0)
     for _ in range(205):
         shop.run(after_ms=10)
     assert len(shop.bodies()) == 21
@@ -348,7 +352,7 @@ def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> 
 def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
     """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
     for number, delay_ms in enumerate((1050, 2020, 2040)):
-        shop.put(b"%d" % number, delay_ms)
+        shop.put(b"%d" % number, delay_ms, queue=0)
     for _ in range(500):
         shop.run(after_ms=10)
     shop.kill()
@@ -458,7 +462,7 @@ def test_many_messages_of_one_moment_are_delivered_in_batches(
     shop: TimerShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_small_steps(monkeypatch, taken=1000, count=7, due=10)
-    shop.store.put_many([Message("orders", b"%02d" % n, delay_ms=1500) for n in range(40)])
+    shop.store.put_many([Message("orders", b"%02d" % n, queue=0, delay=1.5) for n in range(40)])
     shop.run(after_ms=1500)
     assert shop.bodies() == [b"%02d" % n for n in range(40)]
 
@@ -505,7 +509,7 @@ def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered
 ) -> None:
     """The message that cancels was looked for only among those of seconds that had been opened, and in a later batch."""
     in_small_steps(monkeypatch, taken=2, count=1000, due=20_000)
-    receipts = [shop.put(b"%d" % number, 3000 + number) for number in range(8)]
+    receipts = [shop.put(b"%d" % number, 3000 + number, queue=0) for number in range(8)]
     if is_saved:
         shop.run()
         shop.run(after_ms=1000)
@@ -551,7 +555,7 @@ def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop)
     shop.run()
     shop.run(after_ms=2 * DAY + 1000)
     shop.run()
-    assert shop.store.max_offset(TIMER_TOPIC) == 4
+    assert shop.store.max_offset(TIMER_TOPIC, 0) == 4
     assert shop.store.cancel_delayed(receipt)
     for _ in range(3):
         shop.run(after_ms=DAY)
@@ -561,7 +565,7 @@ def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop)
 def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelled(
     shop: TimerShop,
 ) -> None:
-    plain, delivered = shop.store.put("other", b"p"), shop.put(b"d", 10, topic="other")
+    plain, delivered = shop.store.put("other", b"p", queue=0), shop.put(b"d", 10, topic="other")
     shop.put(b"x", 5500, properties={"UNIQ_KEY": "K"})
     shop.put(b"y", 5500, properties={"UNIQ_KEY": "K"}, topic="other")
     shop.put_raw(b"0", theirs(NOW + 5000, b"TIMER_DEL_UNIQKEY\x01orders+K\x02"))
@@ -603,13 +607,13 @@ def test_a_cancelled_copy_stays_so_while_the_files_name_the_message_that_was_rol
     shop.run()
     shop.run(after_ms=DAY)
     for number in range(6):
-        shop.put(b"%d" % number, DAY + 500)
+        shop.put(b"%d" % number, DAY + 500, queue=0)
     shop.run()
     shop.run(after_ms=1000)
     # A second with more than is delivered within a second.
     shop.clock.now_ms = NOW + 2 * DAY + 1500
     rounds(shop, 2)
-    assert shop.store.max_offset(TIMER_TOPIC) == 8
+    assert shop.store.max_offset(TIMER_TOPIC, 0) == 8
     assert shop.store.cancel_delayed(receipt)
     shop.clock.now_ms += 1100
     rounds(shop, 1)
@@ -632,7 +636,7 @@ def rolled_and_cancelled(shop: TimerShop) -> None:
     shop.run(after_ms=1000)
     shop.clock.now_ms = AGAIN_MS - 2 * DAY
     for _ in range(4):
-        shop.store.put("orders", b"later", deliver_at=LAST_MS + 100_000)
+        shop.store.put("orders", b"later", queue=0, deliver_at=LAST_MS / 1000 + 100)
     assert shop.store.cancel_delayed(receipt)
     shop.run()
     shop.run(after_ms=1000)
@@ -640,7 +644,7 @@ def rolled_and_cancelled(shop: TimerShop) -> None:
     shop.open()
     shop.clock.now_ms = NOW + 2 * DAY
     shop.run()
-    shop.store.put("orders", b"y", deliver_at=LAST_MS + 900)
+    shop.store.put("orders", b"y", queue=0, deliver_at=(LAST_MS + 900) / 1000)
     for _ in range(3):
         shop.run(after_ms=1000)
 
@@ -660,7 +664,7 @@ def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
     if is_begun:
         shop.clock.now_ms += 1500
     rounds(shop, 1)
-    assert (shop.store.max_offset(TIMER_TOPIC) > 9) == is_begun
+    assert (shop.store.max_offset(TIMER_TOPIC, 0) > 9) == is_begun
     shop.clock.now_ms = LAST_MS + 60_000
     shop.run()
     assert shop.bodies() == [b"y"]
@@ -670,7 +674,7 @@ def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
 def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: TimerShop) -> None:
     """It was named in an earlier one, at which it was to be put again, and the machine slept until the message was nearly due."""
     rolled_and_cancelled(shop)
-    shop.store.put("orders", b"z", deliver_at=LAST_MS + 950)
+    shop.store.put("orders", b"z", queue=0, deliver_at=(LAST_MS + 950) / 1000)
     shop.run()
     shop.clock.now_ms = LAST_MS + 100
     shop.run()
@@ -709,7 +713,7 @@ def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened
 ) -> None:
     in_small_steps(monkeypatch, taken=1000, count=2, due=3)
 
-    receipts = [shop.put(b"%d" % number, 500 * number + 1) for number in range(12)]
+    receipts = [shop.put(b"%d" % number, 500 * number + 1, queue=0) for number in range(12)]
     shop.run(after_ms=1)
     shop.run(after_ms=1000)
     assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[4:])

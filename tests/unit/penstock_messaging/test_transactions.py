@@ -44,8 +44,8 @@ from penstock_messaging.transactions.decision_file import (
 
 def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
     with shop.store.transaction() as tx:
-        tx.put("t", b"1", tag="a", keys=["k"], properties={"p": "v"}, flag=3)
-        tx.put_many([Message("t", b"2"), Message("u", b"3")])
+        tx.put("t", b"1", queue=0, tag="a", keys=["k"], properties={"p": "v"}, flag=3)
+        tx.put_many([Message("t", b"2", queue=0), Message("u", b"3", queue=0)])
         assert (shop.bodies("t"), len(tx.receipts)) == ([], 0)
     assert [each.queue_offset for each in tx.receipts] == [0, 1, 0]
     assert shop.bodies("t") == [b"1", b"2"]
@@ -55,35 +55,35 @@ def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
         """Nothing is stored."""
     for error in (KeyError, KeyboardInterrupt):
         with pytest.raises(error), shop.store.transaction() as tx:
-            tx.put("t", b"1")
+            tx.put("t", b"1", queue=0)
             raise error
         assert tx.receipts == ()
     with pytest.raises(errors.StoreClosedError), shop.store.transaction() as tx:
-        tx.put("t", b"1")
+        tx.put("t", b"1", queue=0)
         shop.close()
     assert shop.bodies("t") == [b"1", b"2"]
 
 
 def test_a_refused_message_is_an_error_at_the_call_and_the_others_are_stored(shop: Shop) -> None:
     with shop.store.transaction() as tx:
-        tx.put("t", b"1")
+        tx.put("t", b"1", queue=0)
         with pytest.raises(errors.MessageError):
-            tx.put("a/b", b"")
+            tx.put("a/b", b"", queue=0)
         with pytest.raises(errors.MessageError, match="prepared_offset"):
-            tx.put_many([Message("t", b"", prepared_offset=5)])
+            tx.put_many([Message("t", b"", queue=0, prepared_offset=5)])
         with pytest.raises(errors.MessageError) as caught:
-            tx.put_many([Message("t", b"kept out"), Message("t", b"", queue=-1)])
+            tx.put_many([Message("t", b"kept out", queue=0), Message("t", b"", queue=-1)])
         assert "message 1 of the call" in caught.value.__notes__[0]
         with pytest.raises(TypeError):
-            tx.put("t", b"", colour="red")  # type: ignore[call-arg]
+            tx.put("t", b"", queue=0, colour="red")  # type: ignore[call-arg]
     assert shop.bodies("t") == [b"1"]
 
 
 def test_delays_keys_and_queues_in_turn_work_as_in_a_put(shop: Shop) -> None:
     with shop.store.transaction() as tx:
-        tx.put("t", b"late", delay_level=18)
-        tx.put("t", b"late", delay_ms=60_000)
-        tx.put("t", b"late", deliver_at=1_700_000_060_000)
+        tx.put("t", b"late", queue=0, delay_level=18)
+        tx.put("t", b"late", queue=0, delay=60)
+        tx.put("t", b"late", queue=0, deliver_at=1700000060)
         for _ in range(2):
             tx.put("t", b"keyed", partition_key="k")
             tx.put("t", b"in turn", queue=None)
@@ -97,9 +97,9 @@ def test_delays_keys_and_queues_in_turn_work_as_in_a_put(shop: Shop) -> None:
 def test_a_transaction_is_used_only_inside_of_its_block_and_by_the_writer(shop: Shop) -> None:
     tx = shop.store.transaction()
     with pytest.raises(errors.TransactionEndedError, match="put is refused"):
-        tx.put("t", b"")
+        tx.put("t", b"", queue=0)
     with tx:
-        tx.put("t", b"1")
+        tx.put("t", b"1", queue=0)
         kept = tx.put
         with pytest.raises(errors.TransactionEndedError), tx:
             pass
@@ -129,7 +129,7 @@ class Opened:
             path, files=self.files, clock=ManualClock(), spawn=self.workers, retention=[]
         )
         if "in" not in self.store.topics():
-            self.store.put_many([Message("in", b"%d" % n) for n in range(10)])
+            self.store.put_many([Message("in", b"%d" % n, queue=0) for n in range(10)])
         self.consumer: Consumer = self.store.consumer("g", "in")
 
     def move(self, count: int = 1) -> list[int]:
@@ -138,7 +138,7 @@ class Opened:
         with self.store.transaction() as tx:
             tx.ack(given)
             for message in given:
-                tx.put("out", message.body)
+                tx.put("out", message.body, queue=0)
         return [each.queue_offset for each in given]
 
     def join_again(self) -> None:
@@ -179,15 +179,15 @@ def undecided_in(store: Store) -> list[object]:
 def test_both_are_done(opened: Opened) -> None:
     opened.consumer.ack(opened.consumer.poll(1, 0))
     with opened.store.transaction() as tx:
-        tx.put("elsewhere", b"1")
+        tx.put("elsewhere", b"1", queue=0)
     path = decision_path(opened.path)
     assert not path.exists(), "nothing is to be decided"
     given = opened.consumer.poll(3, 0)
     with opened.store.transaction() as tx:
         tx.ack(given[0])
         tx.ack(given[1:])
-        tx.put("out", b"0")
-        tx.put("elsewhere", b"1", delay_level=1)
+        tx.put("out", b"0", queue=0)
+        tx.put("elsewhere", b"1", queue=0, delay_level=1)
         assert "out" not in opened.store.topics()
     assert [each.queue_offset for each in tx.receipts] == [0, 0]
     assert {each.state for each in given} == {DONE}
@@ -206,7 +206,7 @@ def test_both_are_done(opened: Opened) -> None:
 def test_an_exception_in_the_block_does_neither(opened: Opened) -> None:
     given = opened.consumer.poll(3, 0)
     with pytest.raises(ZeroDivisionError), opened.store.transaction() as tx:
-        tx.put("out", b"0")
+        tx.put("out", b"0", queue=0)
         tx.ack(given)
         assert {each.state for each in given} == {BOUND}
         raise ZeroDivisionError
@@ -221,7 +221,7 @@ def test_an_exception_in_the_block_does_neither(opened: Opened) -> None:
 def test_a_queue_that_is_lost_in_the_block_stores_nothing(opened: Opened, way: str) -> None:
     with pytest.raises(LostQueueError), opened.store.transaction() as tx:
         tx.ack(opened.consumer.poll(3, 0))
-        tx.put("out", b"0")
+        tx.put("out", b"0", queue=0)
         if way == "close":
             opened.consumer.close()
         else:
@@ -328,7 +328,7 @@ def test_a_store_that_another_thread_closes_meanwhile_leaves_the_outcome_open(
     monkeypatch.setattr(Store, "flush", closed)
     with pytest.raises(errors.StoreClosedError) as raised, opened.store.transaction() as tx:
         tx.ack(given)
-        tx.put_many([Message("out", message.body) for message in given])
+        tx.put_many([Message("out", message.body, queue=0) for message in given])
     assert "is known when the store is opened again" in raised.value.__notes__[0]
     assert left(opened.path) == list(range(2, 10))
 
@@ -340,8 +340,8 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
     given = opened.consumer.poll(2, 0)
     with pytest.raises(StoreFailedError) as raised, opened.store.transaction() as tx:
         tx.ack(given)
-        tx.put("out", b"1")
-        tx.put("out", b"2")
+        tx.put("out", b"1", queue=0)
+        tx.put("out", b"2", queue=0)
     assert "is known when the store is opened again" in raised.value.__notes__[0]
     assert undecided_in(opened.store) == [{"open": 1}]
     # Neither answered nor handed out again: another owner would not know.
@@ -380,7 +380,7 @@ def test_a_kill_before_the_acknowledgements(opened: Opened) -> None:
     given = opened.consumer.poll(2, 0)
     with pytest.raises(KilledError), opened.store.transaction() as tx:
         tx.ack(given)
-        tx.put_many([Message("out", message.body) for message in given])
+        tx.put_many([Message("out", message.body, queue=0) for message in given])
         opened.files.plan.watch = die
     opened.files.die()
     with penstock.open(opened.path, read_only=True) as reader:
@@ -437,14 +437,14 @@ def test_a_broken_file_does_not_keep_the_store_from_being_opened(
 @pytest.mark.slow
 def test_a_retried_message_is_moved(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s") as store:
-        store.put("in", b"x")
+        store.put("in", b"x", queue=0)
         with store.consumer("g", "in") as consumer:
             consumer.nack(consumer.poll(1), delay_level=1)
             (again,) = consumer.poll(1, 30)
             assert (again.attempt, again.topic) == (2, "in")
             with store.transaction() as tx:
                 tx.ack(again)
-                tx.put("out", again.body)
+                tx.put("out", again.body, queue=0)
             assert not any(consumer.lag().values())
 
 
@@ -454,7 +454,7 @@ def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
             (message,) = consumer.poll(5, 0)
             with opened.store.transaction() as tx:
                 tx.ack(message)
-                tx.put("out", message.body)
+                tx.put("out", message.body, queue=0)
                 assert not consumer.poll(5, 0)
             assert message.queue_offset == number
 

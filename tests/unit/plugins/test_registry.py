@@ -51,9 +51,9 @@ def test_the_flush_policy_of_the_docs_works(install_plugin: InstallPlugin, tmp_p
     install_plugin("penstock-every", EVERY.format(name="every"))
     options: dict[str, Any] = {"flush.every.bytes": 1000}
     with penstock.open(tmp_path / "s", flush="every", **options) as store:
-        store.put("t", b"x" * 100)
+        store.put("t", b"x" * 100, queue=0)
         assert store.stats()["flushed_offset"] == 0
-        receipt = store.put("t", b"x" * 2000)
+        receipt = store.put("t", b"x" * 2000, queue=0)
         assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
 
 
@@ -175,10 +175,10 @@ def test_events_reach_plugins_and_one_that_raises_is_switched_off(
     workers = ManualWorkers()
     with penstock.open(tmp_path / "s", environ={}, spawn=workers, **sizes) as store:
         for _ in range(300):
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
         store.topics()
         workers.run("penstock-follow")
-        assert store.max_offset("t") == 300
+        assert store.max_offset("t", 0) == 300
     penstock.open(tmp_path / "s", environ={}).close()
     assert (tmp_path / "told").read_text().split() == ["new", "clean"]
     assert caplog.text.count("not called again") == 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.errors import UnknownTopicError
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import java_hash
 from penstock.format.record import RecordFields, encode_record
@@ -82,7 +83,12 @@ def filled(root: Path) -> penstock.Store:
     clock = ManualClock()
     store = open_store(root, clock=clock)
     for number in range(3 * SMALL.queue_entries):
-        store.put("t", b"x" * (number % 50), keys=[KEYS[number % len(KEYS)], f"n{number}"])
+        store.put(
+            "t",
+            b"x" * (number % 50),
+            queue=0,
+            keys=[*KEYS[number % len(KEYS)].split(), f"n{number}"],
+        )
         if number % 3 == 2:
             clock.now_ms += 1 if number % 7 else 500
     return store
@@ -105,28 +111,31 @@ def test_keys_are_found_whatever_their_characters(store: penstock.Store) -> None
     messages = store.read("t", 0, 0, 1000).messages
     for key in (*KEYS, "two", "words", "words n1", "n7", "n70"):
         wanted = [m for m in messages if f" {key} " in f" {m.all_properties['KEYS']} "]
-        assert store.find("t", key, limit=1000) == wanted, key
-        assert store.find("t", key, limit=2) == wanted[-2:], key
+        assert store.find(key, "t", limit=1000) == wanted, key
+        assert store.find(key, "t", limit=2) == wanted[-2:], key
     for key in ("\ud800", "K", "n", "k ", ""):
-        assert store.find("t", key) == [], key
-    assert store.find("other", "k") == []
+        assert store.find(key, "t") == [], key
+    with pytest.raises(UnknownTopicError):
+        store.find("k", "other")
 
 
 def test_times_beyond_64_bits_are_bounds_like_others(store: penstock.Store) -> None:
-    found = store.find("t", "k", limit=1000)
-    assert store.find("t", "k", begin_ms=-(1 << 80), end_ms=1 << 80, limit=1000) == found
-    assert store.find("t", "k", begin_ms=1 << 80) == []
-    assert store.find("t", "k", end_ms=-(1 << 80)) == []
+    found = store.find("k", "t", limit=1000)
+    assert (
+        store.find("k", "t", since=(-(1 << 80)) / 1000, until=(1 << 80) / 1000, limit=1000) == found
+    )
+    assert store.find("k", "t", since=(1 << 80) / 1000) == []
+    assert store.find("k", "t", until=(-(1 << 80)) / 1000) == []
     middle = found[len(found) // 2].store_time_ms
-    assert store.find("t", "k", begin_ms=middle, end_ms=middle, limit=1000) == [
+    assert store.find("k", "t", since=middle / 1000, until=middle / 1000, limit=1000) == [
         m for m in found if m.store_time_ms == middle
     ]
 
 
 def check_times(store: penstock.Store, lacking: range = range(0)) -> None:
     """Compare with what the times of all messages say; those that lack count with the next."""
-    low, high = store.min_offset("t"), store.max_offset("t")
-    times = {m.queue_offset: m.store_time_ms for m in store.scan("t", 0)}
+    low, high = store.min_offset("t", 0), store.max_offset("t", 0)
+    times = {m.queue_offset: m.store_time_ms for m in store.scan("t", queue=0)}
     assert set(times) == set(range(low, high)) - set(lacking)
     for time_ms in sorted({t + d for t in times.values() for d in (-1, 0, 1)})[::7]:
         at_or_after = (offset for offset, t in times.items() if t >= time_ms)
@@ -134,11 +143,11 @@ def check_times(store: penstock.Store, lacking: range = range(0)) -> None:
         # What lacks before it may as well be as late.
         while first - 1 in lacking:
             first -= 1
-        assert store.offset_at("t", time_ms=time_ms) == first
+        assert store.offset_at("t", 0, time_ms / 1000) == first
         after = next((offset for offset, t in times.items() if t > time_ms), high)
         while after - 1 in lacking:
             after -= 1
-        assert store.offset_at("t", time_ms=time_ms, boundary="upper") == max(after - 1, low)
+        assert store.offset_at("t", 0, time_ms / 1000, boundary="upper") == max(after - 1, low)
 
 
 def test_a_time_is_found_as_all_times_say(store: penstock.Store) -> None:
@@ -154,7 +163,7 @@ def test_records_that_are_damaged_have_the_time_of_the_next(
     """Size, magic, queue offset or log offset of some records in a row are wrong."""
     copy = copy_store(root, tmp_path / "copy")
     with open_store(copy, read_only=True) as store:
-        places = {m.queue_offset: m.log_offset for m in store.scan("t", 0)}
+        places = {m.queue_offset: m.log_offset for m in store.scan("t", queue=0)}
     lacking = range(90, 103)
     with open_store(copy, read_only=read_only) as store:
         # While it is open: an opening for writing refuses such a log.

@@ -99,17 +99,9 @@ def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
             for b in found:
                 assert b.min_offset == store.min_offset(b.topic, b.queue)
                 assert b.max_offset == store.max_offset(b.topic, b.queue)
-                sizes = [
-                    n
-                    for batch in store.arrow_batches(b.topic, b.queue, columns=["size"])
-                    for n in batch.column(0).to_pylist()
-                ]
+                rows = store.to_arrow(b.topic, ["size", "log_offset"], queue=b.queue)
+                sizes, offsets = rows["size"].to_pylist(), rows["log_offset"].to_pylist()
                 assert min(sizes) <= b.record_bytes <= max(sizes)
-                offsets = [
-                    n
-                    for batch in store.arrow_batches(b.topic, b.queue, columns=["log_offset"])
-                    for n in batch.column(0).to_pylist()
-                ]
                 assert (b.first_log_offset, b.last_log_offset) == (offsets[0], offsets[-1])
             assert [b.topic for b in store.bounds(lambda topic: topic == "bb")] == ["bb"] * 3
             if seed:
@@ -171,7 +163,7 @@ def test_tags_and_keys_pick_rows(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}) as store:
         store.put_many(
             [
-                Message("t", b"%d" % n, tag=["", "Aa", "BB", "c"][n % 4], keys=[f"k{n % 5}", f"{n}"] if n % 3 else [])
+                Message("t", b"%d" % n, queue=0, tag=["", "Aa", "BB", "c"][n % 4], keys=[f"k{n % 5}", f"{n}"] if n % 3 else [])
                 for n in range(60)
             ]
         )  # fmt: skip

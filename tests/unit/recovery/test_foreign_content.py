@@ -30,7 +30,7 @@ TOPICS = "config/topics.json"
 @pytest.fixture
 def made(open_small: OpenStore, tmp_path: Path) -> Path:
     with open_small() as store:
-        store.put_many([Message("t", b"%d" % n, tag="g", keys=["k"]) for n in range(9)])
+        store.put_many([Message("t", b"%d" % n, queue=0, tag="g", keys=["k"]) for n in range(9)])
     return tmp_path / "store"
 
 
@@ -91,7 +91,7 @@ def test_each_sign_is_recognised_and_what_stops_writing_stops_it(made: Path, nam
         assert caught.value.kinds == stopping
     else:
         with penstock.open(made) as store:
-            store.put("t", b"more")
+            store.put("t", b"more", queue=0)
 
 
 def test_what_a_dispatcher_does_not_understand_is_told_once(made: Path) -> None:
@@ -119,9 +119,9 @@ def test_light_queues_are_a_broker_s_where_one_has_been(
     """A store of Penstock's own may have such a topic."""
     root = tmp_path / "store"
     with open_small() as store:
-        store.put("%LMQ%mine", b"x")
+        store.put("%LMQ%mine", b"x", queue=0)
     with open_small() as store:
-        store.put("%LMQ%mine", b"y")
+        store.put("%LMQ%mine", b"y", queue=0)
     declare(root, "t")
     with pytest.raises(ForeignContentError, match="%LMQ%mine"):
         open_small()
@@ -164,18 +164,18 @@ def test_a_store_whose_queues_are_in_a_database_does_not_show_zero(
     assert run(["verify", str(made)]) == 0
     assert "neither shown nor checked" in capsys.readouterr().err
     with penstock.open(made, read_only=True) as store:
-        assert len(store.find("t", "k")) == 9
+        assert len(store.find("k", "t")) == 9
 
 
 # --- topics that older brokers do not know
 
 
 WAYS: dict[str, Callable[[Store], object]] = {
-    "put": lambda s: s.put(LONG, b"x"),
-    "put_many": lambda s: s.put_many([Message("t", b"x"), Message(LONG, b"x")]),
-    "put_many-large": lambda s: s.put_many([Message(LONG, b"x")] * 100),
+    "put": lambda s: s.put(LONG, b"x", queue=0),
+    "put_many": lambda s: s.put_many([Message("t", b"x", queue=0), Message(LONG, b"x", queue=0)]),
+    "put_many-large": lambda s: s.put_many([Message(LONG, b"x", queue=0)] * 100),
     "put_arrow": lambda s: s.put_arrow(pa.table({"topic": ["t", LONG], "body": [b"x", b"y"]})),
-    "submit": lambda s: s.submit(LONG, b"x").result(),
+    "submit": lambda s: s.submit(LONG, b"x", queue=0).result(),
     "staged": lambda s: s.put_staged(staged_batch(s)),
 }
 
@@ -209,7 +209,7 @@ def test_a_long_topic_is_refused_in_a_directory_that_penstock_did_not_make(
             with pytest.raises(LongTopicError, match=r"log\.long_topics"):
                 WAYS[way](store)
             assert store.stats()["log_end_offset"] == end
-            store.put("t" * 127, b"x")
+            store.put("t" * 127, b"x", queue=0)
 
 
 @pytest.mark.slow

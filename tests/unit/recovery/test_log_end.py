@@ -55,7 +55,7 @@ def check(store: Store, bodies: list[bytes]) -> None:
     assert stored(store) == bodies
     assert not list(store.verify())
     for number in range(0, len(bodies), 97):
-        assert [m.body for m in store.find("t", f"k{number}")] == [bodies[number]]
+        assert [m.body for m in store.find(f"k{number}", "t")] == [bodies[number]]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_torn_tail_is_cut_erased_and_reported(
     with open_small(flush="async", **{"log.checksum": "crc32+record"}) as store:
         bodies = filled(store, 100)
         store.flush()
-        last = store.put("t", b"torn " + b"y" * 100, tag="t")
+        last = store.put("t", b"torn " + b"y" * 100, queue=0, tag="t")
         path = crash(store, tmp_path, "torn")
     (file,) = segment_files(path)
     kept = keep if keep >= 0 else last.size - 1
@@ -137,7 +137,7 @@ def test_a_torn_tail_is_cut_erased_and_reported(
         assert stored(again) == bodies
         erased = file.read_bytes()[last.log_offset :]
         assert not erased.strip(b"\0"), "the bytes behind the cut are erased"
-        assert again.put("t", b"next").log_offset == last.log_offset
+        assert again.put("t", b"next", queue=0).log_offset == last.log_offset
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_hostile_log_makes_no_folder_outside_the_store(
     (path / "commitlog" / f"{0:020d}").write_bytes(log.ljust(64 * 1024, b"\0"))
     with open_small(path=path) as store:
         assert store.topics() == {"good": [0]}
-        assert store.max_offset("good") == 3
+        assert store.max_offset("good", 0) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hostile"]
     assert sorted(p.name for p in (path / "consumequeue").iterdir()) == ["good"]
 
@@ -234,7 +234,7 @@ def lagging(root: Path, **settings: Any) -> tuple[Path, list[bytes]]:
         store.put_many(sent)
         # Too little is left for any of those that follow.
         rest = 64 * 1024 - store.stats()["log_end_offset"]
-        sent += [Message("t", b"x" * size) for size in (10_000, rest - 10_500)]
+        sent += [Message("t", b"x" * size, queue=0) for size in (10_000, rest - 10_500)]
         store.put_many(sent[-2:])
         store.flush()
         workers.run("penstock-follow")
@@ -295,9 +295,9 @@ def test_a_batch_whose_last_record_its_queue_rejects_is_cut_from_its_begin(tmp_p
     """Without a CRC over the record, only its queue tells that a record is not the one: the records before it were kept."""
     given: dict[str, Any] = {"log.checksum": "crc32"}
     with open_store(tmp_path / "store", flush="none", **given) as store:
-        store.put("t", b"before")
+        store.put("t", b"before", queue=0)
         store.flush()
-        receipts = store.put_many([Message("t", b"%d" % n) for n in range(3)], atomic=True)
+        receipts = store.put_many([Message("t", b"%d" % n, queue=0) for n in range(3)], atomic=True)
         copy = crash(store, tmp_path, "crashed")
     poke(segment_files(copy)[0], receipts[-1].log_offset + 20, (77).to_bytes(8, "big"))
     with open_store(copy, **given) as again:
@@ -322,12 +322,13 @@ def killed(*, missing: str) -> tuple[SimulatedDisk, int]:
     """Return the disk of a killed writer, with a batch whose last record or entry is missing, and where it begins."""
     disk = SimulatedDisk()
     store = opened(disk)
-    store.put("a", b"before", keys=["k"])
+    store.put("a", b"before", queue=0, keys=["k"])
     first, *_, last = store.put_many(
-        [Message("a", b"1", keys=["k"]), Message("b", b"2", keys=["k"])], atomic=True
+        [Message("a", b"1", queue=0, keys=["k"]), Message("b", b"2", queue=0, keys=["k"])],
+        atomic=True,
     )
-    store.max_offset("a")
-    assert [m.body for m in store.find("a", "k")] == [b"before", b"1"]
+    store.max_offset("a", 0)
+    assert [m.body for m in store.find("k", "a")] == [b"before", b"1"]
     after = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(1))
     at = last.log_offset if missing == "record" else 0
     path = SEGMENT if missing == "record" else ROOT / "consumequeue" / "b" / "0" / f"{0:020d}"
@@ -342,12 +343,12 @@ def killed(*, missing: str) -> tuple[SimulatedDisk, int]:
 def test_nothing_of_a_batch_in_part_is_shown(missing: str) -> None:
     disk, begin = killed(missing=missing)
     with opened(disk, read_only=True) as reader:
-        assert [m.body for m in reader.scan("a", 0)] == [b"before"]
-        assert [m.body for m in reader.scan("b", 0)] == []
-        assert (reader.max_offset("a"), reader.max_offset("b")) == (1, 0)
-        assert reader.read("a", offset=1).messages == []
+        assert [m.body for m in reader.scan("a", queue=0)] == [b"before"]
+        assert [m.body for m in reader.scan("b", queue=0)] == []
+        assert (reader.max_offset("a", 0), reader.max_offset("b", 0)) == (1, 0)
+        assert reader.read("a", 0, offset=1).messages == []
         assert reader.to_arrow("a").num_rows == 1
-        assert [m.body for m in reader.find("a", "k")] == [b"before"]
+        assert [m.body for m in reader.find("k", "a")] == [b"before"]
         assert [(b.topic, b.max_offset) for b in reader.bounds() if b.max_offset] == [("a", 1)]
         with pytest.raises(OffsetError):
             reader.at(begin)
@@ -355,12 +356,12 @@ def test_nothing_of_a_batch_in_part_is_shown(missing: str) -> None:
             kept = missing == "entry"
             assert store.recovery is not None
             assert store.recovery.log_end >= begin
-            assert store.max_offset("a") == 1 + kept
-            store.put("a", b"after")
-            store.max_offset("a")
+            assert store.max_offset("a", 0) == 1 + kept
+            store.put("a", b"after", queue=0)
+            store.max_offset("a", 0)
             # Another writer has opened it: nothing is hidden any more.
-            assert reader.max_offset("a") == 2 + kept
-            assert [m.body for m in reader.scan("a", 0)][-1] == b"after"
+            assert reader.max_offset("a", 0) == 2 + kept
+            assert [m.body for m in reader.scan("a", queue=0)][-1] == b"after"
 
 
 @pytest.mark.parametrize("copy_file", [shutil.copyfile, shutil.copy2])
@@ -369,9 +370,11 @@ def test_a_copy_of_a_store_in_use_shows_nothing_of_a_batch_in_part(
 ) -> None:
     """The log is copied before the queues. A copy without the times of files looked like a broker's, and showed a part."""
     with open_store(tmp_path / "store", flush="none") as store:
-        store.put("a", b"before")
-        receipts = store.put_many([Message("a", b"1"), Message("a", b"2")], atomic=True)
-        store.max_offset("a")
+        store.put("a", b"before", queue=0)
+        receipts = store.put_many(
+            [Message("a", b"1", queue=0), Message("a", b"2", queue=0)], atomic=True
+        )
+        store.max_offset("a", 0)
         copy = shutil.copytree(tmp_path / "store", tmp_path / "copy", copy_function=copy_file)
     last = receipts[-1]
     poke(segment_files(copy)[0], last.log_offset, bytes(last.size))

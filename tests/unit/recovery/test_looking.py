@@ -118,7 +118,7 @@ def test_the_torn_end_is_that_of_a_crashed_log_and_of_no_other(
 @pytest.fixture
 def made(open_small: OpenStore, tmp_path: Path) -> Path:
     with open_small() as store:
-        store.put_many([Message("t", b"%d" % n, keys=["k"], tag="g") for n in range(9)])
+        store.put_many([Message("t", b"%d" % n, queue=0, keys=["k"], tag="g") for n in range(9)])
     return tmp_path / "store"
 
 

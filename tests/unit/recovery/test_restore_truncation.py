@@ -102,7 +102,7 @@ def killed(path: Path, target: Path, tail: bytes) -> int:
     """Make a store whose writer died, with these bytes behind the log's last record; returns its end."""
     with opened(path) as store:
         for number in range(100):
-            store.put("t", b"%d" % number * 50, keys=[f"k{number}"])
+            store.put("t", b"%d" % number * 50, queue=0, keys=[f"k{number}"])
         store.flush()
         store.topics()
         end = int(store.stats()["log_end_offset"])
@@ -124,9 +124,9 @@ def test_a_torn_tail_is_told_after_loading_and_before_any_batch(tmp_path: Path) 
         assert Diary.calls[:2] == [("load", end), ("truncate", end)]
         assert [call for call, _ in Diary.calls[2:]].count("truncate") == 0
         assert not list(store.verify())
-        first = store.put("t", b"other", keys=["other"])
+        first = store.put("t", b"other", queue=0, keys=["other"])
         assert first.log_offset == end
-        assert store.find("t", "other")
+        assert store.find("other", "t")
     assert Diary.calls[-1][0] == "dispatch"
 
 
@@ -140,7 +140,7 @@ def test_where_nothing_was_cut_nobody_is_told(tmp_path: Path) -> None:
     with opened(tmp_path / "k", read_only=True):
         pass
     with opened(tmp_path / "new") as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     assert ("load", end) in Diary.calls
     assert "truncate" not in {call for call, _ in Diary.calls}
 
@@ -151,7 +151,7 @@ def test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told(tmp_path: Path
     (tmp_path / "k" / "diary.txt").write_text(f"{end + 500} 0 {end} {end + 200}")
     with opened(tmp_path / "k") as store:
         assert Diary.calls[:2] == [("load", end), ("truncate", end)]
-        store.put("t", b"other")
+        store.put("t", b"other", queue=0)
         store.topics()
     assert (tmp_path / "k" / "diary.txt").read_text() == f"{_end_of(tmp_path / 'k')} 0 {end}"
 
@@ -185,7 +185,7 @@ def test_a_repair_that_cut_the_log_is_told_at_the_next_opening(tmp_path: Path) -
         assert Diary.calls[:2] == [("load", cut), ("truncate", cut)]
         assert not Diary.trusts[0].is_clean, "not all of its files may be believed"
         assert Diary.trusts[0].durable_offset > cut
-        assert store.put("t", b"other").log_offset == cut
+        assert store.put("t", b"other", queue=0).log_offset == cut
         store.topics()
     kept = list(map(int, (path / "diary.txt").read_text().split()))[1:]
     with opened(path, read_only=True) as store:

@@ -179,8 +179,8 @@ def test_what_can_be_put_right_is(kind: str, place: Path, sound: Bodies) -> None
     with open_store(place, spawn=ManualWorkers()) as store:
         assert store.recovery is not None
         assert (store.recovery.state, store.recovery.mended) == ("clean", ())
-        store.put("topic-0", b"goes on", keys=["new"])
-        assert len(store.find("topic-0", "new")) == 1
+        store.put("topic-0", b"goes on", queue=0, keys=["new"])
+        assert len(store.find("new", "topic-0")) == 1
     assert findings(place, deep=True) == []
 
 
@@ -311,7 +311,7 @@ def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
                 assert data[position : position + len(saved)].ljust(len(saved), b"\0") == saved
             assert pieces or "short" in kind
     with open_store(place, spawn=ManualWorkers()) as store:
-        store.put("topic-0", b"goes on")
+        store.put("topic-0", b"goes on", queue=0)
     assert findings(place, deep=True) == []
 
 
@@ -449,7 +449,7 @@ def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Pat
         k: v[0] for k, v in before.items() if k != "lock"
     }
     store = open_store(place, spawn=ManualWorkers())
-    store.put("topic-0", b"x", keys=["k"])
+    store.put("topic-0", b"x", queue=0, keys=["k"])
     store.flush()
     shutil.copytree(place, tmp_path / "crashed", copy_function=shutil.copy2)
     store.close()
@@ -533,7 +533,7 @@ def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
         repair(place, apply=True, files=files)
     assert (place / "penstock" / "repair" / "ready").exists()
     with open_store(place, spawn=ManualWorkers()) as store:
-        store.put("topic-0", b"later", keys=["later"])
+        store.put("topic-0", b"later", queue=0, keys=["later"])
     repair(place, apply=True)
     assert findings(place, deep=True) == []
     assert len(bodies(place)) == len(sound) + 1

@@ -40,7 +40,7 @@ def opened(path: Path, **given: Any) -> Store:
 def fill(store: Store, segments: int) -> None:
     """Put so many messages that the log has this many segments."""
     while store.stats()["segments"] < segments:
-        store.put("t", b"x" * 1000)
+        store.put("t", b"x" * 1000, queue=0)
 
 
 def bases(store: Store) -> list[int]:

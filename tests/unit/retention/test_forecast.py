@@ -69,7 +69,7 @@ def test_files_made_ahead_are_no_segments_to_a_reader(alloc: str, tmp_path: Path
     workers = ManualWorkers()
     with opened(tmp_path / "s", alloc=alloc, spawn=workers) as store:
         while store.stats()["segments"] < 3:
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
             for name in workers.by_name.keys() - {"penstock-retain"}:
                 workers.run(name)
         own = store.forecast(1)
@@ -83,7 +83,7 @@ def test_a_reader_foretells_while_segments_go(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         fill(store, 8)
         store.flush()
-        store.find("t", "none")
+        store.find("none", "t")
         with open_store(tmp_path / "s", read_only=True, **ALL) as reader:
             assert len(reader.forecast(1)) == 8
             assert store.retain() == 7

@@ -21,7 +21,9 @@ COUNT = 300
 def filled(path: Path, **more: Any) -> Store:
     """A store of some segments, one queue, each message with a key of its own."""
     store = open_store(path, spawn=ManualWorkers(), **{**ALL, **more})
-    store.put_many([Message("t", b"%d:" % n + b"x" * 900, keys=[f"k{n}"]) for n in range(COUNT)])
+    store.put_many(
+        [Message("t", b"%d:" % n + b"x" * 900, queue=0, keys=[f"k{n}"]) for n in range(COUNT)]
+    )
     store.flush()
     assert store.stats()["segments"] > 4
     return store
@@ -37,7 +39,9 @@ def served(reading: Callable[[], object]) -> bool:
 
 def rows(store: Store, ordinal: int) -> int:
     try:
-        table = store.to_arrow("t", 0, ordinal, ordinal + 1, columns=["queue_offset"])
+        table = store.to_arrow(
+            "t", queue=0, start=ordinal, stop=ordinal + 1, columns=["queue_offset"]
+        )
     except PenstockError:
         return 0
     return int(table.num_rows)
@@ -50,10 +54,10 @@ def has(messages: Iterable[StoredMessage], ordinal: int) -> bool:
 HOST = "7f00000100002a9f"
 # Whether a way of reading serves a message, by its queue offset and log offset.
 WAYS: dict[str, Callable[[Store, int, int], bool]] = {
-    "find": lambda store, ordinal, _: bool(store.find("t", f"k{ordinal}")),
+    "find": lambda store, ordinal, _: bool(store.find(f"k{ordinal}", "t")),
     "read": lambda store, ordinal, _: has(store.read("t", 0, ordinal, 1).messages, ordinal),
     "read-many": lambda store, ordinal, _: has(store.read("t", 0, ordinal, 64).messages, ordinal),
-    "scan": lambda store, ordinal, _: has([next(store.scan("t", 0, start=ordinal))], ordinal),
+    "scan": lambda store, ordinal, _: has([next(store.scan("t", queue=0, start=ordinal))], ordinal),
     "scan-all": lambda store, ordinal, _: has(store.scan("t"), ordinal),
     "at": lambda store, _, at: served(lambda: store.at(at)),
     "get": lambda store, _, at: served(lambda: store.get(f"{HOST}{at:016x}")),
@@ -66,7 +70,7 @@ class Steps:
 
     def __init__(self, store: Store, way: str) -> None:
         self._store, self._way = store, way
-        self._places = [(m.queue_offset, m.log_offset) for m in store.scan("t", 0)]
+        self._places = [(m.queue_offset, m.log_offset) for m in store.scan("t", queue=0)]
         self.served = self.refused = 0
 
     def look(self) -> None:

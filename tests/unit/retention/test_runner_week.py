@@ -40,7 +40,7 @@ class Week:
     def put(self, count: int) -> None:
         for _ in range(count):
             try:
-                self.store.put("t", b"%d:" % len(self.put_ms) + b"x" * 1800)
+                self.store.put("t", b"%d:" % len(self.put_ms) + b"x" * 1800, queue=0)
             except ReadOnlyError:
                 self.refused += 1
                 continue
@@ -135,14 +135,14 @@ def test_a_week_as_the_disk_fills_and_empties(tmp_path: Path) -> None:
         week.pass_hour()
         assert week.refused > 0
         with pytest.raises(ReadOnlyError, match=r"9\d % of the disk is used, over 85 %"):
-            week.store.put("t", b"no")
+            week.store.put("t", b"no", queue=0)
         kept = week.numbers()
         assert kept == list(range(kept[0], len(week.put_ms)))
         # Between second and third it still refuses; at the second it takes messages again.
         week.disk.others += capacity * 88 // 100 - week.disk.used
         week.workers.run("penstock-retain")
         with pytest.raises(ReadOnlyError):
-            week.store.put("t", b"not yet")
+            week.store.put("t", b"not yet", queue=0)
         week.disk.others += capacity * 60 // 100 - week.disk.used
         week.workers.run("penstock-retain")
         refused = week.refused
@@ -164,7 +164,7 @@ def test_reads_in_progress_never_fail(tmp_path: Path) -> None:
         for hour in range(7 * 24):
             week.pass_hour()
             if hour % 12 == 0:
-                readers.append((week.store.scan("t", 0), []))
+                readers.append((week.store.scan("t", queue=0), []))
             for reader, seen in readers:
                 for _, message in zip(range(5), reader, strict=False):
                     number = int(message.body.partition(b":")[0])

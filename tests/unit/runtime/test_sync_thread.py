@@ -92,8 +92,8 @@ def test_batches_larger_than_what_gathers_are_written_in_order(write: str, tmp_p
         bodies = []
         for number in range(4):
             batch = [b"%d of %d" % (n, number) * 100 for n in range(3000)]
-            store.put("t", b"%d single" % number, wait=number % 2 == 0)
-            receipts = store.put_many([penstock.Message("t", body) for body in batch])
+            store.put("t", b"%d single" % number, wait=number % 2 == 0, queue=0)
+            receipts = store.put_many([penstock.Message("t", body, queue=0) for body in batch])
             assert receipts[0].durability is Durability.ON_DISK
             bodies += [b"%d single" % number, *batch]
         assert [m.body for m in store.scan("t")] == bodies
@@ -135,7 +135,7 @@ def test_a_channel_with_a_flush_of_its_own_is_asked(tmp_path: Path) -> None:
         tmp_path / "s", strategies=[HookedWriter], write="hooked", flush="sync"
     ) as store:
         flushes = _Hooked.flushes
-        assert store.put("t", b"x").is_durable
+        assert store.put("t", b"x", queue=0).is_durable
         assert _Hooked.flushes == flushes + 1
         assert sync_threads() <= before
 
@@ -147,7 +147,7 @@ def test_files_that_are_not_the_systems_alone_are_synced_by_their_own_way(
     before = sync_threads()
     with open_small(files=FaultyFiles(), flush="sync", write=write) as store:
         for number in range(30):
-            assert store.put("t", b"%d" % number + bytes(3000)).is_durable
+            assert store.put("t", b"%d" % number + bytes(3000), queue=0).is_durable
         assert sync_threads() <= before
 
 
@@ -155,7 +155,7 @@ def test_the_thread_is_started_with_the_first_segment(open_small: OpenStore) -> 
     before = sync_threads()
     with open_small(flush="none") as store:
         assert sync_threads() <= before
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         # It names itself when it runs.
         eventually(lambda: len(sync_threads() - before) == 1)
 
@@ -181,10 +181,10 @@ def open_patient(path: Path, write: str) -> Store:
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_policy_without_group_commit_decides_when(write: str, tmp_path: Path) -> None:
     with open_patient(tmp_path / "s", write) as store:
-        assert store.put("t", b"x").status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert store.put("t", b"x", queue=0).status is PutStatus.FLUSH_DISK_TIMEOUT
         assert store.stats()["flushed_offset"] == 0
         PatientPolicy.may_sync.set()
-        receipt = store.put("t", b"y")
+        receipt = store.put("t", b"y", queue=0)
         assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
 
 
@@ -197,14 +197,14 @@ def test_a_segment_that_lost_its_name_is_not_durable(
     how: str, write: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     store = open_small(flush="sync", write=write)
-    durable = store.put("t", b"kept").size
+    durable = store.put("t", b"kept", queue=0).size
     (segment,) = (tmp_path / "store" / "commitlog").iterdir()
     bytes_ = segment.read_bytes()
     segment.unlink()
     if how == "another":
         segment.write_bytes(bytes_)
     with pytest.raises(StoreFailedError, match="the segment was removed") as caught:
-        store.put("t", b"lost")
+        store.put("t", b"lost", queue=0)
     assert caught.value.durable_offset == durable
     with pytest.raises(StoreFailedError):
         store.close()
@@ -217,10 +217,10 @@ def test_bytes_that_are_not_in_the_log_are_never_said_to_be_on_disk(
 ) -> None:
     """What was synced is read back before anybody who waits hears of it, each record with its CRCs."""
     store = open_patient(tmp_path / "s", write)
-    first = store.put("t", b"x" * 50)
-    second = store.put("t", b"y" * 50)
+    first = store.put("t", b"x" * 50, queue=0)
+    second = store.put("t", b"y" * 50, queue=0)
     # Passes what was gathered to the system.
-    assert store.read("t").messages is not None
+    assert store.read("t", 0).messages is not None
     (segment,) = (tmp_path / "s" / "commitlog").iterdir()
     with segment.open("r+b") as file:
         file.seek(second.log_offset + at)
@@ -240,7 +240,7 @@ def test_the_mark_says_what_a_receipt_says(
 ) -> None:
     with open_small(flush="sync", write=write) as store:
         for number in range(30):
-            receipt = store.put("t", b"%d" % number + bytes(3000))
+            receipt = store.put("t", b"%d" % number + bytes(3000), queue=0)
             state = Progress(Files(), tmp_path / "store").read()
             assert state.flushed_offset >= receipt.log_offset + receipt.size
             assert state.last_time_ms >= receipt.store_time_ms
@@ -249,7 +249,7 @@ def test_the_mark_says_what_a_receipt_says(
 def test_many_segments_may_wait_for_one_sync(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small(flush="none", write="mmap") as store:
         for number in range(100):
-            store.put("t", b"%d:" % number + bytes(40_000))
+            store.put("t", b"%d:" % number + bytes(40_000), queue=0)
         assert len(list((tmp_path / "store" / "commitlog").iterdir())) >= 100
         assert store.flush() == store.stats()["log_end_offset"]
         assert [int(m.body.split(b":")[0]) for m in store.scan("t")] == list(range(100))
@@ -363,7 +363,7 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
             for number, write in enumerate(itertools.islice(itertools.cycle(WRITERS), 8))
         ]
         for number in range(20):
-            assert all(store.put("t", b"%d" % number).is_durable for store in stores)
+            assert all(store.put("t", b"%d" % number, queue=0).is_durable for store in stores)
         eventually(lambda: len(sync_threads() - threads) == 8)
         for store in stores:
             store.close()

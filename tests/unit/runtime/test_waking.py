@@ -290,19 +290,19 @@ class ReadOnlyMount(Files):
 def test_a_follower_on_a_read_only_mount_sees_messages_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         with penstock.open(path, read_only=True, files=ReadOnlyMount(), environ={}) as reader:
             coming = reader.scan("t", follow=True)
             assert next(coming).body == b"0"
             before = (path / "penstock" / "wake").read_bytes()
-            store.put("t", b"1")
+            store.put("t", b"1", queue=0)
             assert next(coming).body == b"1"
             assert (path / "penstock" / "wake").read_bytes() == before
 
 
 def test_a_follower_is_told_when_its_own_process_closes_the_store(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s")
-    store.put("t", b"0")
+    store.put("t", b"0", queue=0)
     coming = store.scan("t", follow=True)
     next(coming)
     ends: list[BaseException] = []
@@ -345,9 +345,9 @@ def test_a_put_within_the_round_is_not_forgotten(tmp_path: Path) -> None:
     with open_store(
         tmp_path / "s", spawn=workers, strategies=[PuttingAllocator], alloc="putting"
     ) as store:
-        PuttingAllocator.put = staticmethod(lambda: store.put("t", b"late"))
+        PuttingAllocator.put = staticmethod(lambda: store.put("t", b"late", queue=0))
         for _ in range(2):
-            store.put("u", b"x" * 40_000)
+            store.put("u", b"x" * 40_000, queue=0)
         # They are dispatched by this call, so that the round itself finds none.
         store.topics()
         # At once again: not None, which is until somebody wakes it.
@@ -364,7 +364,7 @@ def test_under_a_policy_that_waits_the_follower_is_woken_when_the_message_is_dur
         workers.run("penstock-follow")
         follow = workers.by_name["penstock-follow"]
         follow.is_awake = False
-        store.put("t", b"0", wait=False)
+        store.put("t", b"0", queue=0, wait=False)
         awake = [follow.is_awake]
         store.flush()
         assert [*awake, follow.is_awake] == [False, True]
@@ -377,7 +377,7 @@ def test_a_store_opens_and_wakes_where_the_file_cannot_be_made(tmp_path: Path) -
     files.plan.fail("create", errno.EACCES, path="penstock/wake")
     with open_store(tmp_path / "s", files=files) as store:
         coming = store.scan("t", follow=True)
-        store.put("t", b"0")
+        store.put("t", b"0", queue=0)
         assert next(coming).body == b"0"
     assert not (tmp_path / "s" / "penstock" / "wake").exists()
 

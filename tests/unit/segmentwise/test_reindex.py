@@ -121,7 +121,7 @@ def test_pieces_know_what_the_counts_of_queues_show(tmp_path: Path) -> None:
     """No segment tells by itself which queue offsets are corrupt, nor where a queue began a new generation."""
     root = make_restarted(tmp_path / "store", "t", **SIZES)
     with penstock.open(root, environ={}) as store:
-        store.put_many(Message("t", b"x" * 2000) for _ in range(60))
+        store.put_many(Message("t", b"x" * 2000, queue=0) for _ in range(60))
         victim = next(m for m in store.scan("t") if m.queue_offset == 77)
     segment = sorted((root / "commitlog").iterdir())[victim.log_offset // 65536]
     # A queue offset that no record has, in a record without a CRC over the whole of it.
@@ -180,7 +180,7 @@ def found_by_key(root: Path) -> dict[str, list[int]]:
     with penstock.open(root, read_only=True, environ={}) as store:
         keys = [f"{kind}{n}" for n in range(0, 50, 7) for kind in "kj"]
         return {
-            f"{topic}#{key}": [m.log_offset for m in store.find(topic, key)]
+            f"{topic}#{key}": [m.log_offset for m in store.find(key, topic)]
             for topic in store.topics()
             for key in keys
         }
@@ -250,21 +250,21 @@ def test_a_queue_with_no_record_left_goes_on_from_its_end(tmp_path: Path) -> Non
     """Made anew from the log alone its offsets would begin at 0 again, behind its consumers' backs."""
     root = tmp_path / "store"
     with penstock.open(root, environ={}, **SIZES) as store:
-        store.put_many([Message("idle", b"x") for _ in range(150)])
-        store.put_many([Message("busy", bytes(1000)) for _ in range(150)])
+        store.put_many([Message("idle", b"x", queue=0) for _ in range(150)])
+        store.put_many([Message("busy", bytes(1000), queue=0) for _ in range(150)])
         store.flush()
         assert store.discard_before(log_offset=100_000)
-        assert store.min_offset("idle") == store.max_offset("idle") == 150
+        assert store.min_offset("idle", 0) == store.max_offset("idle", 0) == 150
     reindex(root)
     with penstock.open(root, environ={}) as store:
-        assert store.min_offset("idle") == store.max_offset("idle") == 150
+        assert store.min_offset("idle", 0) == store.max_offset("idle", 0) == 150
         assert not list(store.verify(deep=True))
-        store.put("idle", b"next")
+        store.put("idle", b"next", queue=0)
     # And so it is when a repair makes them anew.
     shutil.rmtree(root / "consumequeue" / "busy")
     assert penstock.repair(root, apply=True, environ={}).applied
     with penstock.open(root, environ={}) as store:
-        assert store.max_offset("idle") == 151
+        assert store.max_offset("idle", 0) == 151
         assert store.read("idle", 0, 150).messages[0].body == b"next"
 
 
@@ -343,7 +343,9 @@ def with_an_expired_queue(root: Path, *, is_abnormal: bool) -> Path:
     # A segment that is being summed up cannot go.
     settings: dict[str, Any] = {**SIZES, "scrub.digests": False}
     with penstock.open(root, environ={}, **settings) as store:
-        store.put_many([Message("old", b"x" * 500)] * 5 + [Message("new", b"y" * 500)] * 300)
+        store.put_many(
+            [Message("old", b"x" * 500, queue=0)] * 5 + [Message("new", b"y" * 500, queue=0)] * 300
+        )
         store.topics()
         assert store.discard_before(log_offset=64 * 1024)
         assert (store.min_offset("old", 0), store.max_offset("old", 0)) == (5, 5)
@@ -384,7 +386,7 @@ def test_an_opening_finishes_a_swap_that_was_begun(tmp_path: Path, is_abnormal: 
         was_ready += ready.exists()
         with penstock.open(root, environ={}, **SIZES) as store:
             assert not ready.exists(), dying.plan.died_in
-            assert store.put("old", b"z").queue_offset == 5, dying.plan.died_in
+            assert store.put("old", b"z", queue=0).queue_offset == 5, dying.plan.died_in
             assert store.max_offset("new", 0) == 300
             assert not list(store.verify())
         shutil.rmtree(root)

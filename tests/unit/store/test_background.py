@@ -207,7 +207,7 @@ def test_the_allocator_is_told_of_each_full_segment() -> None:
         ROOT, files=SimulatedDisk(), spawn=workers, strategies=[HearingAllocator], alloc="hearing"
     ) as store:
         for _ in range(3):
-            store.put("t", b"x" * 40_000)
+            store.put("t", b"x" * 40_000, queue=0)
         workers.run("penstock-follow")
         assert HearingAllocator.full == [f"{0:020d}", f"{SIZE:020d}"]
 
@@ -300,7 +300,7 @@ def stuck(tmp_path: Path) -> Iterator[Stuck]:
     files, clock = StuckFiles(), Ticking()
     given: dict[str, Any] = {"log.busy_ms": 40, "alloc": "on-demand"}
     store = open_store(tmp_path / "s", files=files, clock=clock, spawn=ManualWorkers(), **given)
-    store.put("t", b"x" * 60_000)
+    store.put("t", b"x" * 60_000, queue=0)
     put = threading.Thread(target=store.put, args=("t", b"y" * 60_000))
     put.start()
     files.asked.wait()
@@ -313,7 +313,7 @@ def stuck(tmp_path: Path) -> Iterator[Stuck]:
 def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(stuck: Stuck) -> None:
     store, files, _, put = stuck
     with pytest.raises(BusyError, match="nothing was stored"):
-        store.put("t", b"turned away")
+        store.put("t", b"turned away", queue=0)
     files.may_go_on.set()
     put.join()
     assert [m.body[:1] for m in store.scan("t")] == [b"x", b"y"]
@@ -322,7 +322,7 @@ def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(stuck: Stuck) -> No
 
 def is_closed_to_puts(store: Store) -> bool:
     try:
-        store.put("t", b"turned away")
+        store.put("t", b"turned away", queue=0)
     except StoreClosedError:
         return True
     except BusyError:

@@ -37,9 +37,9 @@ def table_of(root: Path) -> Path:
 def filled(open_small: OpenStore, tmp_path: Path) -> Path:
     """A store with ten messages in queue 0 and five in queue 1 of `orders`, group `g` at 3."""
     with open_small() as store:
-        store.put_many([Message("orders", b"%d" % n) for n in range(10)])
+        store.put_many([Message("orders", b"%d" % n, queue=0) for n in range(10)])
         store.put_many([Message("orders", b"%d" % n, queue=1) for n in range(5)])
-        store.commit_offset("g", "orders", offset=3)
+        store.commit_offset("g", "orders", 0, offset=3)
     return tmp_path / "store"
 
 
@@ -157,8 +157,8 @@ def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
     assert len(remarks[0]) < 1000
     assert [r.levelno for r in caplog.records if "set aside" in r.getMessage()] == [logging.WARNING]
     with open_small() as store:
-        store.commit_offset("g", "orders", offset=6)
-        store.commit_offset("g", "orders", offset=7)
+        store.commit_offset("g", "orders", 0, offset=6)
+        store.commit_offset("g", "orders", 0, offset=7)
     kept = json.loads(path.read_bytes())
     table = kept["offsetTable"]
     assert kept["dataVersion"] == {"counter": 2}
@@ -178,7 +178,7 @@ def test_a_bad_entry_is_replaced_when_its_group_commits(
     with open_small() as store:
         assert store.groups() == {("g", "orders"): {1: 2}}
         assert len(store.stats()["offsets_set_aside"]) == 2
-        store.commit_offset("g", "orders", offset=9)
+        store.commit_offset("g", "orders", 0, offset=9)
         assert len(store.stats()["offsets_set_aside"]) == 1
     with open_small() as store:
         assert store.groups() == {("g", "orders"): {0: 9, 1: 2}}
@@ -190,10 +190,10 @@ def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
     """The commit after it copied the broken file over the `.bak`, which was the only one left."""
     path = table_of(filled)
     with open_small() as store:
-        store.commit_offset("g", "orders", offset=8)
+        store.commit_offset("g", "orders", 0, offset=8)
     path.write_bytes(b"{broken")
     with open_small() as store:
-        assert store.committed_offset("g", "orders") == 3, "as the spare says"
+        assert store.committed_offset("g", "orders", 0) == 3, "as the spare says"
         assert (
             "offsets in use were read from consumerOffset.json.bak"
             in store.stats()["offsets_set_aside"][0]
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
         assert reader.groups()["g", "orders"] == {0: 3}, "the .bak is read then"
     path.with_name(path.name + ".bak").unlink()
     with penstock.open(filled, read_only=True) as reader:
-        assert reader.committed_offset("g", "orders") is None
+        assert reader.committed_offset("g", "orders", 0) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"\xff", b'{"offsetTable":[]}'])
@@ -215,7 +215,7 @@ def test_what_is_no_table_at_all_is_corruption_and_keeps_nothing_but_the_offsets
 ) -> None:
     table_of(filled).write_bytes(raw)
     with open_small() as store:
-        assert store.put("orders", b"x").queue_offset == 10
+        assert store.put("orders", b"x", queue=0).queue_offset == 10
         assert "corrupt" in store.stats()["offsets_set_aside"][0]
         with pytest.raises(CorruptionError):
             store.groups()
@@ -257,7 +257,7 @@ def lose_tail(root: Path, path: Path, keep: int) -> None:
     """Copy a store as a power cut may leave it: the log ends after `keep` messages, the offsets are newer."""
     copy_files(root, path)
     with penstock.open(path, read_only=True) as reader:
-        end = next(m.log_offset for m in reader.scan("orders", 0, start=keep))
+        end = next(m.log_offset for m in reader.scan("orders", queue=0, start=keep))
     (path / "abort").touch()
     shutil.rmtree(path / "penstock")
     (path / "penstock").mkdir()
@@ -274,12 +274,12 @@ def test_a_group_misses_no_message_after_a_lost_tail(
 ) -> None:
     """Ten messages were lost with the machine, the group's offset was not: of the next twenty it missed ten."""
     with open_small() as store:
-        store.put_many([Message("orders", b"%d" % n) for n in range(30)])
-        store.commit_offset("g", "orders", offset=30)
-        store.commit_offset("slow", "orders", offset=12)
+        store.put_many([Message("orders", b"%d" % n, queue=0) for n in range(30)])
+        store.commit_offset("g", "orders", 0, offset=30)
+        store.commit_offset("slow", "orders", 0, offset=12)
     lose_tail(tmp_path / "store", tmp_path / "lost", keep=20)
     with penstock.open(tmp_path / "lost", read_only=True) as reader:
-        assert reader.committed_offset("g", "orders") == 30, "a reader changes no offset"
+        assert reader.committed_offset("g", "orders", 0) == 30, "a reader changes no offset"
     with open_small(path=tmp_path / "lost") as store:
         assert store.recovery is not None
         wanted = (
@@ -290,7 +290,7 @@ def test_a_group_misses_no_message_after_a_lost_tail(
         assert [r.levelno for r in caplog.records if wanted in r.getMessage()] == [logging.WARNING]
         assert store.groups()["slow", "orders"] == {0: 12}
         kept = ConsumerOffsets(Files(), tmp_path / "lost", read_only=True)
-        assert kept.get("g", "orders", 0) == store.committed_offset("g", "orders") == 20
+        assert kept.get("g", "orders", 0) == store.committed_offset("g", "orders", 0) == 20
     with open_small(path=tmp_path / "lost") as store:
         assert store.recovery is not None
         assert not store.recovery.mended
@@ -302,8 +302,8 @@ def test_an_offset_in_a_queue_that_is_not_there_waits_for_its_first_message(
     """A topic that a broker deleted, or one that was never used here: nothing is missed until something is
     put, and the offset may be right where this store does not see."""
     with open_small() as store:
-        store.put("orders", b"x")
-        store.commit_offset("g", "orders", offset=1)
+        store.put("orders", b"x", queue=0)
+        store.commit_offset("g", "orders", 0, offset=1)
     path = table_of(tmp_path / "store")
     text = '{"offsetTable":{"orders@g":{0:1},"gone@g":{0:5,3:2},"gone@h":{0:7,1:0},"%RETRY%g@g":{0:4}}}'
     path.write_text(text)
@@ -311,11 +311,11 @@ def test_an_offset_in_a_queue_that_is_not_there_waits_for_its_first_message(
         with open_small() as store:
             assert store.recovery is not None
             assert not store.recovery.mended
-            store.put("orders", b"y")
+            store.put("orders", b"y", queue=0)
         assert path.read_text() == text, "nothing was put there"
     caplog.clear()
     with open_small() as store:
-        store.put("gone", b"first")
+        store.put("gone", b"first", queue=0)
         assert store.groups() == {
             ("g", "orders"): {0: 1}, ("g", "gone"): {0: 0, 3: 2}, ("h", "gone"): {0: 0, 1: 0},
             ("g", "%RETRY%g"): {0: 4},
@@ -334,24 +334,24 @@ def test_a_first_message_is_stored_where_the_offsets_cannot_be_written(
     open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_small() as store:
-        store.put("orders", b"x")
-        store.commit_offset("g", "orders", offset=1)
+        store.put("orders", b"x", queue=0)
+        store.commit_offset("g", "orders", 0, offset=1)
     table_of(tmp_path / "store").write_text('{"offsetTable":{"gone@g":{0:5}}}')
     files = FaultyFiles()
     with open_small(files=files) as store:
         files.plan.fail("rename", 28, path="consumerOffset", times=1)
-        assert store.put("gone", b"first").queue_offset == 0
+        assert store.put("gone", b"first", queue=0).queue_offset == 0
     assert "queue gone/0 begins at offset 0" in caplog.text
     with open_small() as store:
-        assert store.committed_offset("g", "gone") == 1, "the next opening sees to it"
+        assert store.committed_offset("g", "gone", 0) == 1, "the next opening sees to it"
 
 
 def test_a_queue_that_is_known_and_empty_has_its_end_at_0(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put("orders", b"x")
-        store.commit_offset("g", "orders", offset=1)
+        store.put("orders", b"x", queue=0)
+        store.commit_offset("g", "orders", 0, offset=1)
     (tmp_path / "store" / "consumequeue" / "early" / "2").mkdir(parents=True)
     table_of(tmp_path / "store").write_text('{"offsetTable":{"early@g":{2:5}}}')
     with open_small() as store:

@@ -39,51 +39,51 @@ from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk
 
 REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
-    "empty topic": (TopicError, "empty", lambda s: s.put("", b"")),
-    "long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"")),
-    "slash": (TopicError, "'/'", lambda s: s.put("a/b", b"")),
-    "dots": (TopicError, "outside", lambda s: s.put("..", b"")),
-    "dot": (TopicError, "outside", lambda s: s.put(".", b"")),
-    "NUL": (TopicError, "control", lambda s: s.put("a\0b", b"")),
-    "newline": (TopicError, "control", lambda s: s.put("a\nb", b"")),
-    "surrogate": (TopicError, "UTF-8", lambda s: s.put("a\ud800", b"")),
-    "topic no text": (TopicError, "string", lambda s: s.put(7, b"")),  # type: ignore[arg-type] # the point
+    "empty topic": (TopicError, "empty", lambda s: s.put("", b"", queue=0)),
+    "long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"", queue=0)),
+    "slash": (TopicError, "'/'", lambda s: s.put("a/b", b"", queue=0)),
+    "dots": (TopicError, "outside", lambda s: s.put("..", b"", queue=0)),
+    "dot": (TopicError, "outside", lambda s: s.put(".", b"", queue=0)),
+    "NUL": (TopicError, "control", lambda s: s.put("a\0b", b"", queue=0)),
+    "newline": (TopicError, "control", lambda s: s.put("a\nb", b"", queue=0)),
+    "surrogate": (TopicError, "UTF-8", lambda s: s.put("a\ud800", b"", queue=0)),
+    "topic no text": (TopicError, "string", lambda s: s.put(7, b"", queue=0)),  # type: ignore[arg-type] # the point
     "queue negative": (QueueError, "-1", lambda s: s.put("t", b"", queue=-1)),
     "queue too large": (QueueError, "65535", lambda s: s.put("t", b"", queue=65536)),
     "queue no number": (QueueError, "True", lambda s: s.put("t", b"", queue=True)),
-    "property 0x01": (PropertyError, "0x01", lambda s: s.put("t", b"", properties={"a": "b\x01"})),
-    "property 0x02": (PropertyError, "0x02", lambda s: s.put("t", b"", tag="x\x02")),
-    "property name": (PropertyError, "0x01", lambda s: s.put("t", b"", properties={"a\x01": "b"})),
-    "property empty": (PropertyError, "empty", lambda s: s.put("t", b"", properties={"a": ""})),
-    "property no text": (PropertyError, "int", lambda s: s.put("t", b"", properties={"a": 1})),  # type: ignore[dict-item] # the point
-    "property surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", properties={"a": "\ud800"})),
-    "tag surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", tag="\ud800")),
-    "key surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", keys=["\ud800"])),
-    "reserved name": (PropertyError, "tag=", lambda s: s.put("t", b"", properties={"TAGS": "x"})),
-    "one string of keys": (PropertyError, "list", lambda s: s.put("t", b"", keys="k")),
-    "empty key": (PropertyError, "empty", lambda s: s.put("t", b"", keys=[""])),
-    "blank key": (PropertyError, "spaces", lambda s: s.put("t", b"", keys=["  "])),
-    "long properties": (MessageTooLargeError, "limit is 32747", lambda s: s.put("t", b"", properties={"a": "x" * 32767})),
-    "body over the limit": (MessageTooLargeError, "limit is 4194304", lambda s: s.put("t", b"x" * (4 << 20 | 1))),
-    "record over a segment": (MessageTooLargeError, "one segment", lambda s: s.put("t", b"x" * 65536)),
-    "body no bytes": (MessageError, "encode it", lambda s: s.put("t", "text")),  # type: ignore[arg-type] # the point
-    "flag too large": (MessageError, "field", lambda s: s.put("t", b"", flag=1 << 31)),
-    "born host": (MessageError, "address:port", lambda s: s.put("t", b"", born_host="nowhere")),
-    "delay negative": (MessageError, "1 to 18", lambda s: s.put("t", b"", delay_level=-3)),
-    "delay no number": (MessageError, "delay_level", lambda s: s.put("t", b"", delay_level="3")),  # type: ignore[arg-type] # the point
-    "delay of a long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"", delay_level=3)),
-    "delay property": (PropertyError, "delay_level=", lambda s: s.put("t", b"", properties={"DELAY": "3"})),
+    "property 0x01": (PropertyError, "0x01", lambda s: s.put("t", b"", queue=0, properties={"a": "b\x01"})),
+    "property 0x02": (PropertyError, "0x02", lambda s: s.put("t", b"", queue=0, tag="x\x02")),
+    "property name": (PropertyError, "0x01", lambda s: s.put("t", b"", queue=0, properties={"a\x01": "b"})),
+    "property empty": (PropertyError, "empty", lambda s: s.put("t", b"", queue=0, properties={"a": ""})),
+    "property no text": (PropertyError, "int", lambda s: s.put("t", b"", queue=0, properties={"a": 1})),  # type: ignore[dict-item] # the point
+    "property surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", queue=0, properties={"a": "\ud800"})),
+    "tag surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", queue=0, tag="\ud800")),
+    "key surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", queue=0, keys=["\ud800"])),
+    "reserved name": (PropertyError, "tag=", lambda s: s.put("t", b"", queue=0, properties={"TAGS": "x"})),
+    "one string of keys": (PropertyError, "list", lambda s: s.put("t", b"", queue=0, keys="k")),
+    "empty key": (PropertyError, "empty", lambda s: s.put("t", b"", queue=0, keys=[""])),
+    "blank key": (PropertyError, "space", lambda s: s.put("t", b"", queue=0, keys=["  "])),
+    "long properties": (MessageTooLargeError, "limit is 32747", lambda s: s.put("t", b"", queue=0, properties={"a": "x" * 32767})),
+    "body over the limit": (MessageTooLargeError, "limit is 4194304", lambda s: s.put("t", b"x" * (4 << 20 | 1), queue=0)),
+    "record over a segment": (MessageTooLargeError, "one segment", lambda s: s.put("t", b"x" * 65536, queue=0)),
+    "body no bytes": (MessageError, "encode it", lambda s: s.put("t", "text", queue=0)),  # type: ignore[arg-type] # the point
+    "flag too large": (MessageError, "field", lambda s: s.put("t", b"", queue=0, flag=1 << 31)),
+    "born host": (MessageError, "address:port", lambda s: s.put("t", b"", queue=0, born_host="nowhere")),
+    "delay negative": (MessageError, "1 to 18", lambda s: s.put("t", b"", queue=0, delay_level=-3)),
+    "delay no number": (MessageError, "delay_level", lambda s: s.put("t", b"", queue=0, delay_level="3")),  # type: ignore[arg-type] # the point
+    "delay of a long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"", queue=0, delay_level=3)),
+    "delay property": (PropertyError, "delay_level=", lambda s: s.put("t", b"", queue=0, properties={"DELAY": "3"})),
     "atomic batch too large": (
         MessageTooLargeError, "atomic",
-        lambda s: s.put_many([penstock.Message("t", b"x" * 1000)] * 70, atomic=True),
+        lambda s: s.put_many([penstock.Message("t", b"x" * 1000, queue=0)] * 70, atomic=True),
     ),
     "offset negative": (OffsetError, "-1", lambda s: s.at(-1)),
     "offset beyond": (OffsetError, "outside", lambda s: s.at(1 << 40)),
     "no message id": (PenstockError, "32 or 56", lambda s: s.get("xyz")),
     "other host's id": (OffsetError, "outside", lambda s: s.get("0A000001" + "00002A9F" + "00" * 8)),
-    "bad boundary": (PenstockError, "lower", lambda s: s.offset_at("t", time_ms=0, boundary="up")),
-    "bad group": (MessageError, "group", lambda s: s.commit_offset("a@b", "t", offset=1)),
-    "bad column": (ConfigError, "store_time", lambda s: s.to_arrow("t", columns=["time"])),
+    "bad boundary": (PenstockError, "lower", lambda s: s.offset_at("t", 0, 0 / 1000, boundary="up")),
+    "bad group": (MessageError, "group", lambda s: s.commit_offset("a@b", "t", 0, offset=1)),
+    "bad column": (ConfigError, "store_time", lambda s: s.to_arrow("good", columns=["time"])),
 }  # fmt: skip
 
 
@@ -91,12 +91,12 @@ REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
 def test_bad_input_is_refused_and_nothing_is_written(case: str, open_small: OpenStore) -> None:
     kind, text, job = REFUSED[case]
     with open_small() as store:
-        store.put("good", b"first")
+        store.put("good", b"first", queue=0)
         before = store.stats()["log_end_offset"]
         with pytest.raises(kind, match=re.escape(text)):
             job(store)
         assert store.stats()["log_end_offset"] == before
-        assert store.put("good", b"second").queue_offset == 1
+        assert store.put("good", b"second", queue=0).queue_offset == 1
         assert list(store.topics()) == ["good"]
 
 
@@ -166,13 +166,13 @@ def test_a_closed_store_says_so_and_a_reader_takes_nothing(
     put = store.put
     store.close()
     store.close()
-    for job in (lambda: put("t", b""), lambda: store.read("t"), store.topics, store.flush):
+    for job in (lambda: put("t", b""), lambda: store.read("t", 0), store.topics, store.flush):
         with pytest.raises(StoreClosedError):
             job()
     with penstock.open(tmp_path / "store", read_only=True) as reader:
         assert reader.recovery is None
         with pytest.raises(ReadOnlyError):
-            reader.put("t", b"")
+            reader.put("t", b"", queue=0)
 
 
 # --- a folder that is none
@@ -192,7 +192,7 @@ def test_an_opening_that_fails_lets_go_of_the_store(call: str) -> None:
     with pytest.raises(OSError, match="Input/output error"):
         open_store(root, files=disk, spawn=ManualWorkers(), environ={})
     with open_store(root, files=disk, spawn=ManualWorkers(), environ={}) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
 
 
 @pytest.mark.parametrize("left", ["abort.new", "checkpoint.new"])
@@ -204,7 +204,7 @@ def test_what_a_first_opening_left_that_was_cut_short_is_no_stranger(
     root.mkdir()
     (root / left).write_bytes(b"")
     with penstock.open(root, environ={}) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     with penstock.open(root, environ={}) as store:
         assert [m.body for m in store.scan("t")] == [b"x"]
         assert not list(store.verify(deep=True))
@@ -223,7 +223,7 @@ def test_stray_files_are_refused_and_left_alone(
     case: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
     make, kind, text = STRAYS[case]
     commitlog = tmp_path / "store" / "commitlog"
     make(commitlog)
@@ -240,7 +240,7 @@ def test_a_link_in_place_of_a_part_is_not_followed(
     name: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
-        store.put("t", b"x", keys=["k"])
+        store.put("t", b"x", queue=0, keys=["k"])
     part = tmp_path / "store" / name
     part.rename(tmp_path / "elsewhere")
     part.symlink_to(tmp_path / "elsewhere")
@@ -256,18 +256,18 @@ def test_a_full_disk_refuses_the_message_and_heals_without_a_restart(open_small:
     with open_small(files=files) as store:
         # All within the first segment: a segment as small as this has all its blocks from its first put on.
         for _ in range(50):
-            store.put("t", b"x" * 1000)
+            store.put("t", b"x" * 1000, queue=0)
         files.plan.fail("allocate", errno.ENOSPC)
         with pytest.raises(DiskFullError, match="without a restart"):
             for _ in range(20):
-                store.put("t", b"x" * 1000)
-        stored = store.max_offset("t")
+                store.put("t", b"x" * 1000, queue=0)
+        stored = store.max_offset("t", 0)
         with pytest.raises(DiskFullError):
-            store.put_many([penstock.Message("t", b"y" * 1000)] * 200)
-        assert store.max_offset("t") == stored
+            store.put_many([penstock.Message("t", b"y" * 1000, queue=0)] * 200)
+        assert store.max_offset("t", 0) == stored
         assert sum(1 for _ in store.scan("t")) == stored
         files.plan.heal()
-        assert store.put("t", b"again").queue_offset == stored
+        assert store.put("t", b"again", queue=0).queue_offset == stored
         assert not list(store.verify())
 
 

@@ -25,7 +25,7 @@ from penstock.testing import ManualClock, ManualWorkers, open_store
 def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
     with open_small() as store:
         receipt = store.put(
-            "orders", b"\x00\xff", queue=3, tag="created", keys=["A-17", "B 18"], flag=-5,
+            "orders", b"\x00\xff", queue=3, tag="created", keys=["A-17", "B", "18"], flag=-5,
             properties={"colour": "blå"}, born_time_ms=123, born_host="[::1]:99",
         )  # fmt: skip
         message = store.at(receipt.log_offset)
@@ -50,27 +50,27 @@ def test_a_receipt_says_what_is_known(
     open_small: OpenStore, flush: str, durability: Durability
 ) -> None:
     with open_small(flush=flush) as store:
-        receipt = store.put("t", b"x")
+        receipt = store.put("t", b"x", queue=0)
         assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, durability)
         assert receipt.is_durable == (durability is Durability.ON_DISK)
-        assert not store.put("t", b"x", wait=False).is_durable
-        future = store.submit("t", b"y", tag="z")
+        assert not store.put("t", b"x", queue=0, wait=False).is_durable
+        future = store.submit("t", b"y", queue=0, tag="z")
         assert future.result(10).is_durable
         assert store.stats()["flushed_offset"] >= future.result().log_offset
 
 
 def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None:
     with open_small() as store:
-        store.put("t", b"1", keys=["docs/two words.txt", "x"])
-        store.put("t", b"2", properties={"UNIQ_KEY": "u1"})
+        store.put("t", b"1", queue=0, keys=["docs/two", "words.txt", "x"])
+        store.put("t", b"2", queue=0, properties={"UNIQ_KEY": "u1"})
         for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
                             "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
-            assert [m.body for m in store.find("t", key)] == bodies, key
+            assert [m.body for m in store.find(key, "t")] == bodies, key
 
 
 def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
     with open_small(**{"log.store_host": "[2001:db8::1]:10911"}) as store:
-        receipt = store.put("t" * 200, b"x", tag="a")
+        receipt = store.put("t" * 200, b"x", queue=0, tag="a")
         assert len(receipt.message_id) == 56
         assert store.get(receipt.message_id).topic == "t" * 200
         table = store.to_arrow("t" * 200, columns=["message_id", "topic", "tag", "body"])
@@ -81,9 +81,9 @@ def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
 
 def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
     with open_small() as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         assert store.to_arrow("t", start=1).num_rows == 0
-        assert store.to_arrow("none").num_rows == 0
+        assert store.to_arrow("t", until=0).num_rows == 0
         assert store.put_many([]) == []
         empty = pa.table({"topic": pa.array([], pa.string()), "body": pa.array([], pa.binary())})
         assert store.put_arrow(empty).num_rows == 0
@@ -94,12 +94,12 @@ def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStor
         for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
             done = append_record(store, "t", b"x", b"KEYS\x01k\x02", sys_flag=bits)
             assert done.queue_offset == offset
-        assert store.max_offset("t") == 3
+        assert store.max_offset("t", 0) == 3
         assert [m.sys_flag for m in store.scan("t")] == [8, 0, 0]
-        assert len(store.find("t", "k")) == 5
+        assert len(store.find("k", "t")) == 5
         assert not list(store.verify())
     with open_small() as store:
-        assert store.put("t", b"").queue_offset == 3
+        assert store.put("t", b"", queue=0).queue_offset == 3
 
 
 def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
@@ -112,7 +112,11 @@ def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
     assert one._replace(size=1).size == 1
     assert list(one._asdict()) == list(Receipt._fields)
     message = Message("t", b"x", keys=["k"], properties={"a": "b"})
-    assert message == Message("t", b"x", keys=("k",), properties={"a": "b"}) != Message("t", b"y")
+    assert (
+        message
+        == Message("t", b"x", keys=("k",), properties={"a": "b"})
+        != Message("t", b"y", queue=0)
+    )
     assert repr(message) == "Message(topic='t', body=b'x', keys=('k',), properties={'a': 'b'})"
     with pytest.raises(TypeError):
         hash(message)
@@ -122,12 +126,12 @@ def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
 def test_texts_may_be_of_a_subclass(open_small: OpenStore) -> None:
     word = np.str_("créé")
     with open_small() as store:
-        store.put("t", b"x", tag=word, keys=[word], properties={"p": word})
-        store.put_many([Message("t", b"x", tag=word, keys=[word])])
+        store.put("t", b"x", queue=0, tag=word, keys=[word], properties={"p": word})
+        store.put_many([Message("t", b"x", queue=0, tag=word, keys=[word])])
         found = list(store.scan("t"))
         assert [(m.tag, m.keys) for m in found] == [("créé", ("créé",))] * 2
         assert found[0].properties == {"p": "créé"}
-        assert len(store.find("t", "créé")) == 2
+        assert len(store.find("créé", "t")) == 2
 
 
 @pytest.mark.parametrize("number", [np.int8(3), np.uint64(3)])
@@ -141,12 +145,12 @@ def test_every_type_of_whole_number_will_do(number: Any, open_small: OpenStore) 
 def test_several_stores_are_opened_for_reading_with_one_look(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with open_store(tmp_path / name, spawn=ManualWorkers(), retention=[]) as store:
-            store.put("t", name.encode())
+            store.put("t", name.encode(), queue=0)
     open_one = penstock.open_several(environ={})
     for name in ("a", "b"):
         with open_one(str(tmp_path / name)) as reader:
             assert reader.read_only
-            assert reader.read("t").messages[0].body == name.encode()
+            assert reader.read("t", 0).messages[0].body == name.encode()
 
 
 # --- batches to which messages are added one by one
@@ -168,19 +172,19 @@ def bodies(store: Store, topic: str = "t") -> list[bytes]:
 def test_messages_are_stored_when_the_batch_is_appended(store: Store) -> None:
     with store:
         batch = store.message_batch()
-        batch.add(Message("t", b"1"))
-        batch.add_many([Message("t", b"2"), Message("u", b"3", delay_level=1)])
+        batch.add(Message("t", b"1", queue=0))
+        batch.add_many([Message("t", b"2", queue=0), Message("u", b"3", queue=0, delay_level=1)])
         assert (len(batch), bodies(store)) == (3, [])
         receipts = batch.append()
         assert [each.queue_offset for each in receipts] == [0, 1, 0]
         assert bodies(store) == [b"1", b"2"]
         assert receipts[-1].log_offset + receipts[-1].size == store.stats()["log_end_offset"]
         with pytest.raises(TransactionEndedError, match="put is refused"):
-            batch.add(Message("t", b"4"))
+            batch.add(Message("t", b"4", queue=0))
         with pytest.raises(TransactionEndedError, match="put is refused"):
-            batch.put("t", b"4")
+            batch.put("t", b"4", queue=0)
         with pytest.raises(TransactionEndedError, match="put_many is refused"):
-            batch.add_many([Message("t", b"4")])
+            batch.add_many([Message("t", b"4", queue=0)])
 
 
 OPTIONS = (
@@ -195,19 +199,19 @@ def options(message: Message) -> dict[str, Any]:
 def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
     with store:
         batch = store.message_batch()
-        batch.add(Message("t", b"1"))
+        batch.add(Message("t", b"1", queue=0))
         size = batch.size
         wrong: Any = "no"
         refused = [
-            Message("a/b", b""), Message("t", b"", queue=-1), Message("t", wrong), Message("t", b"", wait=wrong),
-            Message("t", b"x" * SEGMENT), Message("t", b"", delay_level=-1), Message("t", b"", prepared_offset=-5),
-            Message("t", b"", prepared_offset=5), Message("t", b"", flag=1 << 40), Message("t", b"", born_host="nowhere"),
+            Message("a/b", b"", queue=0), Message("t", b"", queue=-1), Message("t", wrong, queue=0), Message("t", b"", queue=0, wait=wrong),
+            Message("t", b"x" * SEGMENT, queue=0), Message("t", b"", queue=0, delay_level=-1), Message("t", b"", queue=0, prepared_offset=-5),
+            Message("t", b"", queue=0, prepared_offset=5), Message("t", b"", queue=0, flag=1 << 40), Message("t", b"", queue=0, born_host="nowhere"),
         ]  # fmt: skip
         for message in refused:
             with pytest.raises(MessageError):
                 batch.add(message)
             with pytest.raises(MessageError):
-                batch.add_many([Message("t", b"kept out"), message])
+                batch.add_many([Message("t", b"kept out", queue=0), message])
             if not message.prepared_offset:
                 with pytest.raises(MessageError):
                     batch.put(message.topic, message.body, **options(message))
@@ -222,12 +226,12 @@ def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) 
     with store:
         batch = store.message_batch()
         for _ in range(2):
-            batch.add(Message("t", b"x" * 7000))
+            batch.add(Message("t", b"x" * 7000, queue=0))
         with pytest.raises(MessageTooLargeError, match=f"the limit is {SEGMENT - 8}") as caught:
-            batch.add(Message("t", b"x" * 7000))
+            batch.add(Message("t", b"x" * 7000, queue=0))
         assert caught.value.size > caught.value.limit == SEGMENT - 8
         assert "geometry.segment_bytes" in str(caught.value)
-        store.put("t", b"y" * 9000)
+        store.put("t", b"y" * 9000, queue=0)
         # The rest of the first segment is too short.
         assert [each.log_offset >= SEGMENT for each in batch.append()] == [True, True]
 
@@ -236,7 +240,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> No
     with store:
         store.create_topic("t", queues=1)
         batch = store.message_batch()
-        batch.add(Message("t", b"1"))
+        batch.add(Message("t", b"1", queue=0))
         store.alter_topic("t", perm=4)
         with pytest.raises(TopicError):
             batch.append()
@@ -248,7 +252,7 @@ def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", clock=clock) as store:
         batch = store.message_batch()
         clock.now_ms += 1000
-        batch.add(Message("t", b"1"))
+        batch.add(Message("t", b"1", queue=0))
         clock.now_ms += 1000
         batch.append()
         (message,) = store.scan("t")
@@ -258,24 +262,24 @@ def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
 def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
     with store:
         batch = store.message_batch()
-        batch.add_many([Message("t", b"1"), Message("t", b"2")])
+        batch.add_many([Message("t", b"1", queue=0), Message("t", b"2", queue=0)])
         batch.append(decision=3)
         found = list(store.scan("t"))
         assert [message.prepared_offset for message in found] == [0, 0]
         table = store.to_arrow("t", columns=["prepared_offset"])
         assert table.column(0).to_pylist() == [0, 0]
         with pytest.raises(MessageError, match="prepared_offset"):
-            store.put_copies([(Message("t", b"", prepared_offset=-1), b"")])
+            store.put_copies([(Message("t", b"", queue=0, prepared_offset=-1), b"")])
         with pytest.raises(MessageError, match="prepared_offset"):
-            store.put_many([Message("t", b"", prepared_offset=9)] * 2, atomic=True)
+            store.put_many([Message("t", b"", queue=0, prepared_offset=9)] * 2, atomic=True)
 
 
 def test_a_closed_store_takes_no_batch(store: Store) -> None:
     batch = store.message_batch()
-    batch.add(Message("t", b"1"))
+    batch.add(Message("t", b"1", queue=0))
     store.close()
     with pytest.raises(StoreClosedError):
-        batch.add(Message("t", b"2"))
+        batch.add(Message("t", b"2", queue=0))
     with pytest.raises(StoreClosedError):
         batch.append()
 
@@ -283,22 +287,22 @@ def test_a_closed_store_takes_no_batch(store: Store) -> None:
 def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
     odd: Any = bytearray(b"3")
     made = [
-        Message("t", b"1"), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd),
-        Message("t", b"4", properties={"p": "v"}, born_time_ms=5), Message("t", b"5", born_host="10.0.0.1:9"),
-        Message("t", b"6", delay_level=2), Message("t", b"7", delay_ms=60_000), Message("t", b"8", queue=None),
-        Message("t", b"9", deliver_at=1_700_000_060_000), Message("t", b"10", partition_key="k"),
+        Message("t", b"1", queue=0), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd, queue=0),
+        Message("t", b"4", queue=0, properties={"p": "v"}, born_time_ms=5), Message("t", b"5", queue=0, born_host="10.0.0.1:9"),
+        Message("t", b"6", queue=0, delay_level=2), Message("t", b"7", queue=0, delay=60), Message("t", b"8", queue=None),
+        Message("t", b"9", queue=0, deliver_at=1700000060), Message("t", b"10", partition_key="k"),
     ]  # fmt: skip
     with store:
         one, other = store.message_batch(), store.message_batch()
         for message in made:
             one.add(message)
             other.put(
-                message.topic, message.body, **options(message), delay_ms=message.delay_ms,
+                message.topic, message.body, **options(message), delay=message.delay,
                 deliver_at=message.deliver_at, partition_key=message.partition_key,
             )  # fmt: skip
         assert [each.size for each in one.append()] == [each.size for each in other.append()]
         for topic, queues in store.topics().items():
-            found = [plain(each) for queue in queues for each in store.scan(topic, queue)]
+            found = [plain(each) for queue in queues for each in store.scan(topic, queue=queue)]
             assert {found.count(each) for each in found} == {2}
 
 
@@ -324,7 +328,9 @@ def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
 
         wrong: Any = Putting()
         with pytest.raises(MessageError):
-            batch.add_many([Message("t", b"removed"), Message("t", b"", flag=wrong)])
+            batch.add_many(
+                [Message("t", b"removed", queue=0), Message("t", b"", queue=0, flag=wrong)]
+            )
         for each in others:
             each.join()
         batch.append()

@@ -104,13 +104,13 @@ def test_two_logs_are_alike_as_far_as_that_is_asked(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_store_is_opened_as_if_it_had_crashed(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", retention=[]) as store:
-        store.put("t", b"x")
+        store.put("t", b"x", queue=0)
         store.flush()
         copy_store(tmp_path / "s", tmp_path / "copy")
     with open_store(tmp_path / "copy", retention=[]) as copy:
         assert copy.recovery is not None
         assert copy.recovery.state == "abnormal"
-        assert copy.max_offset("t") == 1
+        assert copy.max_offset("t", 0) == 1
     with pytest.raises(FileNotFoundError):
         copy_store(tmp_path / "none", tmp_path / "x")
 

@@ -36,9 +36,9 @@ BORN_MS = 1_704_067_200_000
 def test_rows_make_the_records_that_messages_make() -> None:
     expected = Batch(encoder())
     for message in (
-        Message("a", b"x", tag="red", keys=["k", "l"], properties={"n": "1"}, flag=1, born_time_ms=BORN_MS),
+        Message("a", b"x", queue=0, tag="red", keys=["k", "l"], properties={"n": "1"}, flag=1, born_time_ms=BORN_MS),
         Message("b", b"", queue=1, flag=2, born_time_ms=BORN_MS),
-        Message("a", b"z", properties={"m": "2", "o": "3"}, flag=3, born_time_ms=BORN_MS),
+        Message("a", b"z", queue=0, properties={"m": "2", "o": "3"}, flag=3, born_time_ms=BORN_MS),
     ):  # fmt: skip
         expected.add(message)
     found = encode_table(encoder(), TABLE)

@@ -60,16 +60,16 @@ def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
     write: str, count: int, tmp_path: Path
 ) -> None:
     files = HalfFull(heals=True)
-    batch = [Message("t", b"refused-%d" % number) for number in range(count)]
+    batch = [Message("t", b"refused-%d" % number, queue=0) for number in range(count)]
     # No background thread makes or renames a file while the store is copied.
     workers = ManualWorkers()
     with open_store(tmp_path / "s", files=files, write=write, spawn=workers) as store:
-        store.put("t", b"first")
+        store.put("t", b"first", queue=0)
         files.is_armed = True
         with pytest.raises(DiskFullError):
             store.put_many(batch)
         files.is_armed = False
-        store.put("t", b"later---0")
+        store.put("t", b"later---0", queue=0)
         store.topics()
         shutil.copytree(tmp_path / "s", tmp_path / "crashed")
     with open_store(tmp_path / "crashed") as store:
@@ -80,12 +80,12 @@ def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
 def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -> None:
     files = HalfFull(heals=False)
     store = open_store(tmp_path / "s", files=files, write="file")
-    store.put("t", b"first")
+    store.put("t", b"first", queue=0)
     files.is_armed = True
     with pytest.raises(StoreFailedError, match="could not be erased"):
-        store.put_many([Message("t", b"refused-%d" % number) for number in range(3)])
+        store.put_many([Message("t", b"refused-%d" % number, queue=0) for number in range(3)])
     with pytest.raises(StoreFailedError):
-        store.put("t", b"later")
+        store.put("t", b"later", queue=0)
     with pytest.raises(StoreFailedError):
         store.close()
 
@@ -105,7 +105,7 @@ def test_numbers_that_are_none_are_refused_whatever_the_batch(
                 MessageError, match=r"message 0: a number (must be a whole number|does not fit)"
             ):
                 store.put_many([Message("t", b"x", **given)] * count)
-            store.put("t", b"y")
+            store.put("t", b"y", queue=0)
 
 
 def test_a_message_that_is_refused_is_named_by_its_place_in_the_batch(
@@ -113,7 +113,10 @@ def test_a_message_that_is_refused_is_named_by_its_place_in_the_batch(
 ) -> None:
     with open_small() as store:
         for place in (0, 1, 3000):
-            batch = [Message("t", b"x")] * place + [Message("a/b", b"x"), Message("t", b"x")]
+            batch = [Message("t", b"x", queue=0)] * place + [
+                Message("a/b", b"x", queue=0),
+                Message("t", b"x", queue=0),
+            ]
             with pytest.raises(MessageError, match="a/b") as raised:
                 store.put_many(batch)
             said = [f"it is message {place} of the batch; nothing was stored"]
@@ -125,8 +128,8 @@ def test_no_tag_may_be_none_in_every_way_in(open_small: OpenStore) -> None:
     none: Any = None
     with open_small() as store:
         for count in (1, 60, 1):
-            store.put_many([Message("t", b"x", tag=none)] * count)
-        store.put("t", b"x", tag=none)
+            store.put_many([Message("t", b"x", queue=0, tag=none)] * count)
+        store.put("t", b"x", queue=0, tag=none)
         assert {m.tag for m in store.scan("t")} == {""}
         assert not list(store.verify())
 
@@ -147,22 +150,24 @@ def test_messages_of_a_batch_that_name_no_time_are_born_when_it_is_put(
     clock = Ticking()
     with open_small(clock=clock) as store:
         before = clock.time_ms()
-        receipts = store.put_many([Message("t", b"a"), Message("t", b"b", born_time_ms=7)])
+        receipts = store.put_many(
+            [Message("t", b"a", queue=0), Message("t", b"b", queue=0, born_time_ms=7)]
+        )
         first, second = store.scan("t")
     assert before < first.born_time_ms <= receipts[0].store_time_ms
     assert second.born_time_ms == 7
 
 
 @pytest.mark.parametrize(("message", "text", "kind"), [
-    (Message("a/b", b""), b"", TopicError), (Message("t", b"", queue=-1), b"", QueueError),
-    (Message("t", "text"), b"", MessageError), (Message("t", b"", flag=1 << 31), b"", MessageError),  # type: ignore[arg-type] # refused
-    (Message("t", b"", born_host="nowhere"), b"", MessageError), (Message("t", bytes(5 << 20)), b"", MessageTooLargeError),
-    (Message("t", b""), bytes(40_000), MessageTooLargeError), (Message("t", bytes(70_000)), b"", MessageTooLargeError),
+    (Message("a/b", b"", queue=0), b"", TopicError), (Message("t", b"", queue=-1), b"", QueueError),
+    (Message("t", "text", queue=0), b"", MessageError), (Message("t", b"", queue=0, flag=1 << 31), b"", MessageError),  # type: ignore[arg-type] # refused
+    (Message("t", b"", queue=0, born_host="nowhere"), b"", MessageError), (Message("t", bytes(5 << 20), queue=0), b"", MessageTooLargeError),
+    (Message("t", b"", queue=0), bytes(40_000), MessageTooLargeError), (Message("t", bytes(70_000), queue=0), b"", MessageTooLargeError),
 ])  # fmt: skip
 def test_a_copy_that_cannot_be_stored_is_refused_and_nothing_is_stored(
     open_small: OpenStore, message: Message, text: bytes, kind: type[Exception]
 ) -> None:
-    given: Any = [(Message("t", b"before"), b""), (message, text)]
+    given: Any = [(Message("t", b"before", queue=0), b""), (message, text)]
     with open_small() as store:
         with pytest.raises(kind):
             store.put_copies(given)
@@ -188,8 +193,8 @@ def batch(rewrite: Any = None) -> Batch:
         ({"delay_level": None}, "delay_level"),
         ({"delay_level": False}, "delay_level"),
         ({"delay_level": 1 << 70}, "delay_level"),
-        ({"delay_ms": "3"}, "delay_ms"),
-        ({"delay_ms": 1 << 70}, "delay_ms"),
+        ({"delay": "3"}, "delay"),
+        ({"delay": 1 << 70}, "delay"),
         ({"deliver_at": "tomorrow"}, "deliver_at"),
         ({"deliver_at": float("nan")}, "deliver_at"),
         ({"deliver_at": datetime(2026, 1, 1)}, "with a time zone"),
@@ -202,24 +207,24 @@ def test_a_delay_that_is_none_is_refused(given: dict[str, Any], reason: str) -> 
     assert len(made) == 0
 
 
-def test_an_extension_gets_a_time_in_milliseconds() -> None:
+def test_an_extension_gets_a_time_in_seconds() -> None:
     seen: list[Message] = []
 
     def keep(message: Message) -> Message:
         seen.append(message)
-        return Message("t", b"")
+        return Message("t", b"", queue=0)
 
-    for at in (datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600_000, 1_767_225_599_999.5):
-        batch(keep).add(Message("t", b"x", deliver_at=at))
-    assert [message.deliver_at for message in seen] == [1_767_225_600_000] * 3
+    for at in (datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600, 1_767_225_599.9995):
+        batch(keep).add(Message("t", b"x", queue=0, deliver_at=at))
+    assert [message.deliver_at for message in seen] == [1_767_225_600] * 3
 
 
 def test_what_takes_its_place_is_stored_as_a_message_or_as_a_copy() -> None:
-    made = batch(lambda m: m.__replace__(queue=3))
-    made.add(Message("t", b"x", queue=None))
+    made = batch(lambda m: m.__replace__(queue=3, partition_key=None))
+    made.add(Message("t", b"x", partition_key="k"))
     assert [cursor.queue for cursor in made.cursors] == [3]
     made = batch(lambda m: (Message("later", m.body, queue=2), b"DELAY\x013\x02"))
-    add_rewritten(made, Message("t", b"x", delay_level=3))
+    add_rewritten(made, Message("t", b"x", queue=0, delay_level=3))
     assert [(cursor.topic, cursor.queue) for cursor in made.cursors] == [("later", 2)]
 
 
@@ -232,14 +237,14 @@ def test_an_answer_that_requests_more_is_refused_and_does_not_go_round_in_circle
     for answer in (lambda m: m, lambda m: (m, b"")):
         made = batch(answer)
         with pytest.raises(PluginError, match="still has"):
-            made.add(Message("t", b"x", queue=None))
+            made.add(Message("t", b"x", partition_key="k"))
         assert len(made) == 0
 
 
-def test_plain_means_a_queue_and_no_request() -> None:
-    assert is_plain(Message("t", b"", delay_level=0))
-    assert not is_plain(Message("t", b"", queue=None))
-    assert not is_plain(Message("t", b"", delay_level=1))
-    assert not is_plain(Message("t", b"", delay_ms=1))
-    assert not is_plain(Message("t", b"", deliver_at=0))
+def test_plain_means_no_request() -> None:
+    assert is_plain(Message("t", b"", queue=0, delay_level=0))
+    assert is_plain(Message("t", b""))
+    assert not is_plain(Message("t", b"", queue=0, delay_level=1))
+    assert not is_plain(Message("t", b"", queue=0, delay=0.001))
+    assert not is_plain(Message("t", b"", queue=0, deliver_at=0))
     assert not is_plain(Message("t", b"", partition_key=""))

@@ -15,7 +15,7 @@ SUMMARIES = {
     "completion": "Print the script with which SHELL completes verbs, options, files, and names in stores.",
     "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover.",
     "export": "Write messages of the store at PATH to a file, which `penstock import` reads back.",
-    "find": "Find messages of TOPIC by key, by time, or both.",
+    "find": "Find messages by key, by time, or both; of TOPIC, or of all topics.",
     "get": "Show the message with the message id ADDRESS, or at the log offset ADDRESS.",
     "import": "Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.",
     "ingest": "Put every row of SOURCE (a file, or - for standard input) into the store at PATH.",

@@ -130,11 +130,11 @@ class Demo:
             topic = "json" if "json" in store.topics() else next(iter(store.topics()))
             first = next(store.scan(topic))
             key = first.keys[0]
-            for message in store.find(topic, key, limit=2):
+            for message in store.find(key, topic, limit=2):
                 note(f"  by key {key}: {message.body[:60]!r}")
             for message in store.read(topic, 0, 0, 2, "def").messages:
                 note(f"  by tag def: {message.body.strip()[:60]!r}")
-            at = store.offset_at(topic, 0, time_ms=first.store_time_ms)
+            at = store.offset_at(topic, 0, first.store_time_ms / 1000)
             note(
                 f"  by time: the first message of {topic} at or after {first.store_time_ms} ms has offset {at}"
             )
@@ -270,7 +270,7 @@ def _find_many(store: Store) -> int:
     for topic in list(store.topics())[:50]:
         key = next(store.scan(topic)).keys[0]
         for _ in range(4):
-            found += bool(store.find(topic, key, limit=1))
+            found += bool(store.find(key, topic, limit=1))
     return found
 
 
@@ -292,7 +292,7 @@ def _recover(path: Path, last: int) -> int:
     with _open(path) as store:
         report = store.recovery
         assert report is not None
-        held = store.max_offset("victim")
+        held = store.max_offset("victim", 0)
         note(
             f"  acknowledged before the kill: {last + 1:,} messages; in the store: {held:,}; state at open: {report.state}"
         )

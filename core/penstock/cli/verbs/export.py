@@ -18,7 +18,7 @@ from penstock.cli.output import (
     store_argument,
 )
 from penstock.cli.root import NO, examples
-from penstock.cli.times import begin_option, check_order, end_option
+from penstock.cli.times import check_order, since_option, until_option
 from penstock.exchange.exporting import ExportSummary, export_messages, export_stream
 from penstock.exchange.formats import FORMATS, NDJSON, STANDARD
 from penstock.exchange.selection import Selection
@@ -29,7 +29,7 @@ from penstock.store.store import Store
     "export",
     epilog=examples(
         "penstock export data --topic orders --to orders.csv.gz",
-        "penstock export data --begin 2020-01-01 --tag 'created || paid' --to - --format csv",
+        "penstock export data --since 2020-01-01 --tag 'created || paid' --to - --format csv",
     ),
 )
 @store_argument
@@ -50,8 +50,8 @@ from penstock.store.store import Store
     multiple=True,
     help="Only this queue of each topic; may be given more than once.",
 )
-@begin_option
-@end_option
+@since_option
+@until_option
 @click.option("--tag", default="*", help="Only messages with these tags, for example 'a || b'.")
 @click.option(
     "--key",
@@ -73,8 +73,8 @@ def command(
     target: str,
     topics: tuple[str, ...],
     queues: tuple[int, ...],
-    begin: int | None,
-    end: int | None,
+    since: int | None,
+    until: int | None,
     tag: str,
     keys: tuple[str, ...],
     kind: str | None,
@@ -87,9 +87,9 @@ def command(
     Without --topic, all topics. The file has every field of each message, in the order in which they were stored. It
     appears under its name when it is complete.
     """
-    check_order(begin, end)
+    check_order(since, until)
     selection = Selection(
-        topics=topics, queues=queues, begin_ms=begin, end_ms=end, tag=tag, keys=keys,
+        topics=topics, queues=queues, since_ms=since, until_ms=until, tag=tag, keys=keys,
     )  # fmt: skip
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)

@@ -1,7 +1,5 @@
 """The verb `find`: finds messages by key and time."""
 
-import itertools
-
 import click
 
 import penstock
@@ -16,57 +14,64 @@ from penstock.cli.output import (
     store_argument,
 )
 from penstock.cli.root import NO, examples
-from penstock.cli.times import begin_option, check_order, end_option
+from penstock.cli.times import check_order, since_option, until_option
+from penstock.message import StoredMessage
 
 
 @click.command(
     "find",
     epilog=examples(
-        "penstock find data orders --key A-17",
-        "penstock find data orders --begin 1h --end '2100-01-01 10:00+01:00' --limit 3 --json",
+        "penstock find data --key A-17",
+        "penstock find data orders --since 1h --until '2100-01-01 10:00+01:00' --limit 3 --json",
     ),
 )
 @store_argument
-@click.argument("topic", shell_complete=topics)
+@click.argument("topic", required=False, shell_complete=topics)
 @click.option(
     "--key", default=None, help="The message key; without it, messages are selected by time only."
 )
-@begin_option
-@end_option
+@since_option
+@until_option
 @click.option(
     "--limit",
     type=LIMIT,
     default=64,
     show_default=True,
-    help="The maximum number of messages.",
+    help="The maximum number of messages: with --key the newest, else the first.",
 )
 @json_option
 def command(
     path: str,
-    topic: str,
+    topic: str | None,
     key: str | None,
-    begin: int | None,
-    end: int | None,
+    since: int | None,
+    until: int | None,
     limit: int,
     as_json: bool,
 ) -> int:
-    """Find messages of TOPIC by key, by time, or both."""
-    if key is None and begin is None and end is None:
-        raise click.UsageError("give --key, --begin or --end")
-    check_order(begin, end)
+    """Find messages by key, by time, or both; of TOPIC, or of all topics."""
+    if key is None and since is None and until is None:
+        raise click.UsageError("give --key, --since or --until")
+    check_order(since, until)
+    after, before = (None if ms is None else ms / 1000 for ms in (since, until))
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        if key is not None:
-            found = iter(store.find(topic, key, begin_ms=begin, end_ms=end, limit=limit))
+        there = [name for name in store.topics() if topic in (None, name)]
+        found: list[StoredMessage] = []
+        if topic is not None and not there:
+            # Raises if the topic exists and the format of its queues is not understood.
+            store.max_offset(topic, 0)
+        elif key is not None:
+            found = store.find(key, topic, since=after, until=before, limit=limit + 1)
         else:
-            starts = {
-                queue: store.offset_at(topic, queue, time_ms=begin or 0)
-                for queue in store.topics().get(topic, [])
-            }
-            found = itertools.takewhile(
-                lambda m: end is None or m.store_time_ms <= end, store.scan(topic, starts=starts)
-            )
-        count = show_messages(itertools.islice(found, limit), json_lines=as_json)
-        if not count:
-            note(why_nothing(store, topic) or f"no message of topic {topic!r} matches")
+            found = [*store.scan(there, since=after, until=before, limit=limit + 1)]
+        is_cut = len(found) > limit
+        count = show_messages(
+            found[-limit:] if key is not None else found[:limit], json_lines=as_json
+        )
+        if is_cut:
+            note(f"there are more than {limit}: --limit shows them")
+        elif not count:
+            why = why_nothing(store, topic) if topic is not None else None
+            note(why or f"no message{f' of topic {topic!r}' if topic else ''} matches")
     return 0 if count else NO

@@ -33,7 +33,11 @@ from penstock.exchange.importing import ImportOptions, WholeRows
     default=None,
     help="The field to use as the tag; FIELD:suffix is the file name extension of a path.",
 )
-@click.option("--queue-by", default=None, help="The field whose hash picks the queue.")
+@click.option(
+    "--queue-by",
+    default=None,
+    help="The field whose hash picks the queue; by default the queues take turns.",
+)
 @click.option(
     "--queues",
     default=4,

@@ -25,7 +25,7 @@ from penstock.format.names import QUEUE_MAX
 @click.option(
     "--queue",
     type=click.IntRange(0, QUEUE_MAX),
-    help="The queue of the topic; 0 unless --partition-key is given.",
+    help="The queue of the topic; by default the next in turn, or that of --partition-key.",
 )
 @click.option(
     "--partition-key", help="Pick the queue by this text: messages with one key share a queue."
@@ -92,8 +92,8 @@ def command(
         raise click.UsageError("give --queue or --partition-key, not both")
     with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
         receipt = store.put(
-            topic, raw, queue=queue or 0, partition_key=partition_key, delay_level=delay_level or 0,
-            delay_ms=delay_ms or 0, deliver_at=deliver_at, tag=tag, keys=keys, properties=properties,
+            topic, raw, deliver_at=None if deliver_at is None else deliver_at / 1000, queue=queue, partition_key=partition_key, delay_level=delay_level or 0,
+            delay=(delay_ms or 0) / 1000, tag=tag, keys=keys, properties=properties,
         )  # fmt: skip
         store.flush()
     if as_json:

@@ -1,7 +1,5 @@
 """The verb `read`: shows messages of a topic."""
 
-import itertools
-
 import click
 
 import penstock
@@ -56,13 +54,15 @@ def command(
     as_json: bool,
 ) -> int:
     """Show messages of TOPIC."""
-    from penstock.read.filters import TagFilter  # noqa: PLC0415 - with the rest of the reader
-
-    wanted = TagFilter(tag)
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        found = (m for m in store.scan(topic, queue, start=offset) if wanted.matches(m))
-        count = show_messages(itertools.islice(found, limit), json_lines=as_json)
+        there = [q for q in store.topics().get(topic, []) if queue in (None, q)]
+        if not there:
+            # Raises if the topic exists and the format of its queues is not understood.
+            store.max_offset(topic, 0)
+        start = None if offset is None else {(topic, q): offset for q in there}
+        found = store.scan(topic, queue=queue, start=start, tag=tag, limit=limit) if there else ()
+        count = show_messages(found, json_lines=as_json)
         if not count:
             why = why_nothing(store, topic, queue, offset)
             after = "" if offset is None else " from that offset on"

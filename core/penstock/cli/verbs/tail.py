@@ -43,11 +43,11 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
         queues = store.topics().get(topic, [])
         if not queues:
             # Raises if the topic exists and the format of its queues is not understood.
-            store.max_offset(topic)
+            store.max_offset(topic, 0)
         newest: list[StoredMessage] = []
         for queue in queues:
             start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
-            newest.extend(store.scan(topic, queue, start=start))
+            newest.extend(store.scan(topic, queue=queue, start=start))
         newest = sorted(newest, key=lambda m: m.log_offset)[-limit:]
         count = show_messages(newest, json_lines=as_json, at_once=follow)
         why = None if count else why_nothing(store, topic)
@@ -55,8 +55,8 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
             note(f"{why}. Waiting for its first message" if follow else why)
         if follow:
             last = newest[-1].log_offset if newest else -1
-            starts = {q: store.max_offset(topic, q) for q in queues}
-            coming = store.scan(topic, follow=True, starts=starts)
+            starts = {(topic, q): store.max_offset(topic, q) for q in queues}
+            coming = store.scan(topic, follow=True, start=starts)
             later = (m for m in coming if m.log_offset > last)
             count += show_messages(later, json_lines=as_json, at_once=True)
     return 0 if count else NO

@@ -323,8 +323,8 @@ class DispatcherContract(ContractSuite):
         chosen: dict[str, Any] = {"strategies": [strategy], "index": use, **given}
         with open_store(tmp_path / "s", **chosen) as store:
             for number in range(300):
-                store.put("t", b"%d" % number, keys=[f"k{number}"])
-            assert store.max_offset("t") == 300
+                store.put("t", b"%d" % number, queue=0, keys=[f"k{number}"])
+            assert store.max_offset("t", 0) == 300
         for _ in range(2):
             with open_store(tmp_path / "s", **chosen) as store:
                 assert store.recovery is not None

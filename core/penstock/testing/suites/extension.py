@@ -17,11 +17,10 @@ COUNT = 60
 
 # What a message may request besides to be stored.
 REQUESTS: tuple[dict[str, Any], ...] = (
-    {"queue": None},
     {"partition_key": "k"},
-    {"delay_level": 3},
-    {"delay_ms": 5000},
-    {"deliver_at": 4_000_000_000_000},
+    {"queue": 0, "delay_level": 3},
+    {"queue": 0, "delay": 5},
+    {"queue": 0, "deliver_at": 4_000_000_000},
 )
 
 
@@ -108,7 +107,7 @@ class ExtensionContract(ContractSuite):
                 message = made[0] if isinstance(made, tuple) else made
                 assert isinstance(message.queue, int)
                 assert (message.partition_key, message.delay_level) == (None, 0)
-                assert (message.delay_ms, message.deliver_at) == (0, None)
+                assert (message.delay, message.deliver_at) == (0, None)
 
     def test_it_provides_what_it_says(self, strategy: type[Extension]) -> None:
         """Every name in `provides` is a public method of `Store` and of the extension."""
@@ -117,7 +116,7 @@ class ExtensionContract(ContractSuite):
             assert callable(getattr(strategy, name)), name
 
     @pytest.mark.parametrize(
-        "call", ["check_put", "rewrite", "attach", "detach", "summary", "stats"]
+        "call", ["check_put", "queues_of", "rewrite", "attach", "detach", "summary", "stats"]
     )
     def test_it_has_the_methods_of_the_contract(self, strategy: type[Extension], call: str) -> None:
         """No method of the contract is replaced by something that cannot be called."""

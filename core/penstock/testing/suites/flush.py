@@ -227,5 +227,5 @@ class FlushPolicyContract(ContractSuite):
             for thread in threads:
                 thread.join()
             for queue in range(4):
-                bodies = [m.body for m in store.scan("t", queue)]
+                bodies = [m.body for m in store.scan("t", queue=queue)]
                 assert bodies == [b"%d" % number for number in range(60)]

@@ -4,7 +4,7 @@ In this order, as a broker has them:
 
 1. Topics that the broker keeps for itself, such as `SCHEDULE_TOPIC_XXXX`.
 2. A topic without a configuration, where messages do not create topics. `%RETRY%` topics are always created.
-3. A queue number that the topic does not have, unless messages created the topic: then it grows.
+3. A queue number that the topic does not have.
 4. A topic without write permission. A broker leaves that to its clients, and stores what they send nevertheless.
 
 Called once for each queue, and again after a topic was changed: never for each message.
@@ -24,12 +24,12 @@ from penstock_messaging.properties_text import TIMER_TOPIC
 _RETRY = "%RETRY%"
 _INSTEAD = {
     "SCHEDULE_TOPIC_XXXX": "; to delay a message, put it to its topic with delay_level",
-    TIMER_TOPIC: "; to delay a message, put it to its topic with delay_ms or deliver_at",
+    TIMER_TOPIC: "; to delay a message, put it to its topic with delay or deliver_at",
 }
 
 
 def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
-    """Raise a `MessageError` if messages may not be put to a queue; creates the topic, or the queue, where that is allowed.
+    """Raise a `MessageError` if messages may not be put to a queue; creates the topic where that is allowed.
 
     Raises `BusyError` while the topic is being deleted.
     """
@@ -37,11 +37,8 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
-    config = topics.get(topic)
-    if (config is None and (topics.auto_create or topic.startswith(_RETRY))) or (
-        config is not None and config.is_auto and topics.auto_create
-    ):
-        topics.ensure(topic, queue)
+    if topics.get(topic) is None and (topics.auto_create or topic.startswith(_RETRY)):
+        topics.ensure(topic)
     if (error := refusal(topics, topic, queue)) is not None:
         raise error
 
@@ -54,9 +51,9 @@ def refusal(topics: TopicConfigs, topic: str, queue: int) -> MessageError | None
             return None
         return UnknownTopicError(
             topic,
-            "there is no such topic, and messages do not create topics (extensions.messaging.auto_create_topics is false); "
+            ", and messages do not create topics (extensions.messaging.auto_create_topics is false); "
             "nothing was stored. Create it with Store.create_topic or `penstock topic create`",
         )
-    if queue >= config.queues and not (config.is_auto and topics.auto_create):
+    if queue >= config.queues:
         return TopicQueueError(topic, queue, config.queues)
     return None if config.is_writable else TopicPermissionError(topic, config.perm)

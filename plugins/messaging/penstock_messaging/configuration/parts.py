@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock import Message
 from penstock.contracts import Context, OpenStore, TopicConfig
+from penstock.errors import MessageError, shown
+from penstock.format.java_hash import java_hash
+from penstock.format.names import check_topic
 from penstock_messaging.configuration.checks import check_put
 from penstock_messaging.configuration.groups import GroupConfigs
-from penstock_messaging.configuration.routing import Routing
 from penstock_messaging.configuration.saving import Saving
 from penstock_messaging.configuration.topics import TopicConfigs
 
@@ -32,7 +34,6 @@ class Configuration:
             on_change=self._saving.request, on_recheck=store.recheck_puts,
         )  # fmt: skip
         self.groups = GroupConfigs(context, self._saving.request)
-        self._routing = Routing(self.topics)
 
     def begin(self) -> None:
         """Read the topics of a store that is open for writing, and add those that only the queue index has."""
@@ -51,9 +52,26 @@ class Configuration:
         """Raise a `MessageError` if messages may not be put to a queue; see `checks`."""
         check_put(self.topics, topic, queue)
 
+    def queues_of(self, topic: str) -> int:
+        """Return how many queues new messages of a topic are distributed to; at least one."""
+        config = self.topics.get(topic)
+        return max(1, config.write_queues) if config else self.topics.queues_of_new(topic)
+
     def routed(self, message: Message) -> Message:
-        """Return a message with a queue number and without a partition key; see `routing`."""
-        return self._routing.routed(message)
+        """Return a message with a queue number and without a partition key; raises `MessageError` to refuse it.
+
+        A key goes to the queue to which RocketMQ's producer sends it (`SelectMessageQueueByHash`): Java's hash of the key, without
+        its sign, modulo the number of queues for new messages. So the queue of a key changes when that number does.
+        """
+        key = message.partition_key
+        if key is None:
+            return message
+        if message.queue is not None:
+            raise MessageError(f"a message with a partition_key and queue {shown(message.queue)} is refused: the key picks the queue; leave one of them out. Nothing was stored")  # fmt: skip
+        if not isinstance(key, str):
+            raise MessageError(f"partition_key {shown(key)} is refused: it must be a string; nothing was stored")  # fmt: skip
+        number = abs(java_hash(key)) % self.queues_of(check_topic(message.topic))
+        return message.__replace__(queue=number, partition_key=None)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Declare a topic; see `Store.create_topic`."""

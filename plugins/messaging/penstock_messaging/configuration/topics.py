@@ -1,7 +1,7 @@
 """The topics of a store, in `config/topics.json` as brokers keep them.
 
 A topic is declared (`create`, or by a broker), or created by its first message (`ensure`). A declared one has the number of
-queues that its entry says; the other one grows as messages are put to more queues, and its entry is saved a second later:
+queues that its entry says; the other one has `default_queues`, more where copies of messages need them, and its entry is saved a second later:
 if the process is killed before, the next open for writing finds the topic in the queue index (`adopt`).
 
 An entry that cannot be understood (a count that is no number) is set aside: it stays in the file as it is, and its topic takes
@@ -22,6 +22,7 @@ from penstock.errors import (
     TopicError,
     TopicExistsError,
     UnknownTopicError,
+    near,
     shown,
 )
 from penstock.escape import get_logger
@@ -206,6 +207,7 @@ class TopicConfigs:
             self._configs[topic] = made
             self._table.set_later(topic, self._entry(made))
         self._on_change()
+        self._on_recheck(topic)
         if found is None and self._is_shared:
             # Not later: of a topic that a killed process has not listed, nobody could say whether a broker has deleted it.
             with contextlib.suppress(OSError, StorageError):
@@ -327,9 +329,9 @@ class TopicConfigs:
 
     def _unknown(self, topic: str) -> UnknownTopicError:
         if topic in self._aside:
-            reason = f"its entry in {self._table.file.path} cannot be understood ({self._aside[topic]}); correct it there while the store is closed"  # fmt: skip
+            reason = f": its entry in {self._table.file.path} cannot be understood ({self._aside[topic]}); correct it there while the store is closed"  # fmt: skip
         else:
-            reason = "there is no such topic; `penstock topic list` shows all"
+            reason = near(topic, self._table.entries) or "; `penstock topic list` shows all"
         return UnknownTopicError(topic, f"{reason}. Nothing was changed")
 
     # --- deleting

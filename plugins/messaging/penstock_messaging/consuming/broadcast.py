@@ -14,7 +14,7 @@ def first_offset(store: OpenStore, topic: str, queue: int, start: str | int) -> 
         return store.min_offset(topic, queue)
     if start == "latest":
         return store.max_offset(topic, queue)
-    return store.offset_at(topic, queue, time_ms=int(start))
+    return store.offset_at(topic, queue, int(start) / 1000)
 
 
 def selected(store: OpenStore, selection: TopicSelection) -> set[tuple[str, int]]:

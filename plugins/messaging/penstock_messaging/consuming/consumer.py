@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -321,7 +321,7 @@ class GroupConsumer:
         times = [each for each in (due_ns, until_ns) if each is not None]
         return max(min(times) - now_ns, 0) / 1e9 if times else None
 
-    def poll(self, limit: int = 1, timeout: float | None = None) -> list[HandedMessage]:
+    def poll(self, limit: int = 1, timeout: float | timedelta | None = None) -> list[HandedMessage]:
         """Hand out up to `limit` messages; see `contracts.Consumer.poll`."""
         if type(limit) is not int or not 1 <= limit <= _LIMIT_MAX:
             limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
@@ -330,7 +330,7 @@ class GroupConsumer:
         if not found:
             until_ns = None
             if timeout is not None:
-                timeout = arguments.number("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
+                timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
                 until_ns = self._now_ns() + int(timeout * 1e9)
             found = self._await(limit, None, until_ns)
         hand.message = found[0] if len(found) == 1 else None
@@ -453,13 +453,16 @@ class GroupConsumer:
     # --- the handler
 
     def run(
-        self, handler: Callable[[HandedMessage], object], *, handler_timeout: float | None = None
+        self,
+        handler: Callable[[HandedMessage], object],
+        *,
+        handler_timeout: float | timedelta | None = None,
     ) -> None:
         """Call `handler` for each message until `close`; see `contracts.Consumer.run`."""
         arguments.function("run", "handler", handler)
         by = Handling()
         if handler_timeout is not None:
-            limit_s = arguments.number("run", "handler_timeout", handler_timeout, 0.001, _TIMEOUT_MAX_S)  # fmt: skip
+            limit_s = arguments.seconds("run", "handler_timeout", handler_timeout, 0.001, _TIMEOUT_MAX_S)  # fmt: skip
             by = Handling(int(limit_s * 1e9))
         with self._lock:
             self._check()
@@ -484,11 +487,11 @@ class GroupConsumer:
         queue: int | None = None,
         *,
         offset: int | None = None,
-        time_ms: float | datetime | None = None,
+        time: float | datetime | None = None,
     ) -> None:
         """Continue elsewhere; see `contracts.Consumer.seek`."""
         self._check()
-        self._held.seek(topic, queue, offset, time_ms)
+        self._held.seek(topic, queue, offset, time)
 
     def pause(self, *topics: str) -> None:
         """Hand out nothing more of these topics; see `contracts.Consumer.pause`."""

@@ -12,7 +12,7 @@ from penstock.errors import ArgumentError
 from penstock.format import arguments
 
 _CALL = "consumer"
-_START = "'earliest', 'latest', or a time: Unix milliseconds or a datetime with a time zone"
+_START = "'earliest', 'latest', or a time: a datetime with a time zone, or Unix seconds"
 # A day. Longer work belongs into multiple messages, and a consumer that died is noticed without this.
 _ACK_WAIT_MAX_S = 86_400.0
 _IN_FLIGHT_MAX, _WORKERS_MAX, _RETRIES_MAX = 1_000_000, 1024, 10_000
@@ -46,7 +46,7 @@ def _start(name: str, value: object) -> str | int:
         return str(value)
     if isinstance(value, str):
         raise ArgumentError(_CALL, name, value, _START)
-    return arguments.time_ms(_CALL, name, value, up=True)
+    return arguments.moment_ms(_CALL, name, value, up=True)
 
 
 def _whole(low: int, high: int) -> Callable[[str, object], int]:
@@ -58,7 +58,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _ack_wait(name: str, value: object) -> float:
-    return arguments.number(_CALL, name, value, 0.001, _ACK_WAIT_MAX_S)
+    return arguments.seconds(_CALL, name, value, 0.001, _ACK_WAIT_MAX_S)
 
 
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
@@ -95,4 +95,4 @@ def checked_options(options: ConsumerOptions) -> CheckedOptions:
 
 def seek_time_ms(value: float | datetime) -> int:
     """Return the time that `Consumer.seek` got, in Unix milliseconds."""
-    return arguments.time_ms("seek", "time_ms", value, up=True)
+    return arguments.moment_ms("seek", "time", value, up=True)

@@ -210,11 +210,11 @@ class HeldQueues:
         topic: str,
         queue: int | None,
         offset: int | None,
-        time_ms: float | datetime | None,
+        time: float | datetime | None,
     ) -> None:
         """Continue at an offset, or at a time, in one queue or in all of a topic; see `Consumer.seek`."""
-        if (offset is None) == (time_ms is None):
-            expected = "an offset, or a time instead (time_ms=...)"
+        if (offset is None) == (time is None):
+            expected = "an offset, or a time instead (time=...)"
             raise ArgumentError("seek", "offset", offset, expected)
         if queue is not None:
             queue = arguments.whole("seek", "queue", queue, 0)
@@ -231,9 +231,7 @@ class HeldQueues:
         if not flights:
             expected = f"a queue of topic {topic} that this consumer has; assignment() lists them"
             raise ArgumentError("seek", "queue", queue, expected)
-        targets = [
-            self._target(each, offset, time_ms, is_one=queue is not None) for each in flights
-        ]
+        targets = [self._target(each, offset, time, is_one=queue is not None) for each in flights]
         for flight, target in zip(flights, targets, strict=True):
             self._continue_at(flight, target)
         self._rouse()
@@ -242,13 +240,13 @@ class HeldQueues:
         self,
         flight: QueueFlight,
         offset: int | None,
-        time_ms: float | datetime | None,
+        time: float | datetime | None,
         *,
         is_one: bool,
     ) -> int:
         topic, queue = flight.topic, flight.queue
-        if time_ms is not None:
-            return self._store.offset_at(topic, queue, time_ms=seek_time_ms(time_ms))
+        if time is not None:
+            return self._store.offset_at(topic, queue, seek_time_ms(time) / 1000)
         low, high = self._store.min_offset(topic, queue), self._store.max_offset(topic, queue)
         wanted = arguments.whole("seek", "offset", offset, arguments.INT64_MIN)
         if wanted > high and is_one:

@@ -302,7 +302,7 @@ class Claims:
             return {}
         if isinstance(self._start, int):
             at = self._start
-            return {q: store.offset_at(topic, q, time_ms=at) for q in queues}
+            return {q: store.offset_at(topic, q, at / 1000) for q in queues}
         return {q: store.max_offset(topic, q) for q in queues}
 
 

@@ -54,7 +54,7 @@ def planned(
             position = groups.position(group, topic, queue)
             before = None if position is None else position.base
             if isinstance(to, int):
-                after = store.offset_at(topic, queue, time_ms=to)
+                after = store.offset_at(topic, queue, to / 1000)
             elif to is None:
                 after = (low if before is None else before) + shift
             else:

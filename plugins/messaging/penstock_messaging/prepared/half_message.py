@@ -143,7 +143,7 @@ def discarded(half: StoredMessage) -> Copy:
 
 def removal(queue_offset: int) -> Copy:
     """Return the record which says that the half message at a queue offset is finished; brokers of 4.9 and 5.x read it."""
-    return Message(OP_TOPIC, b"%d" % queue_offset, wait=False), _REMOVAL_TEXT
+    return Message(OP_TOPIC, b"%d" % queue_offset, queue=0, wait=False), _REMOVAL_TEXT
 
 
 def removed_by(message: StoredMessage) -> list[int]:

@@ -60,8 +60,8 @@ def half_of(message: StoredMessage) -> OpenHalf:
 
 def progress(store: OpenStore, topic: str) -> int:
     """Return how far one of the two queues is done, within its bounds."""
-    low, high = store.min_offset(topic), store.max_offset(topic)
-    return min(max(store.committed_offset(PROGRESS_GROUP, topic) or 0, low), high)
+    low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+    return min(max(store.committed_offset(PROGRESS_GROUP, topic, 0) or 0, low), high)
 
 
 def messages_from(store: OpenStore, topic: str, at: int, queue: int = 0) -> Iterator[StoredMessage]:

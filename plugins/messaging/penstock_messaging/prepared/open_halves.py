@@ -23,6 +23,7 @@ from penstock.errors import (
     PenstockError,
     PreparedFinishedError,
     StoreClosedError,
+    UnknownTopicError,
 )
 from penstock.escape import get_logger
 from penstock_messaging.prepared.half_message import (
@@ -109,7 +110,7 @@ class OpenHalves:
         """Read what is open, and complete commits that a crash cut."""
         store = self.store
         self._saved = progress(store, HALF_TOPIC), progress(store, OP_TOPIC)
-        self._known_end = store.max_offset(HALF_TOPIC)
+        self._known_end = store.max_offset(HALF_TOPIC, 0)
         for half in read_open(store):
             if self._was_committed(half):
                 logger.warning(
@@ -128,14 +129,14 @@ class OpenHalves:
         except (MessageError, OffsetError):
             return False
         key = pairs_of(text).get(UNIQUE, b"").decode("utf-8", "replace")
-        with suppress(ConfigError):
-            found = self.store.find(copy.topic, key, limit=_FOUND_MAX)
+        with suppress(ConfigError, UnknownTopicError):
+            found = self.store.find(key, copy.topic, limit=_FOUND_MAX)
             if any(is_commit_of(each, half.log_offset) for each in found):
                 return True
             # Keys are single words, and anybody may store any number of messages with this one.
             if key and " " not in key and len(found) < _FOUND_MAX:
                 return False
-        start = self.store.offset_at(copy.topic, copy.queue, time_ms=message.store_time_ms)
+        start = self.store.offset_at(copy.topic, copy.queue, message.store_time_ms / 1000)
         later = messages_from(self.store, copy.topic, start, copy.queue)
         return any(is_commit_of(each, half.log_offset) for each in later)
 
@@ -158,7 +159,7 @@ class OpenHalves:
 
     def _save(self, store: OpenStore) -> None:
         with self.guard:
-            end = store.max_offset(HALF_TOPIC)
+            end = store.max_offset(HALF_TOPIC, 0)
             if end != self._known_end:
                 # A prepare was interrupted, or half messages were imported: the next opening finds them from where it is now.
                 return
@@ -168,15 +169,15 @@ class OpenHalves:
             done = (
                 removals_done(store, self._saved[1], half)
                 if half < end
-                else store.max_offset(OP_TOPIC)
+                else store.max_offset(OP_TOPIC, 0)
             )
         if (half, done) == self._saved:
             return
         store.flush()
         moves = {
-            (PROGRESS_GROUP, topic, 0): (store.committed_offset(PROGRESS_GROUP, topic), offset)
+            (PROGRESS_GROUP, topic, 0): (store.committed_offset(PROGRESS_GROUP, topic, 0), offset)
             for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, done))
-            if store.max_offset(topic)
+            if store.max_offset(topic, 0)
         }
         store.move_offsets(moves)
         self._saved = half, done

@@ -138,7 +138,7 @@ def undelivered(message: StoredMessage, why: str) -> Iterator[tuple[Message, byt
     found = _OF_GROUP.fullmatch(target)
     group = UNDELIVERED if found is None else found[1]
     reason = why.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore").encode()
-    given = Message(dead_letter_topic(group), b"", reconsume_times=message.reconsume_times)
+    given = Message(dead_letter_topic(group), b"", queue=0, reconsume_times=message.reconsume_times)
     yield from lesser_letters(message, group, (given, text_of({REASON: reason})))
 
 
@@ -155,7 +155,7 @@ def _letter(
         pairs[ORIGIN_ID] = (message_id or message.message_id).encode()
     pairs[WAIT], pairs[DELAY] = b"false", b"0"
     copy = Message(
-        dead_letter_topic(group), message.body, flag=message.flag, sys_flag=flags_for_copy(message),
+        dead_letter_topic(group), message.body, queue=0, flag=message.flag, sys_flag=flags_for_copy(message),
         born_time_ms=message.born_time_ms, born_host=message.born_host,
         reconsume_times=min(message.reconsume_times + count, _COUNT_MAX), wait=False,
     )  # fmt: skip

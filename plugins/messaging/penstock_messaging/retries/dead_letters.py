@@ -85,7 +85,7 @@ def queues(store: Store) -> list[DeadLetterQueue]:
 
 def _queue_of(store: Store, group: str) -> DeadLetterQueue:
     topic = dead_letter_topic(group)
-    low, high = store.min_offset(topic), store.max_offset(topic)
+    low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
     oldest, newest = (store.read(topic, 0, at, 1).messages for at in (low, max(high - 1, low)))
     return DeadLetterQueue(
         group, high - low, high - replay_start(store, group),
@@ -97,12 +97,13 @@ def replay_start(store: Store, group: str) -> int:
     """Return the queue offset of the first dead letter that is not replayed."""
     topic = dead_letter_topic(group)
     done = store.committed_offset(REPLAY_GROUP, topic, 0) or 0
-    return min(max(done, store.min_offset(topic)), store.max_offset(topic))
+    return min(max(done, store.min_offset(topic, 0)), store.max_offset(topic, 0))
 
 
 def letters(store: Store, group: str, start: int | None = None) -> Iterator[StoredMessage]:
     """Return the dead letters of a group, the oldest first; those from queue offset `start` on if it is given."""
-    return store.scan(dead_letter_topic(group), 0, start=start)
+    topic = dead_letter_topic(group)
+    return store.scan(topic, queue=0, start=start) if topic in store.topics() else iter(())
 
 
 def replayed_copy(message: StoredMessage, group: str, *, to_topic: bool) -> tuple[Message, bytes]:
@@ -128,7 +129,7 @@ def replayed_copy(message: StoredMessage, group: str, *, to_topic: bool) -> tupl
     dropped = (*_OF_TRIPS, RETRY_TOPIC, ORIGIN_ID) if to_topic else _OF_TRIPS
     text = text_of({name: value for name, value in pairs.items() if name not in dropped})
     copy = Message(
-        topic if to_topic else retry_topic(group), message.body, flag=message.flag, wait=False,
+        topic if to_topic else retry_topic(group), message.body, queue=0, flag=message.flag, wait=False,
         sys_flag=flags_for_copy(message), born_time_ms=message.born_time_ms, born_host=message.born_host,
     )  # fmt: skip
     return copy, text
@@ -156,8 +157,8 @@ def replay(
         on_batch: called with what was done, once that is durable.
     """
     topic = dead_letter_topic(group)
-    offset = replay_start(store, group) if start is None else max(start, store.min_offset(topic))
-    end = store.max_offset(topic)
+    offset = replay_start(store, group) if start is None else max(start, store.min_offset(topic, 0))
+    end = store.max_offset(topic, 0)
     if limit is not None:
         end = min(end, offset + limit)
     count = 0

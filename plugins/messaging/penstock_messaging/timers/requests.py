@@ -6,7 +6,7 @@ from penstock.format import arguments
 
 
 def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: bool) -> int:
-    """Return when a message with `delay_ms` or `deliver_at` is due, Unix milliseconds; not after `now_ms` means at once.
+    """Return when a message with `delay` or `deliver_at` is due, Unix milliseconds; not after `now_ms` means at once.
 
     Args:
         message: what the caller puts.
@@ -15,15 +15,15 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
         is_refused: whether the store takes no such messages.
 
     Raises:
-        MessageError: more than one delay is requested, a negative or a too long one, or the store takes none.
+        MessageError: more than one delay is requested, or a too long one, or the store takes none.
     """
-    delay_ms, at_ms = message.delay_ms, message.deliver_at
+    delay, at = message.delay, message.deliver_at
     requested = [
         name
         for name, is_given in (
             ("delay_level", message.delay_level != 0),
-            ("delay_ms", delay_ms != 0),
-            ("deliver_at", at_ms is not None),
+            ("delay", delay != 0),
+            ("deliver_at", at is not None),
         )
         if is_given
     ]
@@ -31,14 +31,10 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
         raise MessageError(
             f"a message with {' and '.join(requested)} is refused: give one of them; nothing was stored"
         )
-    if delay_ms < 0:
-        raise MessageError(
-            f"delay_ms {delay_ms} is refused: it must be 0 (no delay) or more; nothing was stored"
-        )
-    if at_ms is None:
-        due_ms = now_ms + delay_ms
+    if at is None:
+        due_ms = now_ms + arguments.duration_ms("put", "delay", delay)
     else:
-        due_ms = arguments.time_ms("put", "deliver_at", at_ms, up=True)
+        due_ms = arguments.moment_ms("put", "deliver_at", at, up=True)
     if due_ms <= now_ms:
         return now_ms
     if is_refused:

@@ -242,7 +242,7 @@ class TimerDelivery:
         store = self._store
         if store is None:
             return 0
-        ahead = max(store.max_offset(TIMER_TOPIC) - self._queue.offset, 0)
+        ahead = max(store.max_offset(TIMER_TOPIC, 0) - self._queue.offset, 0)
         return len(self._waiting) + len(self._due) + ahead
 
     def first_due_ms(self) -> int | None:

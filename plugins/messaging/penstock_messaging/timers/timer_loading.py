@@ -33,10 +33,10 @@ _NO_OFFSET = 1 << 62
 class TopicReader(Protocol):
     """The methods of `OpenStore` with which the timer topic is read."""
 
-    def min_offset(self, topic: str, queue: int = 0) -> int:
+    def min_offset(self, topic: str, queue: int) -> int:
         """Return the first queue offset."""
 
-    def max_offset(self, topic: str, queue: int = 0) -> int:
+    def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset of the next message."""
 
     def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
@@ -70,7 +70,7 @@ class Loading:
     ) -> None:
         self._store, self._check, self._found = store, check, found
         self.problems = [found.damage] if found.damage else []
-        low, high = store.min_offset(TIMER_TOPIC), store.max_offset(TIMER_TOPIC)
+        low, high = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
         count = max(check.queue_offset - low, 0)
         entries = store.queue_entries(TIMER_TOPIC, 0, low, min(low + count + 1, high))
         self._entries = QueueEntries(*(column[:count] for column in entries))

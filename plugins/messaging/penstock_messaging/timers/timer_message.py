@@ -86,7 +86,7 @@ def timed(message: Message, due_ms: int, check: Callable[..., None]) -> tuple[Me
     """Return what is stored in place of a message with a time: the copy that waits, and its properties text.
 
     Args:
-        message: has a queue number; its `delay_ms` and `deliver_at` are not looked at.
+        message: has a queue number; its `delay` and `deliver_at` are not looked at.
         due_ms: when it is to be delivered.
         check: raises a `MessageError` for a message that could not be put without a delay, and for a copy with its properties text
             that does not fit; see `Store.check`.
@@ -95,7 +95,7 @@ def timed(message: Message, due_ms: int, check: Callable[..., None]) -> tuple[Me
         MessageError: the message could not be put without a delay, or has a property that would cancel other messages; or the
             copies that are made when it goes on waiting, and when it is delivered, would not fit.
     """
-    plain = message.__replace__(delay_level=0, delay_ms=0, deliver_at=None)
+    plain = message.__replace__(delay_level=0, delay=0, deliver_at=None)
     check(plain)
     properties = plain.properties or _NO_PROPERTIES
     if DELETE_KEY.decode() in properties:

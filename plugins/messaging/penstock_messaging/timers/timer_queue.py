@@ -34,7 +34,7 @@ class TimerQueue:
 
     def is_read(self, store: OpenStore) -> bool:
         """Return whether everything that readers see is taken in."""
-        return self.offset >= store.max_offset(TIMER_TOPIC)
+        return self.offset >= store.max_offset(TIMER_TOPIC, 0)
 
     def take_in(self, store: OpenStore, now_ms: int, take: TakeIn, refuse: Refuse) -> bool:
         """Take in the next messages, at most `COUNT_MAX`; return whether there may be more.
@@ -45,7 +45,7 @@ class TimerQueue:
             take: called with each message; after an interrupt within with the same one again.
             refuse: called with a sentence about messages that cannot be taken in.
         """
-        low, high = store.min_offset(TIMER_TOPIC), store.max_offset(TIMER_TOPIC)
+        low, high = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
         inside = min(max(self.offset, low), high)
         if inside != self.offset:
             if self.offset:

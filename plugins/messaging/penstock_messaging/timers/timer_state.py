@@ -165,7 +165,7 @@ class TimerFiles:
                 f"all that are left are delivered again"
             )
             check = attrs.evolve(check, read_ms=0)
-        low, high = store.min_offset(TIMER_TOPIC), store.max_offset(TIMER_TOPIC)
+        low, high = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
         inside = min(max(check.queue_offset, low), high)
         if inside < check.queue_offset:
             problems.append(
