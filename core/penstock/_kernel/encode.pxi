@@ -73,7 +73,7 @@ cdef encode_words():
 
 
 cdef add_rewritten(Batch batch, Message message):
-    """Add what is stored in place of a message with a delay, a partition key or no queue number."""
+    """Add what is stored in place of a message with a delay or a partition key."""
     from penstock.write import rewriting
     rewriting.add_rewritten(batch, message)
 
@@ -108,6 +108,8 @@ cdef class RecordEncoder:
     cdef object time_ms
     cdef dict cursors
     cdef dict turns
+    # How often `forget` was called: what was asked for before is not kept.
+    cdef Py_ssize_t forgotten
     cdef Growing spare
 
     def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None, time_ms=None):
@@ -155,15 +157,17 @@ cdef class RecordEncoder:
         cdef PyObject *found = PyDict_GetItemWithError(self.turns, topic) if isinstance(topic, str) else NULL
         cdef QueueCursor cursor
         cdef Turns turns
+        cdef Py_ssize_t forgotten
         if found is not NULL:
             return <Turns>found
         # The first message to a topic checks its name, and creates it.
         cursor = self.cursor(topic, 0)
         turns = Turns.__new__(Turns)
+        forgotten = self.forgotten
         turns.queues, turns.following = (1, 0) if self.turns_of is None else self.turns_of(cursor.topic)
         if not 0 <= turns.following < turns.queues:
             raise ValueError("turns_of must return a number of queues, and the number of one of them")
-        return self.turns.setdefault(cursor.topic, turns)
+        return turns if forgotten != self.forgotten else self.turns.setdefault(cursor.topic, turns)
 
     def take_turns(self, topic, Py_ssize_t count):
         """Let the queues of a topic take `count` turns; return the number of the first queue, and how many take turns."""
@@ -174,6 +178,7 @@ cdef class RecordEncoder:
 
     def forget(self, topic):
         """Call `make_cursor` and `turns_of` again for the next message to a topic."""
+        self.forgotten += 1
         self.cursors.pop(topic, None)
         self.turns.pop(topic, None)
 
@@ -182,10 +187,13 @@ cdef class RecordEncoder:
         return self.cursor(topic, queue)
 
     cdef QueueCursor _new_cursor(self, topic, queue):
+        cdef Py_ssize_t forgotten = self.forgotten
         cdef QueueCursor cursor = self.make_cursor(topic, queue)
         cdef list queues
         if cursor is None or cursor.queue < 0:
             raise ValueError("make_cursor must return a cursor whose queue is not negative")
+        if forgotten != self.forgotten:
+            return cursor
         queues = self.cursors.setdefault(cursor.topic, [])
         while len(queues) <= cursor.queue:
             queues.append(None)

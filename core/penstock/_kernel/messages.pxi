@@ -23,8 +23,7 @@ A message to be stored.
         body: any bytes, up to `log.body_bytes_max` (4 MiB).
         queue: the queue's number within the topic, from 0; by default the topic's queues in turn, or by `partition_key`.
         tag: one word to filter by; empty for no tag.
-        keys: texts to find the message by. The format separates keys by a space: a key with spaces
-            is stored as multiple words and found as a phrase.
+        keys: texts to find the message by; none has a space, which separates them in the record.
         properties: further text pairs; values must not be empty.
         flag: 32 bits for the caller, stored unchanged.
         delay_level: 1 to 18: deliver the message later, after 1 s to 2 h (docs/delays.md); 0 at once.

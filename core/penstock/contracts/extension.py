@@ -69,6 +69,9 @@ class Extension(Strategy):
         """
         return None
 
+    def add_queue(self, topic: str, queue: int) -> None:
+        """Give a topic that messages have created a queue, before messages whose queues were picked elsewhere are put to it."""
+
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
         """Return what is stored in place of a message that requests more than to be stored; None if that is not known here.
 

@@ -20,7 +20,7 @@ class TopicConfig(NamedTuple):
         perm: the sum of 4 (may be read), 2 (may be put to) and, in a broker's topics, 1 (topics are created after it) and 8.
         order: clients of a broker use the name server's order of queues; without effect in Penstock.
         attributes: attributes of RocketMQ 5, such as `message.type`; empty in files of 4.x.
-        is_auto: the topic was created by its first message, and gets more queues by putting to them.
+        is_auto: the topic was created by its first message; imports and Spark sinks add the queues that they put to.
     """
 
     topic: str

@@ -214,7 +214,7 @@ class Loader:
             if is_plain:
                 messages = [put.message for put in puts]
                 places = [(message.topic, message.queue) for message in messages]
-                with_queues(self._store, places, lambda: self._store.put_many(messages))
+                with_queues(self._store.add_queue, places, lambda: self._store.put_many(messages))
             else:
                 self._store.put_copies([(put.message, put.text or b"") for put in puts])
         except MessageError as error:

@@ -81,6 +81,16 @@ def by_queue(
     return offsets
 
 
+def begins_of(
+    topics: Sequence[str], queue: int | None, start: Offsets | None, spans: Iterable[QueueSpan]
+) -> dict[Place, int]:
+    """Return the offset at which each queue begins to be read, also for queues that have no message yet."""
+    given = dict(start) if isinstance(start, Mapping) else {}
+    if queue is not None and isinstance(start, int):
+        given[topics[0], queue] = start
+    return {**given, **{span[:2]: span.start for span in spans}}
+
+
 def checked_spans(call: str, spans: object) -> list[QueueSpan]:
     """Return the ranges of several queues; see `checked_span`."""
     if isinstance(spans, QueueSpan | str) or not isinstance(spans, Iterable):

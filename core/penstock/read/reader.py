@@ -39,6 +39,7 @@ from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.read.checked_ranges import (
     Offsets,
     Place,
+    begins_of,
     by_queue,
     checked_columns,
     checked_offsets,
@@ -328,11 +329,12 @@ class Reader:
         if arguments.flag(call, "follow", follow) and until is not None:
             raise ArgumentError(call, "until", until, "left out, since follow=True has no end")
         self._settle()
-        limit = self._complete_offset()
-        spans = self._spans(
-            call, names, queue, since=since, until=until, start=start, may_be_new=follow
-        )
-        found = self._scan_on(names, queue, spans, wanted) if follow else self._scan_once(spans, wanted, limit, {})  # fmt: skip
+        below = self._complete_offset()
+        spans = self._spans(call, names, queue, since=since, until=until, start=start, may_be_new=follow)  # fmt: skip
+        if follow:
+            found = self._scan_on(names, queue, begins_of(names, queue, start, spans), since, wanted)  # fmt: skip
+        else:
+            found = self._scan_once(spans, wanted, below if len(spans) > 1 else None, {})
         if key is not None:
             found = (message for message in found if has_key(message, key))
         return found if most is None else itertools.islice(found, most)
@@ -404,16 +406,29 @@ class Reader:
         return 0
 
     def _scan_on(
-        self, topics: Iterable[str], queue: int | None, begins: list[QueueSpan], wanted: TagFilter
+        self,
+        topics: Sequence[str],
+        queue: int | None,
+        reached: dict[Place, int],
+        since: float | datetime | None,
+        wanted: TagFilter,
     ) -> Iterator[StoredMessage]:
-        """Yield the messages present now, then new ones as they arrive, without end."""
-        waiter, reached = Waiter(self._wakes), {span[:2]: span.start for span in begins}
+        """Yield the messages present now, from the offsets in `reached` on, then new ones as they arrive, without end."""
+        after_ms = 0 if since is None else arguments.moment_ms("scan", "since", since, up=True)
+        waiter = Waiter(self._wakes)
         while True:
             # A message that is published after this ends `rest`, so the queues are looked at after it.
             waiter.ask()
+            self._settle()
+            # In this order: a queue that is new after `below` was read has no message below it.
+            is_one = queue is not None and len(topics) == 1
+            below, before = None if is_one else self._complete_offset(), dict(reached)
             places = self._places("scan", topics, queue, may_be_new=True)
-            limit, before = self._complete_offset(), dict(reached)
-            yield from self._scan_once([*self._ranges(places, reached)], wanted, limit, reached)
+            for message in self._scan_once(
+                [*self._ranges(places, reached)], wanted, below, reached
+            ):
+                if message.store_time_ms >= after_ms:
+                    yield message
             if reached != before:
                 waiter.go_on()
             else:
@@ -459,14 +474,17 @@ class Reader:
         logger.error("%s", error)
 
     def _scan_once(
-        self, spans: list[QueueSpan], wanted: TagFilter, limit: int, reached: dict[Place, int]
+        self,
+        spans: list[QueueSpan],
+        wanted: TagFilter,
+        below: int | None,
+        reached: dict[Place, int],
     ) -> Iterator[StoredMessage]:
-        """Yield the messages of ranges of queues, in log order; `reached` gets the offset after the last one of each queue.
+        """Yield the messages of ranges of queues, in log order, that begin below a log offset.
 
-        Of many queues, only messages below the log offset `limit` are read: below it, every queue has all of its entries.
+        `reached` gets the offset after the last one of each queue.
         """
         self._check_open()
-        below = None if len(spans) == 1 else limit
         streams = [
             self._entries_of(number, span, wanted, below, reached)
             for number, span in enumerate(spans)
@@ -724,10 +742,16 @@ class Reader:
         keys = () if key is None else (arguments.text(call, "key", key),)
         wanted = RowFilter(checked_tags(call, tag).tags, keys)
         verify = arguments.flag(call, "verify", verify)
-        spans = self._spans(call, checked_topics(call, topics), queue, **limits)
-        published = self._published()
-        if len(spans) > 1 and published is not None:
-            ends = [self._queue_index.bounds_of(*span[:2], published).max_offset for span in spans]
+        topics = checked_topics(call, topics)
+        self._settle()
+        # Before the queues are looked at: a queue that begins meanwhile has no message below it.
+        complete, published = self._complete_offset(), self._published()
+        spans = self._spans(call, topics, queue, **limits)
+        # Of one queue, `to_reader` returns what is published, as `bounds` does, and `to_arrow` all.
+        of_one = published if call == "to_reader" else None
+        below = complete if len(spans) > 1 else of_one
+        if below is not None:
+            ends = [self._queue_index.bounds_of(*span[:2], below).max_offset for span in spans]
             spans = [
                 span._replace(stop=max(span.start, min(span.stop, end)))
                 for span, end in zip(spans, ends, strict=True)

@@ -49,7 +49,7 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
-from penstock.format.names import check_queue, check_topic
+from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.background import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.log.queue_cursors import make_cursor
@@ -265,7 +265,7 @@ class Engine:
     def turns_of(self, topic: str) -> tuple[int, int]:
         """Return how many queues of a topic take turns, which extensions know, and the first: after those of the last opening."""
         given = (each.queues_of(topic) for each in self.extensions)
-        count = next((count for count in given if count is not None), 1)
+        count = min(next((count for count in given if count is not None), 1), QUEUE_MAX + 1)
         return count, sum(self._end_of(topic, queue) for queue in range(count)) % count
 
     def _end_of(self, topic: str, queue: int) -> int:

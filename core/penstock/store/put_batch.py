@@ -1,10 +1,9 @@
 """Appends encoded batches to a store that is open for writing."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from penstock._kernel import Batch
-from penstock.contracts import TopicConfig
 from penstock.errors import MessageError, MessageTooLargeError, TopicQueueError
 from penstock.message import Durability, PutStatus
 from penstock.store.engine import Engine
@@ -41,29 +40,24 @@ def append_encoded(
 Result = TypeVar("Result")
 
 
-class _Topics(Protocol):
-    def topic_configs(self) -> Mapping[str, TopicConfig]: ...
-    def alter_topic(self, topic: str, *, queues: int) -> Any: ...
-
-
 def with_queues(
-    store: _Topics, places: Iterable[tuple[str, int | None]], append: Callable[[], Result]
-) -> Result:
+    add_queue: Callable[[str, int], None], places: Iterable[tuple[str, int | None]], append: Callable[[], Result]
+) -> Result:  # fmt: skip
     """Return what `append` returns; adds the queues that it puts to, where messages have created the topic.
 
     For messages whose queues were picked elsewhere: imported ones, and those of a parallel job.
     """
+    grown = set[str]()
     while True:
         try:
             return append()
         except TopicQueueError as error:
-            config = store.topic_configs().get(error.topic)
-            if config is None or not config.is_auto:
+            if error.topic in grown:
                 raise
-            numbers = [
-                queue for topic, queue in places if topic == error.topic and queue is not None
-            ]
-            store.alter_topic(error.topic, queues=max(numbers) + 1)
+            grown.add(error.topic)
+            add_queue(
+                error.topic, max(queue or 0 for topic, queue in places if topic == error.topic)
+            )
 
 
 def prepared_refused() -> MessageError:

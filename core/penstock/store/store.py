@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 
 # Processes of one verification; more than a machine has cores only cost memory.
 _JOBS_MAX = 4096
+# Year 5138: a later time was given in milliseconds, and would delete everything.
+_MOMENT_MS_MAX = 10**14
 
 
 class Store(Reader, Producer):
@@ -304,7 +306,7 @@ class Store(Reader, Producer):
     # --- putting
 
     def _put_rewritten(self, message: Message) -> Receipt:
-        """Store what takes the place of a message with a delay, a partition key or no queue number; see `Producer`."""
+        """Store what takes the place of a message with a delay or a partition key; see `Producer`."""
         engine = self._writer()
         batch = Batch(engine.log.encoder, seals=False)
         made = rewritten(batch, message)
@@ -371,6 +373,9 @@ class Store(Reader, Producer):
         encoder = log.encoder
         expected = "a penstock.Message, for example Message(topic, body)"
         arguments.instance("check", "message", message, Message, expected)
+        if message.queue is None:
+            # Its topic's next turn is not taken.
+            message = message.__replace__(queue=0)
         if properties_text is None:
             log.check_put(encode_messages(encoder, [message]).largest)
         else:
@@ -478,9 +483,19 @@ class Store(Reader, Producer):
         first_mark = arguments.whole("put_staged", "first_mark", first_mark, high=1 << 64)
         if first_mark:
             batch.check_mark(first_mark)
-        encoded = with_queues(self, batch.cursors, lambda: batch.encoded(engine.log.encoder))
+        encoded = with_queues(self.add_queue, batch.cursors, lambda: batch.encoded(engine.log.encoder))  # fmt: skip
         append_encoded(engine, encoded, first_mark=first_mark)
         return encoded.end_offset
+
+    def add_queue(self, topic: str, queue: int) -> None:
+        """Give a topic that messages have created a queue, for messages whose queues were picked elsewhere.
+
+        A declared topic stays as it is, and refuses them.
+        """
+        self._writer()
+        topic, queue = check_topic(topic), check_queue(queue)
+        for each in self._extensions:
+            each.add_queue(topic, queue)
 
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
         """Return how many records numbered from `first_mark` are in the log from `log_offset` on, at most `most`.
@@ -574,7 +589,7 @@ class Store(Reader, Producer):
     ) -> TopicConfig:
         """Declare a topic in `config/topics.json`, durably; returns its configuration.
 
-        A topic need not be declared: by default its first message creates it. A declared topic has a fixed number of queues.
+        A topic need not be declared: by default its first message creates it. `alter_topic` gives it more queues.
 
         Args:
             topic: its name.
@@ -852,6 +867,8 @@ class Store(Reader, Producer):
         call = "discard_before"
         offset = arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN)
         before_ms = arguments.moment_ms(call, "time", time, up=True)
+        if before_ms > _MOMENT_MS_MAX:
+            raise ArgumentError(call, "time", time, "Unix seconds; are these milliseconds?")
         return _run_deletion(
             lambda: retention.delete_before(offset, before_ms, "requested by the caller")
         )

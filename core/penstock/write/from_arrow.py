@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
-from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError
+from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError, shown
 from penstock.format.arrays import Int64s
 from penstock.format.arrow_schema import TIMESTAMP
 from penstock.message import Durability, PutStatus
@@ -190,10 +190,13 @@ def _queues(encoder: RecordEncoder, topics: pa.Array, column: pa.Array | None) -
     if missing.any():
         _check_offsets("topic", topics)
         coded = topics.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
         queues = queues.copy()
-        for code in np.unique(codes[missing]).tolist():
-            rows = np.nonzero(missing & (codes == code))[0]
+        asking = np.nonzero(missing)[0]
+        codes = coded.indices.to_numpy(zero_copy_only=False)[asking]
+        # The rows of each topic, in their order.
+        order = np.argsort(codes, kind="stable")
+        found, firsts = np.unique(codes[order], return_index=True)
+        for code, rows in zip(found.tolist(), np.split(asking[order], firsts[1:]), strict=True):
             # A topic that is refused is refused again, with its row.
             with contextlib.suppress(MessageError, UnicodeDecodeError):
                 first, count = encoder.take_turns(coded.dictionary[code].as_py(), len(rows))
@@ -225,7 +228,12 @@ def _fill_nulls(column: pa.Array, value: Any) -> pa.Array:
 
 def _join_keys(column: pa.Array | None) -> pa.Array | None:
     if column is not None and pa.types.is_list(column.type):
-        return pc.binary_join(_cast(column, pa.list_(pa.string()), "keys"), " ")
+        column = _cast(column, pa.list_(pa.string()), "keys")
+        spaced = pc.match_substring(column.flatten(), " ")
+        if pc.any(spaced).as_py():
+            key = column.flatten().filter(spaced)[0].as_py()
+            raise MessageError(f"column 'keys' has {shown(key)}: a space separates keys, so it is not one key; nothing was stored")  # fmt: skip
+        return pc.binary_join(column, " ")
     return column
 
 

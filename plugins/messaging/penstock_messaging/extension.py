@@ -433,7 +433,7 @@ class MessagingExtension(Extension):
         if topic.startswith("%"):
             self.configuration.topics.ensure(topic, queue)
         else:
-            self.configuration.check_put(topic, queue)
+            self.configuration.check_put(topic, queue, grows=True)
 
     def _keep_undelivered(self, message: StoredMessage, why: str) -> None:
         """Store a delayed message that cannot be delivered as a dead letter that says why; once for each."""
@@ -447,6 +447,10 @@ class MessagingExtension(Extension):
                 self.store.put_copies([(copy, text)])
                 self._kept.add(message.log_offset)
                 return
+
+    def add_queue(self, topic: str, queue: int) -> None:
+        """Give a topic that messages have created a queue."""
+        self.configuration.topics.ensure(topic, queue)
 
     def queues_of(self, topic: str) -> int:
         """Return how many queues new messages of a topic are distributed to."""

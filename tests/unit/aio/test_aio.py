@@ -35,8 +35,8 @@ from penstock_messaging.extension import MessagingExtension
 CANCELLATIONS = 10_000 if NIGHT else 400
 # Calls for extensions, Spark and tools; and what event loops have another way to do.
 NOT_FOR_PROGRAMS = {
-    "arrow_spans", "body_bytes_max", "check", "count_marked", "damaged_reads", "decided_batches", "extension", "files",
-    "leave", "message_batch", "not_understood", "path", "put_copies", "put_staged", "puts_wait", "queue_entries", "read_only",
+    "add_queue", "arrow_spans", "body_bytes_max", "check", "count_marked", "damaged_reads", "decided_batches", "extension",
+    "files", "leave", "message_batch", "not_understood", "path", "put_copies", "put_staged", "puts_wait", "queue_entries", "read_only",
     "recheck_puts", "recovery", "refuse_within", "remove_offsets", "remove_topic", "sample", "scan_spans", "submit", "summary",
     "topic_life", "wait_at", "waiter", "work_wakes",
 }  # fmt: skip

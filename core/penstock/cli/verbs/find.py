@@ -15,6 +15,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import NO, examples
 from penstock.cli.times import check_order, since_option, until_option
+from penstock.format.names import is_waiting
+from penstock.log.record_reader import is_shared
 from penstock.message import StoredMessage
 
 
@@ -56,7 +58,11 @@ def command(
     after, before = (None if ms is None else ms / 1000 for ms in (since, until))
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        there = [name for name in store.topics() if topic in (None, name)]
+        # Of all topics, those of messages that wait, and of second names of messages, are left out, as by `export`.
+        there = [
+            name for name in store.topics()
+            if topic == name or (topic is None and not is_waiting(name) and not is_shared(name))
+        ]  # fmt: skip
         found: list[StoredMessage] = []
         if topic is not None and not there:
             # Raises if the topic exists and the format of its queues is not understood.

@@ -28,8 +28,10 @@ _INSTEAD = {
 }
 
 
-def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
+def check_put(topics: TopicConfigs, topic: str, queue: int, *, grows: bool = False) -> None:
     """Raise a `MessageError` if messages may not be put to a queue; creates the topic where that is allowed.
+
+    With `grows`, a topic that messages have created gets the queue: its number was picked when the message was accepted.
 
     Raises `BusyError` while the topic is being deleted.
     """
@@ -37,8 +39,9 @@ def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
-    if topics.get(topic) is None and (topics.auto_create or topic.startswith(_RETRY)):
-        topics.ensure(topic)
+    is_new = topics.get(topic) is None
+    if (is_new and (topics.auto_create or topic.startswith(_RETRY))) or (grows and not is_new):
+        topics.ensure(topic, queue if grows else 0)
     if (error := refusal(topics, topic, queue)) is not None:
         raise error
 

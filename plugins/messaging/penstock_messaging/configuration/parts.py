@@ -48,9 +48,9 @@ class Configuration:
         """Save what has changed, and stop the thread that saves; does not raise if the disk fails."""
         self._saving.end()
 
-    def check_put(self, topic: str, queue: int) -> None:
+    def check_put(self, topic: str, queue: int, *, grows: bool = False) -> None:
         """Raise a `MessageError` if messages may not be put to a queue; see `checks`."""
-        check_put(self.topics, topic, queue)
+        check_put(self.topics, topic, queue, grows=grows)
 
     def queues_of(self, topic: str) -> int:
         """Return how many queues new messages of a topic are distributed to; at least one."""

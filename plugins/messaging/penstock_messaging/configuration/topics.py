@@ -192,8 +192,8 @@ class TopicConfigs:
     def ensure(self, topic: str, queue: int = 0) -> TopicConfig | None:
         """Return the configuration of a topic, created if it has none, and grown to include a queue if messages created it.
 
-        For callers that store copies, to topics such as `%RETRY%billing`; of a put, `checks` decides first. The change is
-        saved later. Returns None for a topic that never has a configuration. Raises `ReadOnlyError` in a reader.
+        For callers that store copies, to topics such as `%RETRY%billing`, and messages whose queues were picked elsewhere. The
+        change is saved later. Returns None for a topic that never has a configuration. Raises `ReadOnlyError` in a reader.
         """
         self._check_writable()
         with self._guard:
