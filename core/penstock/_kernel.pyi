@@ -394,7 +394,6 @@ LATE: int
 WRITE: int
 SYNC: int
 GONE: int
-LOST: int
 MARK: int
 
 class GatherBuffer:
@@ -407,7 +406,7 @@ class GatherBuffer:
 
 class SyncGate:
     @property
-    def failure(self) -> tuple[int, str, int] | None: ...
+    def failure(self) -> tuple[int, str] | None: ...
     @property
     def flushed_offset(self) -> int: ...
     @property
@@ -427,13 +426,11 @@ class SyncGate:
         sequence: int,
         mark_descriptor: int,
     ) -> None: ...
-    def cover(self, ranges: bytes) -> None: ...
     def add(
         self,
         base_offset: int,
         capacity: int,
         descriptor: int,
-        view: memoryview,
         path: bytes,
         folder: bytes,
         gathered: GatherBuffer | None,
@@ -442,13 +439,7 @@ class SyncGate:
     ) -> None: ...
     def forget(self) -> None: ...
     def wait(
-        self,
-        end_offset: int,
-        newest_ms: int,
-        latest_ms: int,
-        *,
-        checks: bool,
-        timeout_ms: int = ...,
+        self, end_offset: int, newest_ms: int, latest_ms: int, timeout_ms: int = ...
     ) -> int: ...
     def write_mark(self, slot: bytes) -> None: ...
     def mark_visible(self, visible_offset: int) -> None: ...

@@ -122,7 +122,7 @@ def test_the_gate_passes_over_no_part_of_the_log(
         store.put("t", b"1", queue=0)
         gate, segment = added[0]
         add = functools.partial(
-            gate.add, capacity=segment.capacity, descriptor=segment.descriptor, view=segment.channel.view,
+            gate.add, capacity=segment.capacity, descriptor=segment.descriptor,
             path=bytes(segment.path), folder=bytes(tmp_path), gathered=None, extent=segment.extent, owner=None,
         )  # fmt: skip
         add(segment.base_offset)  # one that it has: nothing happens
@@ -244,7 +244,7 @@ def test_nobody_waits_for_a_sync_that_nobody_will_do(open_small: OpenStore, adde
     gate, _ = added[0]
     store.close()
     said: list[int] = []
-    in_time(lambda: said.append(gate.wait(1 << 40, 0, 0, checks=False)))
+    in_time(lambda: said.append(gate.wait(1 << 40, 0, 0)))
     assert said
     assert said[0] not in (_kernel.FLUSHED, _kernel.LATE)
 

@@ -343,7 +343,7 @@ cdef class Appender:
         cdef GateOutcome outcome
         if not wait or self.gate is None or self.is_idle:
             return self.settle(end_offset, wait)
-        target.end, target.newest_ms, target.latest_ms, target.checks = end_offset, store_ms, store_ms, True
+        target.end, target.newest_ms, target.latest_ms = end_offset, store_ms, store_ms
         outcome = self.gate.wait_until(&target, self.timeout_ms)
         if outcome == GATE_FLUSHED:
             if not self.is_pausing:

@@ -103,16 +103,14 @@ cdef extern from "_kernel/gate.h" nogil:
     ctypedef enum GateOutcome:
         GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN
     ctypedef enum GateFailure:
-        FAILURE_NONE, FAILURE_TOLD, FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_LOST, FAILURE_MARK
+        FAILURE_NONE, FAILURE_TOLD, FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_MARK
     ctypedef struct GateFile:
         int file, folder
         char *path
         int64_t base, end
-        const uint8_t *view
         Gathered *gathered
     ctypedef struct Wanted:
         int64_t end, newest_ms, latest_ms
-        int checks
     ctypedef struct Gate:
         int64_t flushed, flushed_ms, syncs, since_ns, failed_at
         uint64_t sequence

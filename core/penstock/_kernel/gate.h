@@ -5,9 +5,8 @@
  * while for the waiters that were just notified, which are likely to append again. It does not use the interpreter.
  *
  * Invariants:
- *   - `flushed` advances over bytes that were synced, in a file that still has its name, that were read back if a put waits
- *     for them, and that a slot of the progress file records; over a file's end only after its folder was synced too.
- *     Waiters are notified after that.
+ *   - `flushed` advances over bytes that were synced, in a file that still has its name, and that a slot of the progress
+ *     file records; over a file's end only after its folder was synced too. Waiters are notified after that.
  *   - A failure is permanent. It is set (puts are refused, the progress file records it) before anybody is notified of it.
  *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false.
  */
@@ -19,7 +18,6 @@
 #include <sys/stat.h>
 #include "clock.h"
 #include "gathered.h"
-#include "record.h"
 #include "system.h"
 
 enum {
@@ -39,7 +37,6 @@ typedef enum {
     FAILURE_WRITE,   /* gathered records could not be written */
     FAILURE_SYNC,
     FAILURE_GONE,    /* a file lost its name */
-    FAILURE_LOST,    /* appended records cannot be read back */
     FAILURE_MARK,
 } GateFailure;
 
@@ -50,7 +47,6 @@ typedef struct {
     dev_t device;
     ino_t inode;
     int64_t base, end;       /* log offsets */
-    const uint8_t *view;
     Gathered *gathered;      /* NULL if appended bytes are in the file at once */
 } GateFile;
 
@@ -58,7 +54,6 @@ typedef struct {
    `latest_ms`. */
 typedef struct {
     int64_t end, newest_ms, latest_ms;
-    int checks;              /* whether it is read back */
 } Wanted;
 
 typedef struct {
@@ -77,10 +72,9 @@ typedef struct {
     int32_t turns[2];        /* futexes: of the syncs with even and with odd numbers */
     int waiting[2], expected;
 
-    Checks checks;           /* of what is read back; its ranges are own memory */
     GateFailure failure;
     int error;
-    int64_t failed_at, sound; /* nothing from `sound` on is ever marked as durable */
+    int64_t sound;           /* nothing from there on is ever marked as durable */
     int *refusals, refusal;  /* a bit that is set at a failure, where puts look */
 
     pthread_mutex_t marking; /* taken after `lock` */
@@ -159,7 +153,7 @@ static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
     if (at < g->marked)
         g->marked = at;
     if (!g->failure) {
-        g->error = error, g->failed_at = at;
+        g->error = error;
         if (g->refusals)
             __atomic_or_fetch(g->refusals, g->refusal, __ATOMIC_SEQ_CST);
         __atomic_store_n(&g->failure, failure, __ATOMIC_RELEASE);
@@ -200,7 +194,6 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, in
         }
         if (target->end > g->wanted.end)
             g->wanted.end = target->end, g->wanted.newest_ms = target->newest_ms, g->wanted.latest_ms = target->latest_ms;
-        g->wanted.checks |= target->checks;
         which = (int)((g->syncs + (g->is_syncing && target->end > g->taken)) & 1);
         seen = g->turns[which];
         g->waiting[which]++;
@@ -221,7 +214,7 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, in
 
 /* --- syncing */
 
-/* Returns whether the file still has its name, and is long enough for the bytes that are read through its map. */
+/* Returns whether the file still has its name, and has the synced bytes. */
 static int file_is_there(const GateFile *f, int64_t end)
 {
     struct stat found;
@@ -241,29 +234,11 @@ static GateFailure file_sync(const GateFile *f, int64_t end, int *error)
     return FAILURE_NONE;
 }
 
-/* Returns the log offset of the first bytes in [start, end) that are not a valid record; `end` if all are. */
-static int64_t first_lost(const GateFile *f, int64_t start, int64_t end, const Checks *checks)
-{
-    int64_t at = start;
-    Record r;
-    while (at < end) {
-        const uint8_t *p = f->view + (at - f->base);
-        RecordState state = record_parse(p, end - at, &r);
-        if (state == RECORD_BLANK && end == f->end && r.size == end - at)
-            return end;
-        if (state != RECORD_OK || !is_valid_at(p, &r, at, checks))
-            return at;
-        at += r.size;
-    }
-    return end;
-}
-
 typedef struct {
     GateFile files[GATE_FILES];
     int n_files;
     int64_t start;
     Wanted target;
-    Checks checks;
 } Round;
 
 /* With the lock held: copies the files and the target of one sync. */
@@ -300,18 +275,6 @@ static GateFailure round_sync(const Round *r, int *error)
     return failure;
 }
 
-static GateFailure round_check(const Round *r, int64_t *at)
-{
-    for (int i = 0; i < r->n_files; i++) {
-        const GateFile *f = &r->files[i];
-        int64_t end = round_end(r, f);
-        *at = first_lost(f, f->base > r->start ? f->base : r->start, end, &r->checks);
-        if (*at != end)
-            return FAILURE_LOST;
-    }
-    return FAILURE_NONE;
-}
-
 /* With the lock held: marks the store's memory as in use; returns 0 if the gate was stopped. */
 static int gate_enter(Gate *g) { return g->is_busy = !g->is_stopped; }
 
@@ -322,7 +285,7 @@ static void gate_leave(Gate *g)
 }
 
 /* Does one sync; the lock is held before and after, but not during the sync. */
-static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
+static GateFailure gate_sync(Gate *g, const Round *r, int *error)
 {
     GateFailure failure;
     if (!gate_enter(g))
@@ -339,18 +302,10 @@ static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
     /* A loss that was noted meanwhile must not be recorded as durable. */
     if (failure || g->failure || !gate_enter(g))
         return failure ? failure : FAILURE_TOLD;
-    r->checks = g->checks;
     pthread_mutex_unlock(&g->lock);
-    failure = r->target.checks ? round_check(r, at) : FAILURE_NONE;
-    if (!failure && (*error = mark_flushed(g, r->target.end, r->target.latest_ms)))
+    if ((*error = mark_flushed(g, r->target.end, r->target.latest_ms)))
         failure = FAILURE_MARK;
     pthread_mutex_lock(&g->lock);
-    if (!failure && !r->target.checks && g->wanted.checks) {
-        /* For waiters that began to wait meanwhile, and are notified of this sync. */
-        pthread_mutex_unlock(&g->lock);
-        failure = round_check(r, at);
-        pthread_mutex_lock(&g->lock);
-    }
     gate_leave(g);
     return failure;
 }
@@ -360,8 +315,6 @@ static void gate_reached(Gate *g, const Round *r)
 {
     int which = (int)(g->syncs & 1), gone = 0;
     g->flushed_ms = r->target.newest_ms;
-    if (g->wanted.end <= r->target.end)
-        g->wanted.checks = 0;
     g->expected = g->waiting[0] + g->waiting[1];
     g->waiting[which] = 0;
     g->syncs++;
@@ -395,20 +348,20 @@ static void gate_step(Gate *g)
     Round round;
     GateFailure failure;
     int error = 0;
-    int64_t at = INT64_MAX, began_ns;
+    int64_t began_ns;
     gate_gather(g);
     began_ns = clock_ns();
     __atomic_store_n(&g->since_ns, began_ns, __ATOMIC_RELAXED);
     g->is_syncing = 1;
     round_take(g, &round);
-    failure = gate_sync(g, &round, &error, &at);
+    failure = gate_sync(g, &round, &error);
     g->is_syncing = 0;
     g->last_ns = clock_ns() - began_ns;
     __atomic_store_n(&g->since_ns, 0, __ATOMIC_RELAXED);
     if (g->failure || g->is_stopped)
         ;  /* The waiters were notified, or there are none. */
     else if (failure)
-        gate_fail(g, failure, error, at);
+        gate_fail(g, failure, error, INT64_MAX);
     else
         gate_reached(g, &round);
     pthread_cond_broadcast(&g->changed);
@@ -426,7 +379,7 @@ static void gate_release(Gate *g)
     for (int i = 0; i < g->n_files; i++)
         close(g->files[i].folder), free(g->files[i].path);
     close(g->mark);
-    free(g->files), free((void *)g->checks.ranges), free(g);
+    free(g->files), free(g);
 }
 
 /* With the lock held: returns whether there is anything to sync. A flush may request bytes of a file that the appending
@@ -471,7 +424,6 @@ static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, in
     pthread_cond_init(&g->asked, &monotonic), pthread_cond_init(&g->changed, &monotonic);
     g->references = 1, g->flushed = g->marked = g->wanted.end = flushed, g->flushed_ms = flushed_ms;
     g->sequence = sequence, g->mark = mark, g->has_ended = 1, g->sound = INT64_MAX;
-    g->checks.checks = CHECK_CRC, g->checks.torn_from = INT64_MAX, g->checks.sector_bytes = 512;
     return g;
 }
 
@@ -535,17 +487,6 @@ static void gate_note_failure(Gate *g, int64_t at)
 {
     pthread_mutex_lock(&g->lock);
     gate_fail(g, FAILURE_TOLD, 0, at);
-    pthread_mutex_unlock(&g->lock);
-}
-
-/* Sets the ranges of the log in which records end in a CRC of their own; the gate owns the memory afterwards. */
-static void gate_cover(Gate *g, int64_t *ranges, int32_t count)
-{
-    pthread_mutex_lock(&g->lock);
-    while (g->is_busy)
-        pthread_cond_wait(&g->changed, &g->lock);
-    free((void *)g->checks.ranges);
-    g->checks.ranges = ranges, g->checks.n_ranges = count;
     pthread_mutex_unlock(&g->lock);
 }
 

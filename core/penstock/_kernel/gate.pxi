@@ -6,7 +6,7 @@ cdef enum:
 
 # The results of `SyncGate.wait`, and the reasons why a gate has failed.
 FLUSHED, LATE = GATE_FLUSHED, GATE_LATE
-WRITE, SYNC, GONE, LOST, MARK = FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_LOST, FAILURE_MARK
+WRITE, SYNC, GONE, MARK = FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_MARK
 
 
 cdef raise_system_error(int number):
@@ -120,37 +120,22 @@ cdef class SyncGate:
             raise RuntimeError("the sync thread does not exist in this process")
         return self.gate
 
-    def cover(self, bytes ranges not None):
-        """Set the ranges in which records end in a CRC of their own: pairs of log offsets, native i64, ascending."""
-        cdef Gate *gate = self.here()
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(ranges)
-        cdef int64_t *own = <int64_t *>malloc(size + 1)
-        if own is NULL:
-            raise MemoryError
-        memcpy(own, PyBytes_AS_STRING(ranges), size)
-        with nogil:
-            gate_cover(gate, own, <int32_t>(size // 16))
-
-    def add(self, int64_t base_offset, int64_t capacity, int descriptor, view, bytes path not None, bytes folder not None,
+    def add(self, int64_t base_offset, int64_t capacity, int descriptor, bytes path not None, bytes folder not None,
             GatherBuffer gathered, Extent extent, owner):
         """Add the next file of the log; does nothing for a file that was added already.
 
         Args:
             base_offset: the file's first log offset; `capacity` is its size.
             descriptor: the descriptor to sync; `owner` keeps it open, and is held until the file is durable to its end.
-            view: the file's bytes as readers see them.
             path: the file's name, which it must keep; `folder` is its folder.
             gathered: the buffer of records that are not in the file yet; None if there is none.
             extent: its committed position is advanced when gathered records are written.
         """
         cdef Gate *gate = self.here()
-        cdef Held held = Held(view)
         cdef GateFile file
         cdef int error
-        if held.view.len < capacity:
-            raise ValueError("the view is smaller than the file")
         file.file, file.base, file.end = descriptor, base_offset, base_offset + capacity
-        file.path, file.view, file.gathered = PyBytes_AS_STRING(path), <const uint8_t *>held.view.buf, NULL
+        file.path, file.gathered = PyBytes_AS_STRING(path), NULL
         if gathered is not None:
             file.gathered = &gathered.state
             gathered.state.committed = &extent.committed
@@ -158,7 +143,7 @@ cdef class SyncGate:
         if file.folder < 0:
             raise_system_error(errno)
         known = self.parts.get(file.end)
-        self.parts[file.end] = (held, gathered, extent, owner)
+        self.parts[file.end] = (gathered, extent, owner)
         error = gate_add(gate, file)
         if error:
             close(file.folder)
@@ -189,18 +174,17 @@ cdef class SyncGate:
                 return outcome
             PyErr_CheckSignals()
 
-    def wait(self, int64_t end_offset, int64_t newest_ms, int64_t latest_ms, *, bint checks, int64_t timeout_ms=-1):
+    def wait(self, int64_t end_offset, int64_t newest_ms, int64_t latest_ms, int64_t timeout_ms=-1):
         """Return `FLUSHED` when the log is durable up to `end_offset`, `LATE` after the time-out, or `FAILED`.
 
         Args:
             end_offset: the end of a record, or of the log.
             newest_ms: store time of a record before `end_offset`.
             latest_ms: no record before `end_offset` has a later store time.
-            checks: whether the synced bytes are read back first.
             timeout_ms: how long to wait; without limit if negative.
         """
         cdef Wanted target
-        target.end, target.newest_ms, target.latest_ms, target.checks = end_offset, newest_ms, latest_ms, checks
+        target.end, target.newest_ms, target.latest_ms = end_offset, newest_ms, latest_ms
         return <int>self.wait_until(&target, timeout_ms)
 
     def write_mark(self, bytes slot not None):
@@ -232,11 +216,11 @@ cdef class SyncGate:
 
     @property
     def failure(self):
-        """The kind of the failure, the system's error text, and the log offset; None if there is no failure."""
+        """The kind of the failure, and the system's error text; None if there is no failure."""
         cdef int failure = load_failure(&self.gate.failure), error = self.gate.error
         if not failure:
             return None
-        return failure, f"[Errno {error}] {strerror(error).decode()}", self.gate.failed_at
+        return failure, f"[Errno {error}] {strerror(error).decode()}"
 
     @property
     def flushed_offset(self):

@@ -18,7 +18,7 @@ from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
 from penstock.log.batches import SHORT_BYTES, read_short
 from penstock.log.commit_log import CommitLog
-from penstock.log.read_back import unread_from
+from penstock.log.scan import is_filler
 
 logger = get_logger(__name__)
 
@@ -142,14 +142,17 @@ class TailFollower:
             raise DispatcherFailedError(dispatcher.name, reason, reached, visible)
 
     def _find_lost(self, batch: DispatchBatch) -> int | None:
-        """Return the log offset from which the log's bytes differ from a batch, or None.
+        """Return the log offset where the bytes of a batch stop being records, because the segment writer lost them, or None.
 
         Records from there on must not be dispatched or skipped: skipped records would be missing without an error,
         and their queue offsets would be assigned again. Corruption from before this session is skipped, since
         recovery has already handled it.
         """
-        lost_at = unread_from(self._log.log, batch)
-        return None if lost_at is None or lost_at < self._session_start else lost_at
+        end = batch.columns.end_offset if len(batch) else batch.start_offset
+        if end == batch.end_offset or end < self._session_start:
+            return None
+        segment = self._log.log.find(end)
+        return None if segment is not None and is_filler(self._log.log, segment, end) else end
 
     def failing(self, root: Path) -> list[Finding]:
         """Return a finding for each dispatcher of the store at `root` that is failing."""

@@ -5,11 +5,10 @@ although the bytes are not on disk. So nothing is retried, the flushed offset do
 and later append gets the same error. The next open rewrites the bytes in doubt.
 
 If the writer's channels provide their descriptors, the kernel's thread syncs (`SyncGate`): it gathers the appended
-bytes, syncs, checks that the segment still has its name and that its bytes can be read back, writes the progress file, and
-notifies the waiters, all without the interpreter. This module then does only what needs Python: futures, sealed
+bytes, syncs, checks that the segment still has its name, writes the progress file, and notifies the waiters, all without the interpreter. This module then does only what needs Python: futures, sealed
 segments, errors. With a channel or files of another kind, this module does all of it, one sync at a time.
 
-Invariants: `flushed_offset <= committed_offset`; neither decreases, except when the writer lost bytes (`_read_back`). A
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except when the writer lost bytes (`lost`). A
 waiter is notified once, and a second time only if an interrupt came during the first.
 """
 
@@ -26,7 +25,6 @@ from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.escape import get_logger
 from penstock.log.commit_log import FAILED, CommitLog
-from penstock.log.read_back import first_unreadable
 from penstock.log.segment import Segment
 from penstock.runtime.sync_thread import PATIENCE_MS, SyncThread
 from penstock.runtime.workers import WorkerGroup
@@ -64,9 +62,8 @@ class LogFlusher:
         self._progress: Progress | None = None
         self._crew: WorkerGroup | None = None
         self._gate: SyncGate | None = None
-        # The end of the last segment that `take_in` has processed, and the coverage that the gate has.
+        # The end of the last segment that `take_in` has processed.
         self._seen_to = -1
-        self._covered = b""
         self._sealing = threading.Lock()
 
     def start(self, progress: Progress, crew: WorkerGroup) -> None:
@@ -142,7 +139,7 @@ class LogFlusher:
         return self._gate
 
     def _sync(self) -> None:
-        """Sync everything appended, check that it can be read back, and record it; raises `_SyncError`."""
+        """Sync everything appended, and record it; raises `_SyncError`."""
         time_ms = self._log.newest_time_ms
         try:
             self._log.log.commit()
@@ -153,7 +150,6 @@ class LogFlusher:
             raise self._not_synced(f"a sync of the log failed ({error})") from error
         if reached <= self._flushed:
             return
-        self._read_back(reached)
         self._count += 1
         self._flushed, self._flushed_ms = reached, time_ms
         try:
@@ -223,12 +219,9 @@ class LogFlusher:
                 f"the writer plugin provides no descriptor for {segment.path.name}, but did for earlier segments"
             )
             return
-        if log.coverage.packed != self._covered:
-            self._covered = log.coverage.packed
-            gate.cover(self._covered)
         try:
             gate.add(
-                segment.base_offset, segment.capacity, descriptor, channel.view, bytes(segment.path),
+                segment.base_offset, segment.capacity, descriptor, bytes(segment.path),
                 bytes(log.folder), segment.gathered, segment.extent, channel,
             )  # fmt: skip
         except OSError as error:
@@ -238,7 +231,7 @@ class LogFlusher:
         self.check()
         outcome = _kernel.LATE
         try:
-            outcome = self._wait_at(gate, -1, checks=bool(self._waiting) or self.group_commit)
+            outcome = self._wait_at(gate, -1)
         finally:
             self.settle()
         self.check()
@@ -253,13 +246,10 @@ class LogFlusher:
         self.on_durable()
         return gate.flushed_offset
 
-    def _wait_at(self, gate: SyncGate, timeout_ms: int, *, checks: bool) -> int:
+    def _wait_at(self, gate: SyncGate, timeout_ms: int) -> int:
         # Read before the end offset: the time of a record below it. No record below it is later than `last_time_ms`.
         newest_ms = self._log.newest_time_ms
-        return gate.wait(
-            self.wrote_offset, newest_ms, self._log.last_time_ms,
-            checks=checks, timeout_ms=timeout_ms,
-        )  # fmt: skip
+        return gate.wait(self.wrote_offset, newest_ms, self._log.last_time_ms, timeout_ms)
 
     def settle(self) -> None:
         """After syncs of the kernel's thread: seal full segments, take over a failure, notify the waiters in Python."""
@@ -278,14 +268,13 @@ class LogFlusher:
         if self.failure is not None or self._waiting:
             self._tell()
 
-    def _learn(self, kind: int, error: str, log_offset: int) -> None:
+    def _learn(self, kind: int, error: str) -> None:
         """Take over a failure of the kernel's thread."""
         gone = OSError(errno.ENOENT, "the segment was removed")
         reasons = {
             _kernel.WRITE: f"gathered records could not be written ({error})",
             _kernel.SYNC: f"a sync of the log failed ({error})",
             _kernel.GONE: f"a sync of the log failed ({gone})",
-            _kernel.LOST: _lost_text(log_offset),
             _kernel.MARK: f"the log is synced, but the progress file could not be written ({error})",
         }
         # Any other failure was reported to the gate by this process, and is known already.
@@ -299,27 +288,13 @@ class LogFlusher:
             self._gate.close(PATIENCE_MS)
         self._tell()
 
-    # --- reading back, failure, waiters
-
-    def _read_back(self, reached: int) -> None:
-        """Raise `_SyncError` if a put waits for durability and the synced bytes cannot be read back.
-
-        Only here the flushed offset may decrease: the synced bytes are not those that were appended.
-        """
-        if not self._waiting:
-            return
-        try:
-            lost = first_unreadable(self._log.log, self._flushed, reached)
-        except OSError as error:
-            raise self._not_synced(f"synced bytes cannot be read back ({error})") from error
-        if lost is not None:
-            self._flushed = min(self._flushed, lost)
-            raise self._not_synced(_lost_text(lost))
+    # --- failure, waiters
 
     def lost(self, log_offset: int) -> StoreFailedError:
         """Stop the store because the log lacks the bytes appended at `log_offset`; return the error."""
         self._flushed = min(self._flushed, log_offset)
-        return self._fail(_lost_text(log_offset), log_offset)
+        reason = f"the record appended at log offset {log_offset} cannot be read back: the segment writer lost it"
+        return self._fail(reason, log_offset)
 
     def commit(self) -> int:
         """Pass all written bytes to the system; see `contracts.Committer`."""
@@ -386,7 +361,7 @@ class LogFlusher:
             return True
         if self._gate is not None and self.group_commit:
             # This also waits for records that others have appended since.
-            outcome = self._wait_at(self._gate, timeout_ms, checks=True)
+            outcome = self._wait_at(self._gate, timeout_ms)
             is_notified = outcome != _kernel.LATE or self.flushed_offset >= end_offset
             self.on_durable()
         else:
@@ -446,10 +421,6 @@ class _SyncError(Exception):
 def _release(lock: threading.Lock) -> None:
     with contextlib.suppress(RuntimeError):
         lock.release()
-
-
-def _lost_text(log_offset: int) -> str:
-    return f"the record appended at log offset {log_offset} cannot be read back: the segment writer lost it"
 
 
 def _ignore(_fact: object) -> None:

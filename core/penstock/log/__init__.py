@@ -6,7 +6,7 @@ In reading order:
 * appending: `queue_cursors` (the next queue offset), `atomic_batches` (marks of records that are stored together), `log_tail`
   (the segment that takes records), `commit_log` (the append lock), `decided` (the transactions in the log);
 * reading: `scan` (valid records, window by window), `batches` (the same for dispatchers), `record_reader` (one
-  record by its offset), `read_back` (checks that everything was written);
+  record by its offset);
 * corruption: `queue_continuity` and `entry_witness` (evidence that a record is genuine), `resync` (the next valid record after
   corrupt bytes), `salvage` (a scan that continues there), `offset_context` (what is at an offset where no record begins).
 """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock import _kernel
 from penstock.format.columns import ScannedColumns
-from penstock.format.record import SIZE_AND_MAGIC
+from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -131,3 +131,14 @@ def _scan(
     )
     records = ScannedColumns(window, rows, start + end)
     return Scanned(records, start + end, _REASONS.get(state, StopReason.MORE)), claimed
+
+
+def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
+    """Return whether a blank record at `at` fills the segment to its end."""
+    left = segment.end_offset - at
+    if left < BLANK_SIZE:
+        return False
+    return SIZE_AND_MAGIC.unpack(log.read_from(segment, at, SIZE_AND_MAGIC.size)) == (
+        left,
+        MAGIC_BLANK,
+    )

@@ -20,8 +20,8 @@ from penstock.durability.written_ranges import NO_RANGES, Ranges, known_ranges
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.log.queue_continuity import Due, QueueGenerations
-from penstock.log.read_back import is_filler
 from penstock.log.resync import Resync
+from penstock.log.scan import is_filler
 from penstock.log.segmented_log import SegmentedLog, Witness
 from penstock.recovery.log_end import (
     LogEnd,

@@ -153,36 +153,6 @@ def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_i
     assert flusher.count == 1
 
 
-@pytest.mark.parametrize("kind", ["waits", "nobody waits"])
-def test_synced_bytes_are_read_back_where_somebody_waits_for_them(
-    kind: str, flusher: LogFlusher, log: CommitLog, disk: SimulatedDisk
-) -> None:
-    first = flusher.wrote_offset // 3
-    file = disk.open(log.log.segments[0].path, writable=True)
-    file.pwrite(b"?", first + 88)
-    file.close()
-    if kind != "nobody waits":
-        flusher.add_waiter(flusher.wrote_offset, lambda: None)
-    if kind != "waits":
-        assert flusher.flush() == flusher.wrote_offset
-        return
-    with pytest.raises(
-        StoreFailedError, match=f"at log offset {first} cannot be read back"
-    ) as raised:
-        flusher.flush()
-    assert (raised.value.durable_offset, flusher.flushed_offset, flusher.count) == (0, 0, 0)
-
-
-def test_synced_bytes_that_the_disk_does_not_give_back_fail_the_store(
-    flusher: LogFlusher, disk: SimulatedDisk
-) -> None:
-    flusher.add_waiter(flusher.wrote_offset, lambda: None)
-    disk.plan.fail("pread")
-    with pytest.raises(StoreFailedError, match="synced bytes cannot be read back"):
-        flusher.flush()
-    assert flusher.flushed_offset == 0
-
-
 def test_a_commit_that_fails_is_the_failure_of_the_store(
     flusher: LogFlusher, log: CommitLog
 ) -> None:

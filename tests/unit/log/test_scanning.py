@@ -10,11 +10,9 @@ from tests.unit.log.logs import BODY_AT, CAPACITY, HEAD, CountedLog, chain, flip
 
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
 from penstock.format.validity import Coverage
-from penstock.log.log_view import RecoveredLog
-from penstock.log.read_back import first_unreadable, is_filler, unread_from
 from penstock.log.resync import Resync, find_next_valid
 from penstock.log.salvage import Corrupt, End, Piece, Valid, reject_by_counts, walk_segment
-from penstock.log.scan import Checks, StopReason, scan_segment
+from penstock.log.scan import Checks, StopReason, is_filler, scan_segment
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.testing import WrittenLog
 from penstock.testing.kit import SMALL
@@ -238,21 +236,7 @@ def test_bytes_of_segments_that_are_missing_explain_missing_offsets(tmp_path: Pa
         assert len(reject_by_counts(log, lambda _: False, [])) == notes
 
 
-# --- what was appended is read back before anybody relies on it
-
-
-def test_the_first_bytes_that_are_no_valid_record_are_named(
-    written: WrittenLog, log: SegmentedLog, overwrite: Overwrite
-) -> None:
-    end, starts = written.end_offset, written.offsets()
-    assert first_unreadable(log, 0, end) is None, "over segments and their filler"
-    assert first_unreadable(log, 0, 0) is None
-    overwrite(starts[7] + 95, b"\xff")
-    assert first_unreadable(log, 0, end) == starts[7]
-    assert first_unreadable(log, starts[8], end) is None
-    log.segments[1].path.unlink()
-    log.refresh()
-    assert first_unreadable(log, starts[8], end) == SEGMENT
+# --- filler
 
 
 def test_only_a_blank_record_up_to_the_segments_end_is_filler(
@@ -265,17 +249,3 @@ def test_only_a_blank_record_up_to_the_segments_end_is_filler(
     assert not is_filler(log, log.segments[0], SEGMENT - 4)
     overwrite(last + size + 3, b"\xff")
     assert not is_filler(log, log.segments[0], last + size)
-    assert first_unreadable(log, 0, written.end_offset) == last + size
-
-
-def test_a_batch_ends_where_its_bytes_are_records_no_more(
-    written: WrittenLog, log: SegmentedLog, overwrite: Overwrite
-) -> None:
-    starts = written.offsets()
-    whole, *_ = RecoveredLog(log, written.end_offset).batches(0, SEGMENT)
-    assert unread_from(log, whole) is None, "filler does not count"
-    (batch,) = RecoveredLog(log, starts[9]).batches(0, SEGMENT)
-    assert unread_from(log, batch) is None
-    overwrite(starts[5] + 4, b"\xff")
-    (cut,) = RecoveredLog(log, starts[6]).batches(0, SEGMENT)
-    assert unread_from(log, cut) == starts[5]

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import itertools
-import mmap
 import os
 import subprocess
 import sys
@@ -210,30 +209,6 @@ def test_a_segment_that_lost_its_name_is_not_durable(
         store.close()
 
 
-@pytest.mark.parametrize("at", [0, 60, 95])
-@pytest.mark.parametrize("write", WRITERS)
-def test_bytes_that_are_not_in_the_log_are_never_said_to_be_on_disk(
-    at: int, write: str, tmp_path: Path
-) -> None:
-    """What was synced is read back before anybody who waits hears of it, each record with its CRCs."""
-    store = open_patient(tmp_path / "s", write)
-    first = store.put("t", b"x" * 50, queue=0)
-    second = store.put("t", b"y" * 50, queue=0)
-    # Passes what was gathered to the system.
-    assert store.read("t", 0).messages is not None
-    (segment,) = (tmp_path / "s" / "commitlog").iterdir()
-    with segment.open("r+b") as file:
-        file.seek(second.log_offset + at)
-        byte = file.read(1)[0]
-        file.seek(second.log_offset + at)
-        file.write(bytes([byte ^ 1]))
-    with pytest.raises(StoreFailedError, match=f"log offset {second.log_offset} cannot be read"):
-        store.flush()
-    assert Progress(Files(), tmp_path / "s").read().flushed_offset <= first.log_offset + first.size
-    with pytest.raises(StoreFailedError):
-        store.close()
-
-
 @pytest.mark.parametrize("write", WRITERS)
 def test_the_mark_says_what_a_receipt_says(
     write: str, open_small: OpenStore, tmp_path: Path
@@ -278,9 +253,7 @@ def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) ->
     with (tmp_path / "mark").open() as file:
         number = file.fileno()
         with pytest.raises(OSError, match="No such file"):
-            gate.add(0, 8, number, memoryview(bytes(8)), none, none, None, Extent(8), None)
-        with pytest.raises(ValueError, match="view is smaller"):
-            gate.add(0, 8, number, memoryview(bytes(7)), none, none, None, Extent(8), None)
+            gate.add(0, 8, number, none, none, None, Extent(8), None)
     assert gate.close(60_000)
 
 
@@ -293,13 +266,12 @@ def test_a_flush_waits_for_a_segment_that_has_begun_and_is_not_known_yet(tmp_pat
         path = tmp_path / str(number)
         path.write_bytes(bytes(size))
         files.append(path.open("r+b"))
-        view = memoryview(mmap.mmap(files[-1].fileno(), size))
         gate.add(
-            number * size, size, files[-1].fileno(), view, bytes(path), bytes(tmp_path), None, Extent(size), files[-1]
+            number * size, size, files[-1].fileno(), bytes(path), bytes(tmp_path), None, Extent(size), files[-1]
         )  # fmt: skip
 
     def wait() -> None:
-        found.append(gate.wait(size + 100, 1, 1, checks=False))
+        found.append(gate.wait(size + 100, 1, 1))
 
     add(0)
     thread = threading.Thread(target=wait)
@@ -329,12 +301,8 @@ def test_a_failure_at_any_moment_of_a_sync_stands(tmp_path: Path) -> None:
         _, gate = gate_at(tmp_path / "mark")
         file = os.open(path, os.O_RDWR)
         try:
-            gate.add(
-                0, len(record), file, record, bytes(path), bytes(tmp_path), None, Extent(0), None
-            )
-            waiter = threading.Thread(
-                target=gate.wait, args=(len(record), 1, 1), kwargs={"checks": True}
-            )
+            gate.add(0, len(record), file, bytes(path), bytes(tmp_path), None, Extent(0), None)
+            waiter = threading.Thread(target=gate.wait, args=(len(record), 1, 1))
             waiter.start()
             while gate.since_ns == 0 == gate.flushed_offset:
                 pass
