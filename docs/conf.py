@@ -31,6 +31,7 @@ viewcode_line_numbers = True
 html_static_path = ["_static"]
 html_css_files = ["penstock.css"]
 html_title = "Penstock"
+html_logo = html_favicon = "_static/mark.svg"
 
 KERNEL_TYPES = Path(__file__).parents[1] / "core" / "penstock" / "_kernel.pyi"
 

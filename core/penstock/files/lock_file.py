@@ -86,10 +86,12 @@ class Lock:
         if not self._fds:
             return False
         try:
-            named = path.lstat()
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(named, os.fstat(self._fd))
+            return os.path.samestat(path.lstat(), os.fstat(self._fd))
+        except OSError as error:
+            # The file is gone, or another thread has just released the lock.
+            if error.errno in (errno.ENOENT, errno.EBADF):
+                return False
+            raise
 
     def leave(self) -> None:
         """Close the descriptors only: in a child, the lock itself belongs to the parent."""
