@@ -38,7 +38,7 @@ def billing(path: str) -> None:
                 message.ack()
             else:
                 print("refused", message.body.decode(), flush=True)
-                message.nack(delay_level=1)
+                message.nack(delay=1)
 
 
 def shipping(path: str) -> None:

@@ -98,7 +98,7 @@ def test_refused_messages_wait_for_a_writer_and_outlive_a_kill(tmp_path: Path) -
         store.close()
         reader = penstock.open(path, environ={}, read_only=True)
         refused, _ = reader.consumer("billing", "orders").poll(2)
-        refused.nack(delay_level=1)
+        refused.nack(delay=1)
 
     killed_after(path, work)
     with (

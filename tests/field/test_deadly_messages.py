@@ -133,7 +133,7 @@ def test_a_refusal_goes_on_from_the_count(path: Path) -> None:
     with penstock.open(path) as store, store.consumer("g", "t") as consumer:
         (message,) = consumer.poll()
         assert message.attempt == 3
-        message.nack(delay_level=18)
+        message.nack(delay=7200)
     with penstock.open(path) as store:
         (retry,) = store.scan("SCHEDULE_TOPIC_XXXX", queue=17)
         assert retry.reconsume_times == 3
@@ -146,7 +146,7 @@ def test_answers_end_a_delivery(path: Path) -> None:
         first, second, third, _ = consumer.poll(4)
         consumer.ack(first, sync=False)
         second.release()
-        third.nack(delay_level=18)
+        third.nack(delay=7200)
 
     killed(path, work)
     assert found(path) == [(b"1", 1), (b"3", 2)]

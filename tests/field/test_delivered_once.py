@@ -59,7 +59,7 @@ def test_a_retry_that_was_acknowledged_does_not_come_again(tmp_path: Path) -> No
         store.put("t", b"x", queue=0)
         with store.consumer("g", "t") as consumer:
             (message,) = consumer.poll(10, timeout=0)
-            consumer.nack(message, delay_level=1)
+            consumer.nack(message, delay=1)
             workers.run(INTAKE)
             clock.now_ms += 1000
             workers.run(LEVELS)

@@ -14,6 +14,7 @@ from tests.interop.programs import run_program, wait_for_end
 import penstock
 from penstock import Store
 from penstock.contracts import Consumer
+from penstock.contracts.dispatch_batch import DELAY_SECONDS
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "retention.use": []}
@@ -141,7 +142,7 @@ def handle(
             if acks_max <= 0:
                 yield Delivery(group, place, body, count, "none")
             elif count < len(levels):
-                message.nack(delay_level=levels[count])
+                message.nack(delay=DELAY_SECONDS[levels[count] - 1])
                 yield Delivery(group, place, body, count, "failed")
             else:
                 message.ack()

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Executor
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
 from types import TracebackType
@@ -49,9 +50,9 @@ class AsyncMessage:
         """Acknowledge this message; see `AsyncConsumer.ack`."""
         await self._consumer.ack(self, sync=sync)
 
-    async def nack(self, *, delay_level: int | None = None) -> None:
+    async def nack(self, *, delay: float | timedelta | None = None) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
-        await self._consumer.nack(self, delay_level=delay_level)
+        await self._consumer.nack(self, delay=delay)
 
     def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""
@@ -217,9 +218,9 @@ class AsyncConsumer(Wrapper):
         else:
             self.consumer.ack(given, sync=False)
 
-    async def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
+    async def nack(self, messages: Answered, *, delay: float | timedelta | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        call = partial(self.consumer.nack, plain(messages), delay_level=delay_level)
+        call = partial(self.consumer.nack, plain(messages), delay=delay)
         await completed(self._jobs, call)
 
     def release(self, messages: Answered) -> None:

@@ -105,7 +105,7 @@ class ConsumedMessage(Protocol):
     def ack(self, *, sync: bool = True) -> None:
         """Acknowledge this message; see `Consumer.ack`."""
 
-    def nack(self, *, delay_level: int | None = None) -> None:
+    def nack(self, *, delay: float | timedelta | None = None) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
 
     def release(self) -> None:
@@ -194,15 +194,15 @@ class Consumer(Protocol):
         The function raises as `ack` does; it need not be called.
         """
 
-    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
+    def nack(self, messages: AnsweredMessages, *, delay: float | timedelta | None = None) -> None:
         """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
         Does nothing for a message that was handed out again after `ack_wait`.
 
         Args:
             messages: one message or many.
-            delay_level: 1 to 18: when to retry (see docs/delays.md); None for 3 plus the number of retries so far, or one
-                second with `ordered`.
+            delay: how long to wait before the retry, at most 2 hours: seconds, or a `timedelta`; rounded up to one of the
+                18 delays of RocketMQ (docs/delays.md). None: 10 s, and longer after each retry, or one second with `ordered`.
 
         Raises:
             AlreadyAnsweredError: a message was acknowledged or refused before; nothing was recorded.

@@ -414,7 +414,9 @@ class Reader:
         wanted: TagFilter,
     ) -> Iterator[StoredMessage]:
         """Yield the messages present now, from the offsets in `reached` on, then new ones as they arrive, without end."""
-        after_ms = 0 if since is None else arguments.moment_ms("scan", "since", since, up=True)
+        after_ms = arguments.INT64_MIN
+        if since is not None:
+            after_ms = arguments.moment_ms("scan", "since", since, up=True)
         waiter = Waiter(self._wakes)
         while True:
             # A message that is published after this ends `rest`, so the queues are looked at after it.

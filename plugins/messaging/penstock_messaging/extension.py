@@ -87,8 +87,8 @@ class MessagingOptions:
     """Options of the extension `messaging`.
 
     Attributes:
-        auto_create_topics: a message to an unknown topic creates it, and a message to a higher queue of a topic that was
-            created so adds queues. If false, such messages are refused.
+        auto_create_topics: a message to an unknown topic creates it; imports and Spark sinks add queues to such a topic. If
+            false, messages to unknown topics are refused.
         default_queues: how many queues a new topic has unless a number is given.
         delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A broker
             that takes over after a kill delivers again at most what was delivered in that time; each write flushes the log.

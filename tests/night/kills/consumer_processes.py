@@ -182,7 +182,7 @@ class Consuming:
         kept = [message for message in messages if not self._is_poison(message)]
         self._call(_ACK, kept, lambda: consumer.ack(kept, sync=self.chance.random() < 0.7))
         refused = [message for message in messages if self._is_poison(message)]
-        self._call(_NACK, refused, lambda: consumer.nack(refused, delay_level=SOON))
+        self._call(_NACK, refused, lambda: consumer.nack(refused, delay=SOON))
 
     def _one_by_one(self, consumer: Any) -> None:
         count = self.chance.randrange(20, 300)
@@ -247,7 +247,7 @@ class Consuming:
             self._note(begun, message)
             try:
                 if refuses:
-                    await member.nack(message, delay_level=SOON)
+                    await member.nack(message, delay=SOON)
                 else:
                     await member.ack(message, sync=self.chance.random() < 0.7)
             except LostQueueError:
@@ -261,7 +261,7 @@ class Consuming:
         # An ordered queue waits for each message that is not acknowledged at once, so that is rare.
         draw = self.chance.random() * (10 if GROUPS[self.group].ordered else 1)
         if self._is_poison(message) or draw < 0.04:
-            self._call(_NACK, [message], lambda: message.nack(delay_level=SOON))
+            self._call(_NACK, [message], lambda: message.nack(delay=SOON))
         elif draw < 0.07:
             self._call(_RELEASE, [message], message.release)
         elif draw < 0.08:

@@ -182,7 +182,7 @@ def test_messages_are_answered_by_their_own_methods(tmp_path: Path) -> None:
             acked, refused, released, extended = await consumer.poll(4)
             assert (acked.topic, acked.attempt, acked.stored.topic) == ("orders", 1, "orders")
             await acked.ack()
-            await refused.nack(delay_level=1)
+            await refused.nack(delay=1)
             extended.extend()
             assert len(consumer.pending()) == 2
             released.release()

@@ -141,7 +141,7 @@ def test_a_refused_message_is_recorded_for_the_writer(members: Members) -> None:
     with members() as consumer:
         first, second, third = poll(consumer)
         first.nack()
-        second.nack(delay_level=5)
+        second.nack(delay=60)
         third.ack()
         members.clock.now_ms += 60_000
         assert poll(consumer) == []
@@ -149,7 +149,7 @@ def test_a_refused_message_is_recorded_for_the_writer(members: Members) -> None:
     assert members.journal().base == 3
     put(members, 2)
     with members(max_retries=0) as consumer:
-        consumer.nack(poll(consumer), delay_level=3)
+        consumer.nack(poll(consumer), delay=3)
     assert [members.journal().nacked[n] for n in (3, 4)] == [(-1, 0), (-1, 0)], "dead letters"
 
 
@@ -164,8 +164,8 @@ def test_an_answer_to_what_is_no_message_of_this_consumer_is_refused(members: Me
             for wrong in (message, [message.stored], "orders", "", b"", 5, None):
                 with pytest.raises(ArgumentError, match=r"messages.*this consumer has handed out"):
                     call(cast(Any, wrong))
-        with pytest.raises(ArgumentError, match="delay_level"):
-            consumer.nack(message, delay_level=19)
+        with pytest.raises(ArgumentError, match=r"delay .* at most 7200 s"):
+            consumer.nack(message, delay=7201)
 
 
 # --- queues that cannot be written

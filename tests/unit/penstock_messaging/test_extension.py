@@ -123,7 +123,7 @@ def test_a_refusal_in_another_process_is_taken_in_at_once(
     with penstock.open(tmp_path / "s") as store, penstock.open(tmp_path / "s", read_only=True) as reader:  # fmt: skip
         store.put("orders", b"x", queue=0)
         with reader.consumer("g", "orders") as consumer, store.consumer("other", "SCHEDULE_TOPIC_XXXX") as retries:  # fmt: skip
-            consumer.nack(consumer.poll(timeout=LIMIT_S), delay_level=18)
+            consumer.nack(consumer.poll(timeout=LIMIT_S), delay=7200)
             assert [each.body for each in retries.poll(timeout=LIMIT_S)] == [b"x"]
 
 

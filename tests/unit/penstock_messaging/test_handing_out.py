@@ -349,7 +349,7 @@ def test_ordered_keeps_the_order_of_a_queue_over_retries(members: Members) -> No
         members.clock.now_ms += 1
         (again,) = poll(consumer)
         assert (again.body, again.attempt) == (b"0", 2)
-        again.nack(delay_level=2)
+        again.nack(delay=5)
         members.clock.now_ms += 9_999
         assert poll(consumer) == []
         members.clock.now_ms += 1

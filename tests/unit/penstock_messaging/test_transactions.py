@@ -439,7 +439,7 @@ def test_a_retried_message_is_moved(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s") as store:
         store.put("in", b"x", queue=0)
         with store.consumer("g", "in") as consumer:
-            consumer.nack(consumer.poll(1), delay_level=1)
+            consumer.nack(consumer.poll(1), delay=1)
             (again,) = consumer.poll(1, 30)
             assert (again.attempt, again.topic) == (2, "in")
             with store.transaction() as tx:

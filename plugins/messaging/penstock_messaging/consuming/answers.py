@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.contracts.deliveries import of_one_flight, open_offsets
+from penstock.contracts.dispatch_batch import DELAY_SECONDS
 from penstock.errors import (
     AlreadyAnsweredError,
     ArgumentError,
@@ -22,7 +23,6 @@ from penstock_messaging.retries.copies import CONSUMER_DIED, DEAD_LETTER
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
 
-LEVELS = 18
 BY_RULE = 0
 # How long an ordered queue waits for the next try of a message that was refused without a level, as RocketMQ's clients do.
 _ORDERED_PAUSE_MS = 1000
@@ -413,9 +413,15 @@ class Answers:
         return found
 
 
-def checked_level(level: object) -> int:
-    """Return the delay level of a refusal; `BY_RULE` for None."""
-    return BY_RULE if level is None else arguments.whole("nack", "delay_level", level, 1, LEVELS)
+def level_for(delay: object) -> int:
+    """Return the first delay level that lasts as long as the delay of a refusal; `BY_RULE` for None."""
+    if delay is None:
+        return BY_RULE
+    seconds = arguments.duration_ms("nack", "delay", delay) / 1000
+    for level, lasts in enumerate(DELAY_SECONDS, 1):
+        if seconds <= lasts:
+            return level
+    raise ArgumentError("nack", "delay", delay, f"seconds or a timedelta, at most {DELAY_SECONDS[-1]} s")  # fmt: skip
 
 
 def _synced(tickets: Tickets) -> list[Exception]:

@@ -1,5 +1,6 @@
 """A message that a consumer has handed out."""
 
+from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +56,9 @@ class HandedMessage(Delivery):
         """Acknowledge this message; see `Consumer.ack`."""
         self.flight.consumer.ack(self, sync=sync)
 
-    def nack(self, *, delay_level: int | None = None) -> None:
+    def nack(self, *, delay: float | timedelta | None = None) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
-        self.flight.consumer.nack(self, delay_level=delay_level)
+        self.flight.consumer.nack(self, delay=delay)
 
     def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""

@@ -31,7 +31,7 @@ from penstock_messaging.consuming.answers import (
     BoundAcks,
     RetryRules,
     Tickets,
-    checked_level,
+    level_for,
 )
 from penstock_messaging.consuming.consumed_message import LATE, OUT, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
@@ -401,9 +401,9 @@ class GroupConsumer:
             self._answered()
         return wait
 
-    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
+    def nack(self, messages: AnsweredMessages, *, delay: float | timedelta | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        self._answers.nack(self._answers.checked("nack", messages), checked_level(delay_level))
+        self._answers.nack(self._answers.checked("nack", messages), level_for(delay))
         self._answered()
 
     def release(self, messages: AnsweredMessages) -> None:

@@ -77,7 +77,7 @@ class QueueRight(Protocol):
     def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
         """Record that a message is refused.
 
-        `level` is as in `Consumer.nack`, 0 by the rule, -1 to make it a dead letter, -2 if that is because its consumer died.
+        `level` is a delay level, 0 by the rule, -1 to make it a dead letter, -2 if that is because its consumer died.
         `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries have ended.
         """
 
