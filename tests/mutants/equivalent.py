@@ -134,12 +134,6 @@ EQUIVALENT = (
         "A waiter that is not notified of the end looks for itself at the end of its slice.",
     ),
     Equivalent(
-        "core/penstock/_kernel/gate.pxi",
-        "cdef int64_t *own = <int64_t *>malloc(size + 1)",
-        "cdef int64_t *own = <int64_t *>malloc(size + 2)",
-        "The memory is larger by a byte, which is not used.",
-    ),
-    Equivalent(
         "core/penstock/durability/log_flusher.py",
         "if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:",
         "if self._seen_to <= 0 and fresh and fresh[0].descriptor is not None:",

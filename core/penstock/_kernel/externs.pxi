@@ -112,7 +112,7 @@ cdef extern from "_kernel/gate.h" nogil:
     ctypedef struct Wanted:
         int64_t end, newest_ms, latest_ms
     ctypedef struct Gate:
-        int64_t flushed, flushed_ms, syncs, since_ns, failed_at
+        int64_t flushed, flushed_ms, syncs, since_ns
         uint64_t sequence
         int error
         GateFailure failure

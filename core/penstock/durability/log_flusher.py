@@ -148,6 +148,8 @@ class LogFlusher:
             self._log.appender.pause()
         except OSError as error:
             raise self._not_synced(f"a sync of the log failed ({error})") from error
+        # Another thread may have noted a loss meanwhile, which must not be recorded as durable.
+        self.check()
         if reached <= self._flushed:
             return
         self._count += 1

@@ -224,8 +224,10 @@ def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) ->
     begins = segment is not None and (
         least == segment.base_offset or Resync(log, segment).is_record_at(least)
     )
-    # The progress that a plugin reported may be any number.
-    return least if begins else state.flushed_offset
+    if begins or segment is None or least >= state.flushed_offset:
+        return least if begins else state.flushed_offset
+    # The progress that a plugin reported may be any number. Or the record there is lost: the scan must not begin after it.
+    return segment.base_offset
 
 
 def _skip_filler(log: SegmentedLog, log_offset: int) -> int:

@@ -373,7 +373,7 @@ class Store(Reader, Producer):
         encoder = log.encoder
         expected = "a penstock.Message, for example Message(topic, body)"
         arguments.instance("check", "message", message, Message, expected)
-        if message.queue is None:
+        if message.queue is None and message.partition_key is None:
             # Its topic's next turn is not taken.
             message = message.__replace__(queue=0)
         if properties_text is None:

@@ -450,7 +450,9 @@ class MessagingExtension(Extension):
 
     def add_queue(self, topic: str, queue: int) -> None:
         """Give a topic that messages have created a queue."""
-        self.configuration.topics.ensure(topic, queue)
+        topics = self.configuration.topics
+        if topics.get(topic) is not None and not topics.is_being_deleted(topic):
+            topics.ensure(topic, queue)
 
     def queues_of(self, topic: str) -> int:
         """Return how many queues new messages of a topic are distributed to."""

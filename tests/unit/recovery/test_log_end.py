@@ -291,6 +291,25 @@ def test_marks_that_do_not_say_how_far_the_queues_are(names: list[str], tmp_path
 # --- an atomic batch in part
 
 
+def test_a_lost_record_right_where_the_queues_end_is_not_scanned_over(tmp_path: Path) -> None:
+    """The scan began after it, and its queue offset was given again: the queues end before it, the synced log after it."""
+    path = tmp_path / "s"
+    with open_store(path) as store:
+        puts = [store.put("t", b"%d" % n * 50, queue=0) for n in range(4)]
+    (path / "abort").write_text("")
+    (path / "penstock" / "clean").unlink()
+    progress = Progress(Files(), path)
+    names = progress.read().dispatched
+    progress.state = attrs.evolve(
+        progress.read(), dispatched=dict.fromkeys(names, puts[3].log_offset)
+    )
+    progress.sync()
+    progress.close()
+    poke(segment_files(path)[0], puts[3].log_offset, bytes(puts[3].size))
+    with pytest.raises(CorruptionError):
+        open_store(path)
+
+
 def test_a_batch_whose_last_record_its_queue_rejects_is_cut_from_its_begin(tmp_path: Path) -> None:
     """Without a CRC over the record, only its queue tells that a record is not the one: the records before it were kept."""
     given: dict[str, Any] = {"log.checksum": "crc32"}
