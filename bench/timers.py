@@ -78,13 +78,13 @@ def waiting(root: Path, count: int) -> Iterator[dict[str, Any]]:
         due = (first_ms + number * 7919 % _SPREAD_S * _SECOND_MS for number in range(count))
         yield puts(store, count, deliver_at=due)
         began = time.perf_counter()
-        while int(store.extension("messaging").stats()["timers"]["waiting"]) < count:
+        while int(store.lowlevel.extension("messaging").stats()["timers"]["waiting"]) < count:
             time.sleep(0.1)
     closed_s = time.perf_counter() - began
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     with penstock.open(root) as store:
-        found = store.extension("messaging").stats()["timers"]["waiting"]
+        found = store.lowlevel.extension("messaging").stats()["timers"]["waiting"]
         opened_s = time.perf_counter() - began
         yield {
             "what": "closed and opened with waiting messages", "messages": found, "close_s": round(closed_s, 2),

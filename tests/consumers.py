@@ -39,7 +39,7 @@ class Members:
         retries = retry_topic("billing")
         selection = TopicSelection((*(topics or ("orders",)), retries))
         consumer = GroupConsumer(
-            context, self.store, "billing", checked,
+            context, self.store.lowlevel, "billing", checked,
             lambda on_taken, on_wanted_back, _wake: FakeClaims(self.group, selection, on_taken, on_wanted_back),
             rules, retry_topic=retries, on_closed=self.closed.append,
         )  # fmt: skip

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from penstock.read.span_merge import Lost, QueueSpan
     from penstock.recovery.log_end import RecoveryReport
     from penstock.repairs.repair import RepairReport, RepairStep, repair
+    from penstock.store.lowlevel import LowLevelStore
     from penstock.store.open import open_store as open  # noqa: A004 - the public face: penstock.open
     from penstock.store.open_several import open_several
     from penstock.store.store import Store
@@ -121,6 +122,7 @@ __all__ = [
     "LongTopicError",
     "Lost",
     "LostQueueError",
+    "LowLevelStore",
     "Message",
     "MessageError",
     "MessageTooLargeError",
@@ -256,6 +258,7 @@ _NAMES = {
         "Lost",
         "QueueSpan",
     ),
+    "penstock.store.lowlevel": ("LowLevelStore",),
     "penstock.store.store": ("Store",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

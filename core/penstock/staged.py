@@ -2,7 +2,7 @@
 
 For a pipeline whose tasks run in processes, or on machines, that must not hold the store's lock. A task
 needs an `Encoding`, which is plain data, and writes a file (`Encoder`, `StagedWriter`). The process that opens the
-store reads the file (`StagedFile.read`) and appends it batch by batch (`Store.put_staged`).
+store reads the file (`StagedFile.read`) and appends it batch by batch (`LowLevelStore.put_staged`).
 
 >>> encoding = encoding_for("data")
 >>> with_rows = Encoder(encoding).encode(table)

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from penstock.format import arrow_schema
-from penstock_spark.arrow import pa
+from penstock_spark.arrow import pa, pc
 
 # What a column of the kernel is called in Spark, where it is not its own name.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -23,6 +23,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "tag": ("tags",),
 }
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TEXTS = pa.list_(pa.field("element", pa.string()))
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _DDL = {
     pa.string(): "STRING",
@@ -30,6 +31,7 @@ _DDL = {
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
     _TIMESTAMP: "TIMESTAMP",
+    _TEXTS: "ARRAY<STRING>",
     pa.map_(pa.string(), pa.string()): "MAP<STRING, STRING>",
 }
 # Kafka's LogAppendTime: the time is that of storing.
@@ -68,6 +70,7 @@ def _from_kernel() -> dict[str, Column]:
     found = {}
     for source, kind in arrow_schema.COLUMNS.items():
         arrow = _TIMESTAMP if pa.types.is_timestamp(kind) else kind
+        arrow = _TEXTS if pa.types.is_list(kind) else arrow
         for name in _NAMES.get(source, (_camel_case(source),)):
             found[name] = Column(_DDL[arrow], arrow, source)
     return found
@@ -116,6 +119,8 @@ def _column(batch: pa.RecordBatch, name: str, store: str) -> pa.Array:
     if name == "store":
         return pa.repeat(pa.scalar(store, kind), batch.num_rows)
     column = batch.column(COLUMNS[name].source)
+    if name == "key":
+        column = pc.binary_join(column, " ")
     if name == "headers":
         return _headers(column, kind)
     return column if column.type == kind else column.cast(kind)

@@ -17,8 +17,8 @@ def root(tmp_path: Path) -> Path:
             receipt = store.put("orders", b"order %d" % number, queue=0, tag="t")
             made = retry_copy(store.at(receipt.log_offset), "billing", level=-1)
             assert made is not None
-            store.put_copies([made])
-        store.put_copies([(penstock.Message("%DLQ%billing", b"odd\x1b", queue=0), b"")])
+            store.lowlevel.put_copies([made])
+        store.lowlevel.put_copies([(penstock.Message("%DLQ%billing", b"odd\x1b", queue=0), b"")])
     return tmp_path / "store"
 
 

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 def taken(store: penstock.Store) -> Any:
     """Take the queue for the group."""
-    extension: Any = store.extension("messaging")
+    extension: Any = store.lowlevel.extension("messaging")
     return extension.groups.take("billing", "orders", 0, member="1-x", begin=lambda: 0)
 
 

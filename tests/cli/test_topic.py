@@ -105,7 +105,7 @@ def test_a_topic_is_deleted_only_with_apply(store: str, capsys: pytest.CaptureFi
     code, _, err = run(capsys, "delete", store, "orders", "--apply")
     assert (code, err) == (0, "deleted topic orders with 5 messages and offsets of 1 group\n")
     with penstock.open(store, read_only=True) as reader:
-        assert (reader.topics(), reader.groups(), reader.topic_configs()) == ({}, {}, {})
+        assert (reader.topics(), reader.groups(), reader.topic_configs()) == ({}, [], {})
 
 
 def test_a_name_cannot_reach_the_terminal_raw(store: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
@@ -141,7 +141,7 @@ def test_system_topics_are_listed_where_they_are_asked_for(
     """A store with delays and retries showed more topics of RocketMQ's own than of the user's."""
     with penstock.open(store, environ={}) as made:
         made.put("orders", b"x", queue=0, delay_level=1)
-        made.put_copies([(penstock.Message("%RETRY%billing", b"x", queue=0), b"")])
+        made.lowlevel.put_copies([(penstock.Message("%RETRY%billing", b"x", queue=0), b"")])
         for topic in ("SCHEDULE_TOPIC_XXXX", "%RETRY%billing"):
             made.commit_offset("billing", topic, 0, offset=0)
     for words, named in (

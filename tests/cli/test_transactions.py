@@ -56,7 +56,7 @@ def test_of_a_message_that_was_sent_twice_one_is_committed(data: Path, capsys: p
         half = store.prepared()[1].message
         text = "".join(f"{name}\x01{value}\x02" for name, value in half.all_properties.items())
         copy = penstock.Message(half.topic, half.body, queue=0, born_time_ms=half.born_time_ms)
-        store.put_copies([(copy, text.encode())])
+        store.lowlevel.put_copies([(copy, text.encode())])
     _, second, same = listed(data, capsys)
     assert second == same
     assert run(["transactions", "commit", str(data), second]) == 0
@@ -70,7 +70,7 @@ def test_of_different_messages_with_one_id_none_is_finished(data: Path, capsys: 
     with penstock.open(data) as store:
         for topic in ("pears", "apples"):
             copy, text = half_message(penstock.Message(topic, b"x", queue=0), "g", "SAME")
-            store.put_copies([(copy, text)])
+            store.lowlevel.put_copies([(copy, text)])
     for verb in ("commit", "rollback"):
         assert run(["transactions", verb, str(data), "SAME"]) == 1
         assert "group g, apples/0; group g, pears/0" in capsys.readouterr().err

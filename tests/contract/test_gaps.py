@@ -186,12 +186,12 @@ def test_every_way_of_reading_gets_what_is_left(broken: tuple[Store, list[int]])
         middle = there[len(there) // 2]
         time_ms = next(store.scan("t", start=middle)).store_time_ms
         assert store.offset_at("t", 0, (time_ms + 1) / 1000) == store.max_offset("t", 0)
-        (bounds,) = store.bounds()
+        (bounds,) = store.lowlevel.bounds()
         assert bounds.max_offset == store.max_offset("t", 0)
         last = store.read("t", 0, offset=there[-1]).messages[0]
         assert bounds.last_log_offset == last.log_offset
         # Also those of which a writer elsewhere has said how far everything is in its place.
-        (published,) = store.bounds(published=False)
+        (published,) = store.lowlevel.bounds(published=False)
         assert published[:6] == bounds[:6]
 
 
@@ -221,7 +221,7 @@ def test_spans_tell_of_every_gap(broken: tuple[Store, list[int]]) -> None:
     lost: list[int] = []
     high = FILES * FILE
     span = QueueSpan("t", 0, 0, high)
-    batches = store.arrow_spans(
+    batches = store.lowlevel.arrow_spans(
         [span], ["queue_offset"], lost=lambda gap, _: lost.extend(range(gap.start, gap.stop))
     )
     found = [n for batch in batches for n in batch.column(0).to_pylist()]

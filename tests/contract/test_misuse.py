@@ -30,6 +30,7 @@ from penstock.config.sources import gather
 from penstock.errors import ArgumentError, PenstockError, StoreClosedError
 from penstock.message import Message, StoredMessage
 from penstock.plugins.registry import load_registry
+from penstock.store.lowlevel import LowLevelStore
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
@@ -127,9 +128,9 @@ def functions_of(module: types.ModuleType) -> list[str]:
 
 STORE_CALLS = [
     name
-    for name in dir(Store)
+    for name in dir(LowLevelStore)
     if not name.startswith("_")
-    and callable(getattr(Store, name))
+    and callable(getattr(LowLevelStore, name))
     and name not in ("close", "leave")
 ]
 FUNCTIONS = [(module, name) for module in (penstock, staged) for name in functions_of(module)]
@@ -206,7 +207,7 @@ def try_all(call: Call) -> None:
 
 @pytest.mark.parametrize("name", STORE_CALLS)
 def test_a_call_of_a_store_takes_junk_for_no_argument(store: Store, name: str) -> None:
-    function = getattr(store, name)
+    function = getattr(store.lowlevel, name)
     try_all(Call(name, function, parameters_of(function)))
 
 
@@ -237,7 +238,7 @@ def test_a_closed_store_says_so_before_anything_else(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", spawn=ManualWorkers()) as closed:
         closed.put("orders", b"x", queue=0)
     for name in STORE_CALLS:
-        function = getattr(closed, name)
+        function = getattr(closed.lowlevel, name)
         given, named = Call(name, function, parameters_of(function)).valid()
         with pytest.raises(StoreClosedError):
             list(function(*given, **named))
@@ -245,7 +246,7 @@ def test_a_closed_store_says_so_before_anything_else(tmp_path: Path) -> None:
 
 def test_a_call_without_its_arguments_names_itself(store: Store) -> None:
     for name in STORE_CALLS:
-        function = getattr(store, name)
+        function = getattr(store.lowlevel, name)
         required = [
             each
             for each, parameter in parameters_of(function).items()

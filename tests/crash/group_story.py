@@ -104,8 +104,8 @@ def services(store: Store, files: Files, clock: ManualClock) -> tuple[Groups, In
     """Return the groups of an open store, and the service that takes their journals in."""
     context = make_context(store.path, files=files, clock=clock)
     context = attrs.evolve(context, read_only=store.read_only)
-    groups = Groups(context, store)
-    return groups, Intake(groups, PlainRetries(), store.work_wakes())
+    groups = Groups(context, store.lowlevel)
+    return groups, Intake(groups, PlainRetries(), store.lowlevel.work_wakes())
 
 
 def take(groups: Groups, topic: str = TOPIC, queue: int = 0, group: str = GROUP) -> OwnedQueue:

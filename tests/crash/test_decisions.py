@@ -114,7 +114,7 @@ class Tale:
 
     def full(self) -> None:
         """Remove what is over from the file, as a full one does."""
-        messaging = self.store.extension("messaging")
+        messaging = self.store.lowlevel.extension("messaging")
         assert isinstance(messaging, MessagingExtension)
         deciding = messaging._parts.get("deciding")
         if deciding is not None:

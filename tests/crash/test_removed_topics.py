@@ -56,7 +56,7 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
         store.commit_offset("g", "a", 0, offset=7)
         store.flush()
         disk.plan.before = lambda: images.append(disk.image())
-        store.remove_topic("a")
+        store.lowlevel.remove_topic("a")
         fill(store, "a", "new", 30)
         store.flush()
         disk.plan.before = None
@@ -68,10 +68,10 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
         disk = SimulatedDisk.after(images[at], survival, Random(at))
         with opened(disk, flush=flush) as store:
             found, where = bodies(store, "a"), (at, survival)
-            if store.topic_life("a") == 0:
+            if store.lowlevel.topic_life("a") == 0:
                 seen["not yet"] += 1
                 assert found == expected("old", 50), where
-                store.remove_topic("a")
+                store.lowlevel.remove_topic("a")
                 found = []
             seen["partly"] += 0 < len(found) < 30
             # Of each queue the messages before some moment are there.
@@ -116,7 +116,7 @@ def make(path: Path, *, is_created_again: bool) -> list[str]:
     with penstock.open(path, environ={}, **SETTINGS) as store:
         fill(store, "a", "old", 50)
         fill(store, "b", "other", 10)
-        store.remove_topic("a")
+        store.lowlevel.remove_topic("a")
         assert "a" not in store.topics()
         if is_created_again:
             fill(store, "a", "new", 30)
@@ -160,7 +160,7 @@ def test_a_queue_that_another_program_restored_is_removed_again(tmp_path: Path) 
         fill(store, "a", "old", 50)
     shutil.copytree(path / "consumequeue" / "a", kept)
     with penstock.open(path, environ={}, **SETTINGS) as store:
-        store.remove_topic("a")
+        store.lowlevel.remove_topic("a")
         fill(store, "b", "other", 10)
     shutil.copytree(kept, path / "consumequeue" / "a")
     with penstock.open(path, environ={}, **SETTINGS) as store:
@@ -176,7 +176,7 @@ def test_a_log_that_lost_its_tail_keeps_the_messages_put_after_that(tmp_path: Pa
     shutil.copytree(path, early)
     with penstock.open(path, environ={}, **SETTINGS) as store:
         fill(store, "a", "old", 50)
-        store.remove_topic("a")
+        store.lowlevel.remove_topic("a")
     shutil.copy(path / "penstock" / "removed-topics", early / "penstock" / "removed-topics")
     with penstock.open(early, environ={}, **SETTINGS) as store:
         fill(store, "a", "new", 5)
@@ -197,7 +197,7 @@ def test_a_removal_whose_offsets_cannot_be_written_misses_no_message_later(
     store.commit_offset("g", "a", 0, offset=20)
     files.plan.fail(call, errno.ENOSPC, path="consumerOffset.json")
     with pytest.raises(StoreFailedError, match="offsets of groups"):
-        store.remove_topic("a")
+        store.lowlevel.remove_topic("a")
     files.plan.heal()
     for refused in (lambda: store.put("a", b"new", queue=0), store.close):
         with pytest.raises(StoreFailedError):
@@ -217,7 +217,7 @@ def test_a_reader_gets_the_messages_of_the_new_topic(tmp_path: Path) -> None:
         penstock.open(path, environ={}, read_only=True, **READING) as reader,
     ):
         for name, count in (("old", 10), ("new", 6), ("newer", 4), ("newest", 8)):
-            store.remove_topic("a")
+            store.lowlevel.remove_topic("a")
             fill(store, "a", name, count)
             for queue in (0, 1):
                 # What was put before has its entries then.
@@ -234,13 +234,13 @@ def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) 
         fill(store, "a", "old", 50)
         fill(store, "b", "other", 6)
     with penstock.open(path, environ={}, read_only=True, **READING) as reader:
-        assert (reader.topic_life("a"), len(bodies(reader, "a"))) == (0, 50)
+        assert (reader.lowlevel.topic_life("a"), len(bodies(reader, "a"))) == (0, 50)
         # One queue is gone, and half of the other one; then one; then nothing.
         for after in (3, 1, 0):
             store = penstock.open(path, environ={}, files=files, **SETTINGS)
             files.plan.fail("remove", errno.EIO, path="consumequeue/a", after=after)
             with pytest.raises(StoreFailedError, match="could not be removed"):
-                store.remove_topic("a")
+                store.lowlevel.remove_topic("a")
             files.plan.heal()
             check_gone(reader)
             with penstock.open(path, environ={}, read_only=True, **READING) as another:
@@ -251,20 +251,20 @@ def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) 
                 fill(store, "a", "new", 6)
             assert bodies(reader, "a") == expected("new", 6)
             assert [reader.max_offset("a", queue) for queue in (0, 1)] == [3, 3]
-            assert [each[:4] for each in reader.bounds(lambda topic: topic == "a")] == [
+            assert [each[:4] for each in reader.lowlevel.bounds(lambda topic: topic == "a")] == [
                 ("a", 0, 0, 3), ("a", 1, 0, 3),
             ]  # fmt: skip
 
 
 def check_gone(reader: Store) -> None:
-    assert reader.topic_life("a") > 0
+    assert reader.lowlevel.topic_life("a") > 0
     assert reader.topics() == {"b": [0, 1]}
     assert not reader.read("a", 0).messages
     assert reader.read("a", 1, 3, tag="x || y").status is not ReadStatus.FOUND
     assert (reader.min_offset("a", 1), reader.max_offset("a", 1)) == (0, 0)
-    assert len(reader.queue_entries("a", 0, 0, 9).sizes) == 0
+    assert len(reader.lowlevel.queue_entries("a", 0, 0, 9).sizes) == 0
     assert reader.offset_at("a", 0, (1 << 50) / 1000) == 0
     assert (bodies(reader, "a"), reader.find("a3", "a")) == ([], [])
     assert reader.to_arrow("a").num_rows == reader.to_reader("a").read_all().num_rows == 0
-    assert all(each.max_offset == 0 for each in reader.bounds(lambda topic: topic == "a"))
+    assert all(each.max_offset == 0 for each in reader.lowlevel.bounds(lambda topic: topic == "a"))
     assert bodies(reader, "b") == expected("other", 6)

@@ -288,7 +288,9 @@ def test_hostile_json_is_an_error_that_names_the_file(made: Made, kind: str) -> 
     assert measured(look) < 12 * len(JSON[kind]) + MEMORY_CONSTANT
     path.with_name(path.name + ".bak").write_bytes(b'{"offsetTable":{"t@g":{0:5}}}')
     with opened(made.path, read_only=True) as store:
-        assert store.groups() == {("g", "t"): {0: 5}}, "the copy is read where the file cannot be"
+        assert [each[:4] for each in store.groups()] == [("g", "t", 0, 5)], (
+            "the copy is read where the file cannot be"
+        )
 
 
 def test_json_of_many_quotes_takes_no_squared_time() -> None:

@@ -76,7 +76,7 @@ def check_reading(made: Made, path: Path, size: int) -> None:
             if kind == "index":
                 find_all(store)
             if kind == "config":
-                assert store.groups() in ({}, {GROUP: {1: 3}})
+                assert [each[:4] for each in store.groups()] in ([], [(*GROUP, 1, 3)])
     except PenstockError as error:
         assert kind in ("config", "penstock"), "all else can be read around"
         assert path.name in str(error)

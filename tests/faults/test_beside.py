@@ -59,7 +59,7 @@ with penstock.open(path, read_only=True, environ={}) as store:
         seen += fresh
         if sum(at) >= int(sys.argv[2]):
             break
-assert store.damaged_reads == 0
+assert store.lowlevel.damaged_reads == 0
 print(seen, gone)
 """
 FOLLOWER = """

@@ -23,10 +23,10 @@ QUEUE_READS: dict[str, Reading] = {
     "min_offset": lambda s: s.min_offset("new", 0),
     "topics": lambda s: s.topics(),
     "to_arrow": lambda s: s.to_arrow("t", queue=0),
-    "arrow_spans": lambda s: list(s.arrow_spans([])),
+    "arrow_spans": lambda s: list(s.lowlevel.arrow_spans([])),
     "offset_at": lambda s: s.offset_at("t", 0, (1 << 50) / 1000),
-    "bounds": lambda s: s.bounds(),
-    "sample": lambda s: s.sample("t", 0, 0, 5, 2),
+    "bounds": lambda s: s.lowlevel.bounds(),
+    "sample": lambda s: s.lowlevel.sample("t", 0, 0, 5, 2),
     "space": lambda s: s.space(),
 }
 PLACES = {"consume-queue": "consumequeue", "hash-index": "/new-index-"}

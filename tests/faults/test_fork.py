@@ -233,7 +233,7 @@ first, second = (store.prepare("t", b"%d" % number, group="g") for number in ran
 is_held, is_over = threading.Event(), threading.Event()
 
 def hold():
-    with store.extension("messaging").halves.guard:
+    with store.lowlevel.extension("messaging").halves.guard:
         is_held.set()
         is_over.wait()
 

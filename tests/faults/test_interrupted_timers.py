@@ -21,7 +21,7 @@ Job = Callable[[Store, list[Receipt]], object]
 JOBS: dict[str, Job] = {
     "delayed": lambda store, _: store.delayed(),
     "cancel": lambda store, receipts: store.cancel_delayed(receipts[1]),
-    "summary": lambda store, _: store.summary(),
+    "summary": lambda store, _: store.lowlevel.summary(),
 }
 
 

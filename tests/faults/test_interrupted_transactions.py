@@ -52,7 +52,7 @@ def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
     """Messages stayed held until the consumer was closed, or those of a stored transaction without their acknowledgement."""
     count = 1 if ordered else 2
     number, was_interrupted = 1, True
-    messaging = store.extension("messaging")
+    messaging = store.lowlevel.extension("messaging")
     assert isinstance(messaging, MessagingExtension)
     while was_interrupted:
         begun = store.max_offset("moved", 0)

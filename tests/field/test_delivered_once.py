@@ -115,7 +115,7 @@ def test_what_a_broker_counts_as_delivered_is_not_taken_for_what_waits(tmp_path:
     with open_store(root, clock=clock, spawn=workers) as store:
         store.put_many([Message("t", b"tick", queue=0, delay_level=1) for _ in range(4)])
         waiting = store.read("SCHEDULE_TOPIC_XXXX", 0, 0, 2).messages
-        store.put_copies([delivered(message) for message in waiting])
+        store.lowlevel.put_copies([delivered(message) for message in waiting])
         store.flush()
         root = killed(root)
     (root / "config").mkdir(exist_ok=True)

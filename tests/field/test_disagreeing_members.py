@@ -45,7 +45,7 @@ def test_the_next_selection_goes_on_where_the_group_is(path: Path) -> None:
         with store.consumer("g", "t", tag="a") as consumer:
             with pytest.raises(ArgumentError):
                 store.consumer("g", "t", tag="b")
-            while any(consumer.lag().values()):
+            while any(each.lag for each in consumer.lag()):
                 consumer.ack(consumer.poll(10))
         for tag in ("a", "b"):
             store.put("t", tag.encode(), queue=0, tag=tag)

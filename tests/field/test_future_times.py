@@ -52,7 +52,7 @@ def test_segments_after_it_are_deleted_as_if_it_were_not_there(
     for at in wrong:
         ahead(segments(root)[at])
     with opened(root, read_only=True) as store:
-        reason = store.forecast(1)[0].reason
+        reason = store.lowlevel.forecast(1)[0].reason
     assert f"not written for 1 hours; the file times of {len(wrong)} are in the future" in reason
     with caplog.at_level(logging.WARNING), opened(root) as store:
         store.retain()

@@ -65,7 +65,7 @@ def largest(accepts: Callable[[int], object], high: int = LIMIT) -> int:
 
 
 def accepted_body(store: Any, topic: str, high: int = 70_000) -> int:
-    return largest(lambda size: store.check(Message(topic, bytes(size), queue=0)), high)
+    return largest(lambda size: store.lowlevel.check(Message(topic, bytes(size), queue=0)), high)
 
 
 @pytest.mark.parametrize("topic", ["t", LONG_TOPIC])
@@ -139,7 +139,7 @@ def test_a_message_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_w
     opened: Opened,
 ) -> None:
     size = largest(
-        lambda n: opened.store.check(Message("t", b"", queue=0, properties={"a": "v" * n}))
+        lambda n: opened.store.lowlevel.check(Message("t", b"", queue=0, properties={"a": "v" * n}))
     )
     opened.store.put("t", b"body", queue=0, properties={"a": "v" * size})
     opened.store.put("t", b"body", queue=0, properties={"a": "v" * (size - 130)})
@@ -155,9 +155,9 @@ def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visib
     tmp_path: Path,
 ) -> None:
     opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
-    size = largest(lambda n: opened.store.check(Message("t", bytes(n), queue=0), b""), 70_000)
+    size = largest(lambda n: opened.store.lowlevel.check(Message("t", bytes(n), queue=0), b""), 70_000)
     assert size > accepted_body(opened.store, "t")
-    opened.store.put_copies([(Message("t", bytes(size), queue=0), b"")])
+    opened.store.lowlevel.put_copies([(Message("t", bytes(size), queue=0), b"")])
     with opened.store.consumer(LONG_GROUP, "t") as consumer:
         (message,) = consumer.gather()
         assert len(message.body) == size

@@ -34,7 +34,7 @@ def test_an_import_adds_queues_as_often_as_its_rows_name_new_ones(
         config = store.topic_configs()["t"]
         assert (config.queues, config.is_auto) == (10, True)
         store.create_topic("declared", queues=2)
-        store.add_queue("declared", 7)
+        store.lowlevel.add_queue("declared", 7)
         assert store.topic_configs()["declared"].queues == 2
 
 
@@ -142,7 +142,7 @@ def test_a_check_takes_no_turn(path: Path) -> None:
     with penstock.open(path) as store:
         queues = []
         for _ in range(4):
-            store.check(Message("t", b"x"))
+            store.lowlevel.check(Message("t", b"x"))
             queues.append(store.put("t", b"x").queue)
         assert queues == [0, 1, 2, 3]
 

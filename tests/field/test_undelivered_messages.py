@@ -44,7 +44,9 @@ def test_what_another_program_stored_is_kept_whatever_it_says(
     opened: Opened, target: str, letters: str
 ) -> None:
     text = f"DELAY\x011\x02REAL_TOPIC\x01{target}\x02REAL_QID\x01none\x02".encode()
-    opened.store.put_copies([(penstock.Message("SCHEDULE_TOPIC_XXXX", b"x", queue=0), text)])
+    opened.store.lowlevel.put_copies(
+        [(penstock.Message("SCHEDULE_TOPIC_XXXX", b"x", queue=0), text)]
+    )
     opened.store.put("t", b"y", queue=0, delay_level=1)
     opened.later()
     assert [each.body for each in opened.store.scan("t")] == [b"y"]

@@ -126,7 +126,7 @@ def handle(
         acks_max: what comes after so many messages is not answered.
     """
     missing = set(wanted)
-    while missing or (acks_max > 0 and any(consumer.lag().values())):
+    while missing or (acks_max > 0 and any(each.lag for each in consumer.lag())):
         messages = consumer.poll(50, timeout=LIMIT_S)
         assert messages, f"{group} did not get {missing}"
         for message in messages:

@@ -133,7 +133,7 @@ def test_what_is_not_understood_is_left_as_it_was_and_the_broker_goes_on(
 def look(root: Path, session: Session) -> None:
     """Reading: all kinds are named, what is understood is served, and nothing is a finding."""
     with penstock.open(root, read_only=True) as store:
-        assert {each.kind.name for each in store.not_understood} == session.kinds
+        assert {each.kind.name for each in store.lowlevel.not_understood} == session.kinds
         assert [*store.verify(deep=True)] == []
         assert [m.body for m in store.find("k" + repr(b"3"), "plain")] == [b"3"]
         if "rocksdb-queues" in session.kinds:
@@ -197,7 +197,7 @@ def test_tags_in_an_index_are_seen_without_the_broker_s_other_files(
     for name in ("commitlog", "consumequeue", "index"):
         shutil.copytree(tmp_path / "store" / name, copy / name)
     with penstock.open(copy, read_only=True) as store:
-        assert [each.kind.name for each in store.not_understood] == ["tag-keys"]
+        assert [each.kind.name for each in store.lowlevel.not_understood] == ["tag-keys"]
         assert [f.text for f in store.verify() if f.part == "index"] == []
     with pytest.raises(ForeignContentError, match="tags"):
         penstock.open(copy)

@@ -180,7 +180,8 @@ class ThreadedWorld(FolderWorld):
         """See `World`; waits until all that is in the queues is published."""
         with penstock.open(self.folder, environ={}, read_only=True) as reader:
             eventually(
-                lambda: reader.bounds() == reader.bounds(published=False), "all is published"
+                lambda: reader.lowlevel.bounds() == reader.lowlevel.bounds(published=False),
+                "all is published",
             )
             return [ask(reader, question) for question in questions]
 

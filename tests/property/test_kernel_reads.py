@@ -146,7 +146,7 @@ def compare_arrow(columns: RecordColumns, decoded: list[RecordFields]) -> None:
         expected = {
             "topic": text(fields.topic), "queue": fields.queue, "queue_offset": fields.queue_offset,
             "log_offset": fields.log_offset, "store_time": fields.store_time_ms, "born_time": fields.born_time_ms,
-            "tag": dict(pairs).get("TAGS"), "keys": dict(pairs).get("KEYS"), "body": fields.body,
+            "tag": dict(pairs).get("TAGS"), "keys": None if (keys := dict(pairs).get("KEYS")) is None else keys.split(" "), "body": fields.body,
             "properties": pairs, "flag": fields.flag, "sys_flag": fields.sys_flag,
             "reconsume_times": fields.reconsume_times, "prepared_offset": max(fields.prepared_offset, 0),
             "message_id": host.hex().upper(), "size": fields.size, "body_size": len(fields.body),

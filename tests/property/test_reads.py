@@ -89,7 +89,7 @@ def check_columns(
         assert len(singly) < store.max_offset(topic, queue) - store.min_offset(topic, queue)
         return
     found = [
-        (m.queue_offset, m.body, m.tag or None, " ".join(m.keys) or None, m.flag, m.born_time_ms,
+        (m.queue_offset, m.body, m.tag or None, list(m.keys) or None, m.flag, m.born_time_ms,
          m.log_offset)
         for m in singly
     ]  # fmt: skip

@@ -78,7 +78,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
                 writer.finish()
                 for batch in StagedFile.read(Files(), root / "staged").batches:
                     assert batch.group == 7
-                    store.put_staged(batch)
+                    store.lowlevel.put_staged(batch)
         except MessageError as error:
             return ("error", type(error).__mro__[-4])
         assert not list(store.verify())
@@ -123,23 +123,23 @@ def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str
         store.put("other", b"before", queue=0)
         begin = store.flush()
         file = staged(root, 200, checksum)
-        assert store.count_marked(begin, MARK_MIN, file.rows) == 0
+        assert store.lowlevel.count_marked(begin, MARK_MIN, file.rows) == 0
         done, end = 0, 0
         for batch in file.batches[:-1]:
-            end = store.put_staged(batch.behind(0), first_mark=MARK_MIN + done)
+            end = store.lowlevel.put_staged(batch.behind(0), first_mark=MARK_MIN + done)
             done += len(batch)
-        store.put_staged(file.batches[-1].behind(5), first_mark=MARK_MIN + done + 5)
+        store.lowlevel.put_staged(file.batches[-1].behind(5), first_mark=MARK_MIN + done + 5)
         # One that is not at its place is damage, not an end.
         with pytest.raises(StorageError, match="is in its place"):
-            store.count_marked(begin, MARK_MIN, file.rows)
-        assert store.count_marked(begin, MARK_MIN, done) == done
-        assert store.count_marked(end, MARK_MIN + done + 5, 100) == 15
+            store.lowlevel.count_marked(begin, MARK_MIN, file.rows)
+        assert store.lowlevel.count_marked(begin, MARK_MIN, done) == done
+        assert store.lowlevel.count_marked(end, MARK_MIN + done + 5, 100) == 15
         for wrong in (-1, 1 << 60):
             with pytest.raises(StorageError, match="cannot be counted"):
-                store.count_marked(wrong, MARK_MIN, 1)
+                store.lowlevel.count_marked(wrong, MARK_MIN, 1)
     with penstock.open(root, environ={}, **settings_) as store:
         assert not list(store.verify(deep=True))
-        assert store.count_marked(begin, MARK_MIN, done) == done
+        assert store.lowlevel.count_marked(begin, MARK_MIN, done) == done
         found = [m for m in store.scan("t") if int(m.body.split(b":")[0]) < done]
         assert [m.prepared_offset - MARK_MIN for m in found] == list(range(done))
         assert [int(m.body.split(b":")[0]) for m in found] == list(range(done))
@@ -152,8 +152,8 @@ def test_marks_are_told_from_log_offsets(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store", environ={}, **SIZES) as store:
         for wrong in (1, MARK_MIN - 1, MARK_MAX + (1 << 40)):
             with pytest.raises(ValueError, match="all marks must be"):
-                store.put_staged(file.batches[0], first_mark=wrong)
-        assert store.put_staged(file.batches[0], first_mark=MARK_MAX) > 0
+                store.lowlevel.put_staged(file.batches[0], first_mark=wrong)
+        assert store.lowlevel.put_staged(file.batches[0], first_mark=MARK_MAX) > 0
 
 
 @pytest.mark.slow

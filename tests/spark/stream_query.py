@@ -88,7 +88,7 @@ def everything(*roots: Path) -> list[tuple[Any, ...]]:
     found = []
     for root in roots:
         with penstock.open(root, read_only=True, environ={}) as store:
-            for b in store.bounds():
+            for b in store.lowlevel.bounds():
                 found += [(str(root), b.topic, b.queue, n) for n in range(b.max_offset)]
     return sorted(found)
 
@@ -105,8 +105,8 @@ def retain_unread(query: Query, roots: list[Path]) -> None:
         topics = done if len(roots) == 1 else done.get(str(root), {})
         with penstock.open(root, environ={}, **SMALL) as store:
             first = [
-                store.queue_entries(b.topic, b.queue, at, at + 1).log_offsets.tolist()
-                for b in store.bounds()
+                store.lowlevel.queue_entries(b.topic, b.queue, at, at + 1).log_offsets.tolist()
+                for b in store.lowlevel.bounds()
                 if (at := topics.get(b.topic, {}).get(str(b.queue), b.min_offset)) < b.max_offset
             ]
             limit = min((offsets[0] for offsets in first if offsets), default=1 << 60)

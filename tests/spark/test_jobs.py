@@ -106,7 +106,7 @@ EXPORT_SCHEMA = [
     ("timestamp", pa.timestamp("us", "UTC")),
     ("timestampType", pa.int32()),
     ("tags", pa.string()),
-    ("keys", pa.string()),
+    ("keys", pa.list_(pa.field("element", pa.string()))),
     ("properties", pa.map_(pa.string(), pa.string())),
     ("bornTimestamp", pa.timestamp("us", "UTC")),
     ("storeTimestamp", pa.timestamp("us", "UTC")),

@@ -79,7 +79,7 @@ def test_a_plan_of_all_topics_has_no_messages_that_wait(source: Path) -> None:
     """Copied as plain messages, prepared ones would look committed, and delayed ones delivered."""
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     with penstock.open(source) as store:
-        store.put_copies([(penstock.Message(half, b"prepared", queue=0), b"")])
+        store.lowlevel.put_copies([(penstock.Message(half, b"prepared", queue=0), b"")])
     assert {piece.topic for piece in slices_of([source], [], COUNT)} == {"t"}
     assert [piece.topic for piece in slices_of([source], [half], COUNT)] == [half]
 

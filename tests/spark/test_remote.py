@@ -150,8 +150,10 @@ def test_a_url_with_nothing_behind_it_is_refused(memory: Any) -> None:
 
 def test_an_object_that_vanishes_half_way_is_named(memory: Any) -> None:
     with open_store(Location("memory://b/store")) as store:
-        spans = [penstock.QueueSpan(b.topic, b.queue, 0, b.max_offset) for b in store.bounds()]
-        batches = store.arrow_spans(spans, rows=100)
+        spans = [
+            penstock.QueueSpan(b.topic, b.queue, 0, b.max_offset) for b in store.lowlevel.bounds()
+        ]
+        batches = store.lowlevel.arrow_spans(spans, rows=100)
         next(batches)
         memory.rm("/b/store/commitlog", recursive=True)
         with pytest.raises(StorageError, match=r"memory://b/store/commitlog/0.* is gone"):
@@ -160,11 +162,13 @@ def test_an_object_that_vanishes_half_way_is_named(memory: Any) -> None:
 
 def test_an_object_that_was_cut_short_is_named(memory: Any) -> None:
     with open_store(Location("memory://b/store")) as store:
-        spans = [penstock.QueueSpan(b.topic, b.queue, 0, b.max_offset) for b in store.bounds()]
+        spans = [
+            penstock.QueueSpan(b.topic, b.queue, 0, b.max_offset) for b in store.lowlevel.bounds()
+        ]
         name = next(iter(memory.ls("/b/store/commitlog", detail=False)))
         memory.pipe(name, memory.cat(name)[:1000])
         with pytest.raises(StorageError, match="has changed, or was truncated"):
-            list(store.arrow_spans(spans, rows=100))
+            list(store.lowlevel.arrow_spans(spans, rows=100))
 
 
 def test_damage_is_named_with_the_url(memory: Any) -> None:

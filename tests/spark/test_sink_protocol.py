@@ -172,13 +172,13 @@ def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
 
     def bounds(disk: SimulatedDisk) -> list[tuple[int, int]]:
         opener = Opener(root, built, REGISTRY, disk, disk.clock, InlineWorkers())
-        return [(b.queue, b.max_offset) for b in opener.open_for_reading().bounds()]
+        return [(b.queue, b.max_offset) for b in opener.open_for_reading().lowlevel.bounds()]
 
     seen = []
 
     def watching(path: Path) -> Any:
         store = Opener(path, built, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
-        put = store.put_staged
+        put = store.lowlevel.put_staged
 
         def put_and_look(*args: Any, **more: Any) -> int:
             end = put(*args, **more)
@@ -189,7 +189,7 @@ def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
             seen.append((bounds(disk), bounds(cut)))
             return end
 
-        store.put_staged = put_and_look  # type: ignore[method-assign]
+        store.lowlevel.put_staged = put_and_look  # type: ignore[method-assign]
         return store
 
     committer = one.committer(watching)
@@ -279,13 +279,13 @@ def test_a_commit_of_many_tasks_holds_few_descriptors(tmp_path: Path, most: int)
 
     def open_here(path: Path) -> Any:
         store = penstock.open(path, environ={}, **sizes)
-        put = store.put_staged
+        put = store.lowlevel.put_staged
 
         def put_and_count(*args: Any, **more: Any) -> int:
             held.append(open_staged(tmp_path / FOLDER / "staging"))
             return put(*args, **more)
 
-        store.put_staged = put_and_count  # type: ignore[method-assign]
+        store.lowlevel.put_staged = put_and_count  # type: ignore[method-assign]
         return store
 
     held: list[int] = []
@@ -339,14 +339,14 @@ def test_two_roots_may_share_a_store() -> None:
 
     def dies(path: Path) -> Any:
         store = whole.open(path)
-        put, count = store.put_staged, iter(range(2))
+        put, count = store.lowlevel.put_staged, iter(range(2))
 
         def put_some(*args: Any, **more: Any) -> int:
             if next(count, None) is None:
                 raise OSError(5, "the test's")
             return put(*args, **more)
 
-        store.put_staged = put_some  # type: ignore[method-assign]
+        store.lowlevel.put_staged = put_some  # type: ignore[method-assign]
         return store
 
     dying = whole.committer(dies)

@@ -303,8 +303,8 @@ def test_a_live_store_shows_nothing_behind_what_was_published(tmp_path: Path) ->
     progress.close()
     assert [row["value"] for row in rows(root)] == [b"%d" % n for n in range(6)]
     with penstock.open(root, read_only=True, environ={}) as reader:
-        assert reader.bounds()[0].max_offset == 6
-        assert reader.bounds(published=False)[0].max_offset == 10
+        assert reader.lowlevel.bounds()[0].max_offset == 6
+        assert reader.lowlevel.bounds(published=False)[0].max_offset == 10
 
 
 def test_queues_mixed_at_random_are_read_whole(tmp_path: Path) -> None:

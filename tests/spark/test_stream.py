@@ -123,4 +123,4 @@ def test_restarts_at_random_lose_and_repeat_nothing(spark: Any, tmp_path: Path) 
     found = sorted((str(root), *row) for rows in done.values() for row in rows)
     assert found == everything(root)
     with penstock.open(root, read_only=True, environ={}) as store:
-        assert max(bounds.min_offset for bounds in store.bounds()) > 0
+        assert max(bounds.min_offset for bounds in store.lowlevel.bounds()) > 0

@@ -73,7 +73,7 @@ def test_a_checkpoint_with_offsets_of_messages_that_wait_goes_on_without_them(
     """A run before asked for the schedule topic by its name; that it is left out now is no loss."""
     put(tmp_path / "s", 4)
     with penstock.open(tmp_path / "s") as store:
-        store.put_copies(
+        store.lowlevel.put_copies(
             [(penstock.Message("SCHEDULE_TOPIC_XXXX", b"x", queue=n % 2), b"") for n in range(6)]
         )
     reader = follower(tmp_path / "s")
@@ -89,7 +89,7 @@ def test_the_loss_of_messages_that_wait_is_said_where_they_are_named(tmp_path: P
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     put(tmp_path / "s", 4)
     with penstock.open(tmp_path / "s") as store:
-        store.put_copies([(penstock.Message(half, b"x", queue=0), b"")])
+        store.lowlevel.put_copies([(penstock.Message(half, b"x", queue=0), b"")])
     reader = follower(tmp_path / "s", subscribe=f"t,{half}", startingOffsets="earliest")
     end = reader.latest(reader.start())
     shutil.rmtree(tmp_path / "s")
@@ -245,7 +245,7 @@ def test_retention_that_overtakes_a_reader_is_an_error_or_a_logged_skip(
     with penstock.open(root, read_only=True, environ={}) as store:
         there = {
             (str(root), b.topic, b.queue, n)
-            for b in store.bounds()
+            for b in store.lowlevel.bounds()
             for n in range(b.min_offset, b.max_offset)
         }
     counts = Counter(lenient.places())

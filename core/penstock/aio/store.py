@@ -55,13 +55,12 @@ class AsyncStore(Wrapper):
     def __init__(self, store: Store) -> None:
         super().__init__(store, ThreadPoolExecutor(_THREADS, "penstock-aio"))
         self.store = store
-        self._bell = Bell(store.waiter())
+        self._bell = Bell(store.lowlevel.waiter())
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
         self._closing: asyncio.Future[None] | None = None
 
     alter_topic = awaited(Store.alter_topic)
     at = awaited(Store.at)
-    bounds = awaited(Store.bounds)
     cancel_delayed = awaited(Store.cancel_delayed)
     commit_offset = awaited(Store.commit_offset)
     committed_offset = awaited(Store.committed_offset)
@@ -72,12 +71,10 @@ class AsyncStore(Wrapper):
     discard_before = awaited(Store.discard_before)
     find = awaited(Store.find)
     flush = awaited(Store.flush)
-    forecast = awaited(Store.forecast)
     get = awaited(Store.get)
     groups = awaited(Store.groups)
     max_offset = awaited(Store.max_offset)
     min_offset = awaited(Store.min_offset)
-    move_offsets = awaited(Store.move_offsets)
     offset_at = awaited(Store.offset_at)
     put_arrow = awaited(Store.put_arrow)
     put_many = awaited(Store.put_many)
@@ -109,7 +106,7 @@ class AsyncStore(Wrapper):
     async def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> Receipt:
         """Append one message; see `Store.put`. It is in the log even if the task is cancelled."""
         given: dict[str, Any] = {**options}
-        if given.pop("wait", True) and self.store.puts_wait:
+        if given.pop("wait", True) and self.store.lowlevel.puts_wait:
             # Shares the syncs of other puts, without a thread that waits.
             future = self.store.submit(topic, body, **given)
             return await asyncio.shield(asyncio.wrap_future(future))

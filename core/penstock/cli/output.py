@@ -68,7 +68,7 @@ def note(text: str) -> None:
 
 def note_foreign(store: "Store") -> None:
     """Write to standard error which files of the store Penstock does not understand, if they limit reading."""
-    stopping = [each.text for each in store.not_understood if each.kind.stops_writing]
+    stopping = [each.text for each in store.lowlevel.not_understood if each.kind.stops_writing]
     if stopping:
         note(f"not understood, therefore neither shown nor checked: {'; '.join(stopping)}")
 

@@ -46,6 +46,7 @@ from penstock.contracts.consumer import (
     ConsumedMessage,
     Consumer,
     ConsumerOptions,
+    GroupLag,
     Pending,
 )
 from penstock.contracts.delayed import DelayedMessage
@@ -132,6 +133,7 @@ __all__ = [
     "Foreign",
     "GatherBuffer",
     "Geometry",
+    "GroupLag",
     "History",
     "KeyIndex",
     "LogView",

@@ -55,6 +55,24 @@ class Pending(NamedTuple):
     left_s: float
 
 
+class GroupLag(NamedTuple):
+    """How far a group is in one queue.
+
+    Attributes:
+        group: the group's name.
+        topic: the topic.
+        queue: the queue's number.
+        offset: the queue offset before which the group has acknowledged every message.
+        lag: the number of messages that it has not acknowledged.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+    lag: int
+
+
 class ConsumedMessage(Protocol):
     """A message that a consumer has handed out; it has all attributes of `StoredMessage`, and methods to answer it.
 
@@ -243,8 +261,8 @@ class Consumer(Protocol):
     def resume(self, *topics: str) -> None:
         """Undo `pause` for these topics, or for all."""
 
-    def lag(self) -> dict[tuple[str, int], int]:
-        """Return (topic, queue) to the number of messages that the group has not acknowledged, for the queues of this consumer."""
+    def lag(self) -> list[GroupLag]:
+        """Return how far the group is in the queues of this consumer, sorted; `Store.groups` returns all queues."""
 
     def assignment(self) -> list[tuple[str, int]]:
         """Return the queues that this consumer has, as (topic, queue), sorted."""

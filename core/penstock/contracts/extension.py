@@ -82,7 +82,7 @@ class Extension(Strategy):
         return None
 
     def summary(self) -> Sequence[SummaryLine]:
-        """Return lines for `Store.summary()` and `penstock stat`, such as what waits, and for how long; none by default.
+        """Return lines for `LowLevelStore.summary` and `penstock stat`, such as what waits, and for how long; none by default.
 
         Called for a store opened read-only, too, so it must read what it says from the store's files. Lines about what the
         store does not use are left out.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol, Unpack
 
 from penstock.contracts.base import WorkWakes
+from penstock.contracts.consumer import GroupLag
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.contracts.transaction import PutOptions
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
@@ -154,8 +155,8 @@ class OpenStore(Protocol):
     def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
 
-    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return (group, topic) to queue to committed offset."""
+    def groups(self) -> list[GroupLag]:
+        """Return the committed offset of each group in each queue."""
 
     def topic_life(self, topic: str) -> int:
         """Return how often a topic was removed."""

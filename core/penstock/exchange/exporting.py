@@ -20,7 +20,7 @@ from penstock.exchange.rows import MessageRow, row_of
 from penstock.exchange.selection import Selection
 from penstock.exchange.text_files import CsvWriter, NdjsonWriter
 from penstock.files import Files
-from penstock.read.reader import Reader
+from penstock.store.store import Store
 
 # At most this many rows, or this many bytes of bodies and one more, are in memory at once.
 _ROWS, _BYTES = 2000, 4 << 20
@@ -63,7 +63,7 @@ class ExportSummary:
 
 
 def export_messages(
-    store: Reader,
+    store: Store,
     path: str | Path,
     selection: Selection | None = None,
     *,
@@ -99,7 +99,7 @@ def export_messages(
 
 
 def export_stream(
-    store: Reader,
+    store: Store,
     file: BinaryIO,
     selection: Selection | None = None,
     *,
@@ -177,13 +177,13 @@ class _Counted:
 class _Export:
     """One export: reads, writes and counts. Not thread-safe."""
 
-    def __init__(self, store: Reader, selection: Selection, on_progress: OnProgress) -> None:
+    def __init__(self, store: Store, selection: Selection, on_progress: OnProgress) -> None:
         self._store = store
         self._selection = selection
         self._on_progress = on_progress
         self._topics: Counter[str] = Counter()
         self._deleted = 0
-        self._unreadable_before = store.damaged_reads
+        self._unreadable_before = store.lowlevel.damaged_reads
 
     def write(self, file: BinaryIO, kind: FileFormat, *, is_stream: bool = False) -> None:
         """Write all selected messages."""
@@ -207,7 +207,7 @@ class _Export:
         return ExportSummary(
             path=path, format=kind, messages=self._topics.total(), bytes=size,
             topics=dict(sorted(self._topics.items())), deleted=self._deleted,
-            unreadable=self._store.damaged_reads - self._unreadable_before,
+            unreadable=self._store.lowlevel.damaged_reads - self._unreadable_before,
         )  # fmt: skip
 
 

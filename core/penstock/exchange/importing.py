@@ -220,7 +220,7 @@ def import_stream(
         on_batch=lambda row: called.on_progress(source.position, row.number),
         on_skip=called.on_skip, guard=called.guard,
     ))  # fmt: skip
-    limit = row_bytes_max(store.body_bytes_max)
+    limit = row_bytes_max(store.lowlevel.body_bytes_max)
 
     def rows() -> Iterator[LoadRow]:
         for row in source.rows(asked.from_row - 1, limit):

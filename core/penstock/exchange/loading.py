@@ -105,7 +105,7 @@ class Loader:
         self._note: SourceNote | None = None
         if path != STANDARD and file.seekable():
             facts = json.dumps([str(Path(path).resolve()), options.identity], sort_keys=True)
-            self._note = SourceNote(store.path, facts.encode(), store.files)
+            self._note = SourceNote(store.path, facts.encode(), store.lowlevel.files)
         self._start = Reached(rows=options.first - 1, source=path)
         self.before = self.reached = self._start
         self.topics: Counter[str] = Counter()
@@ -183,7 +183,7 @@ class Loader:
         if row.put is None:
             return True
         try:
-            self._store.check(*row.put)
+            self._store.lowlevel.check(*row.put)
         except MessageError:
             return True
         return False
@@ -214,9 +214,11 @@ class Loader:
             if is_plain:
                 messages = [put.message for put in puts]
                 places = [(message.topic, message.queue) for message in messages]
-                with_queues(self._store.add_queue, places, lambda: self._store.put_many(messages))
+                with_queues(
+                    self._store.lowlevel.add_queue, places, lambda: self._store.put_many(messages)
+                )
             else:
-                self._store.put_copies([(put.message, put.text or b"") for put in puts])
+                self._store.lowlevel.put_copies([(put.message, put.text or b"") for put in puts])
         except MessageError as error:
             if len(run) == 1:
                 self._refuse(run[0], error)

@@ -9,8 +9,8 @@ from penstock.format.names import is_waiting
 from penstock.log.record_reader import is_shared
 from penstock.message import StoredMessage
 from penstock.read.filters import TagFilter, has_key
-from penstock.read.reader import Reader
 from penstock.read.span_merge import Lost, QueueSpan, refuse_lost
+from penstock.store.store import Store
 
 # Topics that one line lists.
 _LISTED_MAX = 20
@@ -37,7 +37,7 @@ class Selection:
     tag: str = "*"
     keys: Sequence[str] = ()
 
-    def spans(self, store: Reader) -> list[QueueSpan]:
+    def spans(self, store: Store) -> list[QueueSpan]:
         """Return the ranges of queues to read, as they are now.
 
         Raises `ConfigError` for a topic or a queue that the store does not have.
@@ -50,7 +50,7 @@ class Selection:
                 raise ConfigError(
                     f"there is no topic {topic!r}; topics in the store: {listed}{more}"
                 )
-        bounds = store.bounds(self._has_topic)
+        bounds = store.lowlevel.bounds(self._has_topic)
         there = {each.queue for each in bounds}
         for queue in self.queues:
             if queue not in there:
@@ -68,7 +68,7 @@ class Selection:
             return topic in self.topics
         return not is_shared(topic) and not is_waiting(topic)
 
-    def _range(self, store: Reader, topic: str, queue: int) -> tuple[int, int]:
+    def _range(self, store: Store, topic: str, queue: int) -> tuple[int, int]:
         start, stop = 0, 1 << 62
         if self.since_ms is not None:
             start = store.offset_at(topic, queue, self.since_ms / 1000)
@@ -77,11 +77,11 @@ class Selection:
         return start, stop
 
     def messages(
-        self, store: Reader, spans: Sequence[QueueSpan], lost: Lost = refuse_lost
+        self, store: Store, spans: Sequence[QueueSpan], lost: Lost = refuse_lost
     ) -> Iterator[StoredMessage]:
         """Yield the messages of these ranges that the conditions select, in the order in which they were stored."""
         wanted = TagFilter(self.tag)
         tags = () if wanted.is_any else {word.strip() for word in self.tag.split("||")} - {""}
-        for message in store.scan_spans(spans, tags=tags, lost=lost):
+        for message in store.lowlevel.scan_spans(spans, tags=tags, lost=lost):
             if not self.keys or any(has_key(message, key) for key in self.keys):
                 yield message

@@ -19,7 +19,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "store_time": TIMESTAMP,
     "born_time": TIMESTAMP,
     "tag": pa.string(),
-    "keys": pa.string(),
+    "keys": pa.list_(pa.string()),
     "body": pa.binary(),
     "properties": pa.map_(pa.string(), pa.string()),
     "flag": pa.int32(),

@@ -53,7 +53,7 @@ class ColumnReader:
         wanted: RowFilter,
         lost: Lost,
     ) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages of ranges of multiple queues, in log order; see `Reader.arrow_spans`."""
+        """Yield the messages of ranges of multiple queues, in log order; see `LowLevelStore.arrow_spans`."""
         from penstock.format import arrow_schema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
         from penstock.read import to_arrow  # noqa: PLC0415 - as above
 

@@ -15,8 +15,6 @@ from penstock.contracts import (
     Dispatcher,
     EntryChunk,
     KeyIndex,
-    QueueBounds,
-    QueueEntries,
     QueueIndex,
 )
 from penstock.errors import (
@@ -43,8 +41,6 @@ from penstock.read.checked_ranges import (
     by_queue,
     checked_columns,
     checked_offsets,
-    checked_span,
-    checked_spans,
     checked_tags,
     checked_topics,
     unknown_topic,
@@ -52,8 +48,7 @@ from penstock.read.checked_ranges import (
 from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader
 from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
-from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
-from penstock.read.span_messages import span_messages
+from penstock.read.span_merge import Limits, QueueSpan, refuse_lost
 from penstock.runtime.waking import Waiter, Wakes
 
 if TYPE_CHECKING:
@@ -71,7 +66,7 @@ _TIME_MAX = 1 << 62
 # The columns of this many rows fit into the cache of a core.
 _TABLE_ROWS = 2048
 # Maximum number of rows, and of bytes, of one batch that a caller may request.
-_ROWS_MAX = 1 << 31
+ROWS_MAX = 1 << 31
 _SIZE_MAX = 1 << 62
 
 
@@ -101,7 +96,7 @@ class Reader:
         self._closed = False
         # The reason why the store is closed, if it was not closed by the caller.
         self._why_closed: StorageError | None = None
-        self.damaged_reads = 0
+        self._damaged_reads = 0
 
     def _settle(self, needed: Dispatcher | None = None) -> None:
         """Make the records written by this process readable through queues and index; `Store` overrides it.
@@ -449,30 +444,8 @@ class Reader:
         )  # fmt: skip
         return search.first_from(time_ms)
 
-    def scan_spans(
-        self, spans: Iterable[QueueSpan], *, tags: Iterable[str] = (), lost: Lost = refuse_lost
-    ) -> Iterator[StoredMessage]:
-        """Yield the messages of ranges of queues of any topics, in the order in which they were stored.
-
-        Reads the log once, however many queues are interleaved in it, and a few MiB at a time. Corrupt records are
-        skipped, logged and counted in `damaged_reads`.
-
-        Args:
-            spans: ranges [start, stop) of queues, as returned by `bounds`.
-            tags: only messages with one of these tags; all messages if empty.
-            lost: called with messages that retention deleted meanwhile; see `arrow_spans`.
-        """
-        self._settle()
-        call = "scan_spans"
-        wanted = arguments.texts(call, "tags", tags, one_too=True)
-        messages = span_messages(
-            self._log, self._queue_index, self._records, checked_spans(call, spans), RowFilter(wanted).may_match,
-            arguments.function(call, "lost", lost), self._count_corrupt,
-        )  # fmt: skip
-        return (message for message in messages if not wanted or message.tag in wanted)
-
     def _count_corrupt(self, error: CorruptionError) -> None:
-        self.damaged_reads += 1
+        self._damaged_reads += 1
         logger.error("%s", error)
 
     def _scan_once(
@@ -719,7 +692,7 @@ class Reader:
             ArgumentError: an argument has a wrong type or value.
             UnknownTopicError: there is no such topic.
         """
-        rows = arguments.whole("to_reader", "rows", rows, 1, _ROWS_MAX)
+        rows = arguments.whole("to_reader", "rows", rows, 1, ROWS_MAX)
         return self._batches(
             "to_reader", topics, columns, queue=queue, tag=tag, key=key, since=since, until=until,
             start=start, stop=stop, rows=rows, verify=verify,
@@ -774,82 +747,6 @@ class Reader:
         for batch in batches:
             yield batch
             self._check_open()
-
-    def arrow_spans(
-        self,
-        spans: Sequence[QueueSpan],
-        columns: Sequence[str] | None = None,
-        *,
-        rows: int = 65_536,
-        size: int = BATCH_BYTES_MAX,
-        verify: bool = True,
-        tags: Iterable[str] = (),
-        keys: Iterable[str] = (),
-        lost: Lost = refuse_lost,
-    ) -> "Iterator[pa.RecordBatch]":
-        """Return the messages of ranges of multiple queues, in the order in which they were stored.
-
-        Reads the log once, however many queues are interleaved in it.
-
-        Args:
-            spans: ranges [start, stop) of queues, as returned by `bounds`.
-            columns: see `penstock.format.arrow_schema.COLUMNS`.
-            rows: maximum number of rows in a batch.
-            size: maximum size in bytes of the records of a batch; a batch always has at least one record.
-            verify: check every record's CRC; a corrupt record is an error either way.
-            tags: only messages with one of these tags; all messages if empty.
-            keys: only messages with one of these keys; all messages if empty.
-            lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
-                queue's file is missing; the messages are skipped unless it raises.
-        """
-        self._settle()
-        call = "arrow_spans"
-        limits = Limits(
-            arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
-            arguments.whole(call, "size", size, 1, _SIZE_MAX),
-        )
-        wanted = RowFilter(
-            arguments.texts(call, "tags", tags, one_too=True),
-            arguments.texts(call, "keys", keys, one_too=True),
-        )
-        return self._columns.span_batches(
-            checked_spans(call, spans), checked_columns(call, columns), limits,
-            verify=arguments.flag(call, "verify", verify), wanted=wanted,
-            lost=arguments.function(call, "lost", lost),
-        )  # fmt: skip
-
-    def bounds(
-        self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
-    ) -> list[QueueBounds]:
-        """Return the bounds of every queue, in one pass, sorted by topic and queue.
-
-        Args:
-            wanted: returns whether a topic is included.
-            published: if another process writes the store, return only messages that it has published; a crash of
-                that process may cut off the messages after them.
-        """
-        self._settle()
-        arguments.function("bounds", "wanted", wanted)
-        return self._columns.bounds(
-            wanted, published=arguments.flag("bounds", "published", published)
-        )
-
-    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages.
-
-        Fewer if the queue ends, or a file of it is missing; an entry that is missing in between has size 0.
-        """
-        self._settle()
-        span = checked_span("queue_entries", QueueSpan(topic, queue, start, stop))
-        return self._queue_index.entries(*span)
-
-    def sample(
-        self, topic: str, queue: int, start: int, stop: int, count: int
-    ) -> list[tuple[int, int, float]]:
-        """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
-        self._settle()
-        span = checked_span("sample", QueueSpan(topic, queue, start, stop))
-        return self._columns.sample(*span, arguments.whole("sample", "count", count, 0, _ROWS_MAX))
 
     def close(self) -> None:
         """Close all files; calling it again does nothing."""

@@ -23,6 +23,7 @@ from penstock.read.span_merge import EntryRows, Limits, Lost, QueueSpan, Window,
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
 except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
@@ -161,6 +162,11 @@ def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
     return make
 
 
+def _keys(records: RecordColumns) -> pa.Array:
+    """Return the words of KEYS as lists, null for records without it; joined by blanks they are its text again."""
+    return pc.split_pattern(_property(KEYS)(records), " ")
+
+
 def _properties(records: RecordColumns) -> pa.Array:
     """Return all properties of each row as a map, in the order of the text, without the record's CRC."""
     firsts, names, values = _kernel.pair_columns(records.window, records.fields, CRC32.encode())
@@ -189,7 +195,7 @@ def _prepared_offset(records: RecordColumns) -> pa.Array:
 _TEXTS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": _topic,
     "tag": _property(TAGS),
-    "keys": _property(KEYS),
+    "keys": _keys,
     "body": _body,
     "properties": _properties,
     "message_id": _message_id,

@@ -183,7 +183,7 @@ def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) 
         middle = (low + stop) // 2
         # If the entry is absent, the next existing one is used instead.
         span = QueueSpan(topic, queue, middle, stop)
-        found = store.arrow_spans([span], ["log_offset"], rows=_ENTRIES_READ, verify=False)
+        found = store.lowlevel.arrow_spans([span], ["log_offset"], rows=_ENTRIES_READ, verify=False)
         first = next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), None)
         if first is not None and first < log_offset:
             low = middle + 1

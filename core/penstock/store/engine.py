@@ -273,7 +273,7 @@ class Engine:
         return self.queue_index.max_offset(topic, queue) if cursor is None else cursor.next_offset
 
     def remove_topic(self, topic: str) -> None:
-        """Remove a topic and its messages; see `Store.remove_topic`."""
+        """Remove a topic and its messages; see `LowLevelStore.remove_topic`."""
         index = self.queue_index
         if type(index).remove_topic is QueueIndex.remove_topic:
             raise ConfigError(

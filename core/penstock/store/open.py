@@ -76,6 +76,7 @@ from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine, Intervals
+from penstock.store.lowlevel import LowLevelStore
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
 
@@ -327,7 +328,7 @@ class Opener(Choices):
             not_understood=self.foreign(geometry),
             opened_at=self._opened_at,
         )  # fmt: skip
-        store._attach()
+        store._attach(LowLevelStore.__new__(LowLevelStore))
         self._warn_of_unseen(log)
         return store
 
@@ -420,7 +421,7 @@ class Opener(Choices):
             store.leave()
             engine.abandon()
             raise
-        store._attach()
+        store._attach(LowLevelStore.__new__(LowLevelStore))
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 

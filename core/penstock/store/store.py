@@ -20,12 +20,10 @@ from penstock.contracts import (
     DelayedMessage,
     Dispatcher,
     Extension,
-    MessageWaiter,
+    GroupLag,
     Prepared,
-    SummaryLine,
     TopicConfig,
     Transaction,
-    WorkWakes,
 )
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
@@ -34,23 +32,18 @@ from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (
     ArgumentError,
-    ArgumentTypeError,
     ConfigError,
     ForeignContentError,
     ForkedStoreError,
-    PenstockError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
-    UnknownStrategyError,
 )
-from penstock.files import Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
 from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
-from penstock.log.decided import decided_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
 from penstock.read.reader import Reader
@@ -58,21 +51,21 @@ from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.hidden_batch import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
-from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
-from penstock.runtime.waking import Waiter, Wakes, WorkWaiter
+from penstock.retention.forecast import RetentionForecast
+from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import run_aside
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
-from penstock.store.message_batch import StoreBatch
 from penstock.store.offset_table import check_group, check_known, check_offset
-from penstock.store.put_batch import append_encoded, with_queues
-from penstock.write.copies import add_copy, encode_copies
+from penstock.store.put_batch import append_encoded
+from penstock.write.copies import add_copy
 from penstock.write.rewriting import rewritten
-from penstock.write.staged_file import StagedBatch, count_marked
 from penstock.write.validation import check_messages, check_wait, encode_messages, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.store.lowlevel import LowLevelStore
 
 
 # Processes of one verification; more than a machine has cores only cost memory.
@@ -87,8 +80,6 @@ class Store(Reader, Producer):
     Attributes:
         path: the store's folder.
         recovery: the report of the recovery at opening; None for a store opened read-only.
-        not_understood: files that Penstock does not understand, found in the folder when it was opened
-            read-only; see docs/broker-directories.md.
     """
 
     def __init__(
@@ -109,7 +100,7 @@ class Store(Reader, Producer):
         opened_at: str | None = None,
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
-        self.not_understood = tuple(not_understood)
+        self._not_understood = tuple(not_understood)
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
         if log.hidden_from is not None:
@@ -139,31 +130,27 @@ class Store(Reader, Producer):
             self._produce_by(engine.log.appender)
             leave_in_child(self)
 
-    def _attach(self) -> None:
+    def _attach(self, lowlevel: "LowLevelStore") -> None:
         """Attach the extensions, once the store is open; closes the store if one of them raises.
 
         They and their threads get an object of their own: if they had this one, nobody would notice that the program has
         dropped it.
         """
-        shared = self._shared = _SharedStore.__new__(_SharedStore)
-        shared.__dict__ = self.__dict__
+        lowlevel.__dict__ = self.__dict__
+        self._lowlevel = lowlevel
         if self._engine is not None:
-            shared._produce_by(self._engine.log.appender)
+            lowlevel._produce_by(self._engine.log.appender)
         try:
             for each in self._extensions:
-                each.attach(shared)
+                each.attach(lowlevel)
         except BaseException:
             self.close()
             raise
 
-    def extension(self, name: str) -> Extension:
-        """Return the extension of this store with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
-        self._check_open()
-        arguments.text("extension", "name", name, "the name of an extension")
-        for each in self._extensions:
-            if each.name == name:
-                return each
-        raise UnknownStrategyError("extensions", name, [each.name for each in self._extensions])
+    @property
+    def lowlevel(self) -> "LowLevelStore":
+        """The calls for extensions, Spark and tools; `LowLevelStore` lists them."""
+        return self._lowlevel
 
     def _provided(self, method: str) -> Any:
         """Return a method of this class that an extension implements."""
@@ -186,37 +173,6 @@ class Store(Reader, Producer):
         """Keep this object, and so the store open, while an extension's object is in use."""
         with contextlib.suppress(TypeError):
             weakref.finalize(made, _ignore, self).atexit = False
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove a topic with its queues, its messages and the groups' offsets in it, durably; a topic that does not exist too.
-
-        The records stay in the log until retention deletes their segments, but no queue, no key and no recovery shows them again.
-        A topic of the same name that is created later begins at queue offset 0. Configuration is not changed: see `delete_topic`.
-
-        Raises:
-            ConfigError: the configured queue index cannot remove topics; nothing was changed.
-            StoreFailedError: the queues, or the offsets of groups, could not be removed; the next open completes that.
-        """
-        self._owner().remove_topic(check_topic(topic))
-
-    def topic_life(self, topic: str) -> int:
-        """Return how often a topic was removed; a queue offset of one life means nothing in another."""
-        self._check_open()
-        return self._removed_topics.read().count(check_topic(topic))
-
-    def recheck_puts(self, topic: str) -> None:
-        """Make the extensions check again, before the next put to each queue of a topic, whether it is allowed."""
-        self._owner().log.encoder.forget(check_topic(topic))
-
-    def waiter(self) -> MessageWaiter:
-        """Return an object with which one thread waits for new messages, of this or another process."""
-        self._check_open()
-        return Waiter(self._wakes)
-
-    def work_wakes(self) -> WorkWakes:
-        """Return an object with which any process wakes background work of an extension in the writing process."""
-        self._check_open()
-        return WorkWaiter(self._wakes)
 
     def leave(self) -> None:
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
@@ -288,21 +244,6 @@ class Store(Reader, Producer):
         if self._engine is not None:
             self._engine.follower.catch_up()
 
-    @property
-    def files(self) -> Files:
-        """The file system that a store opened for writing uses, for files beside its own."""
-        return self._owner().files
-
-    @property
-    def body_bytes_max(self) -> int:
-        """Maximum size in bytes of the body of a message that this store takes."""
-        return self._writer().log.encoder.body_bytes_max
-
-    @property
-    def puts_wait(self) -> bool:
-        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
-        return self._engine is not None and self._engine.policy.appender_waits
-
     # --- putting
 
     def _put_rewritten(self, message: Message) -> Receipt:
@@ -364,24 +305,6 @@ class Store(Reader, Producer):
         engine.policy.request()
         return future
 
-    def check(self, message: Message, properties_text: bytes | None = None) -> None:
-        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.
-
-        With a properties text, the one that `put_copies` would raise.
-        """
-        log = self._owner().log
-        encoder = log.encoder
-        expected = "a penstock.Message, for example Message(topic, body)"
-        arguments.instance("check", "message", message, Message, expected)
-        if message.queue is None and message.partition_key is None:
-            # Its topic's next turn is not taken.
-            message = message.__replace__(queue=0)
-        if properties_text is None:
-            log.check_put(encode_messages(encoder, [message]).largest)
-        else:
-            text = arguments.instance("check", "properties_text", properties_text, bytes, "bytes")
-            log.check_size(encode_copies(encoder, [(message, text)]).largest)
-
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
@@ -425,30 +348,6 @@ class Store(Reader, Producer):
         self._keep_for(made)
         return made
 
-    def message_batch(self) -> StoreBatch:
-        """Return a batch to which messages are added one by one, and that is stored whole or not at all; for extensions."""
-        return StoreBatch(self._writer)
-
-    def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions of the whole atomic batches in the log that begin at `log_offset` or after it; for extensions.
-
-        A decision is known by the low 30 bits of its number. A record must begin at `log_offset`, or the log end there.
-        """
-        offset = arguments.whole("decided_batches", "log_offset", log_offset)
-        return decided_batches(self._owner().log, offset)
-
-    def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
-        """Append copies of messages of another store under one lock; one receipt each.
-
-        Each message comes with its properties text, which is stored byte by byte in place of the message's own tag, keys
-        and properties, including properties that `put` refuses. Does not wait for a flush. Stores all messages or none,
-        like `put_many`.
-        """
-        engine, given = self._writer(), _listed_copies(copies)
-        batch = encode_copies(engine.log.encoder, given)
-        time_ms, known = append_encoded(engine, batch)
-        return batch.receipts(time_ms, *known)
-
     def put_arrow(
         self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
     ) -> "pa.Table":
@@ -469,46 +368,6 @@ class Store(Reader, Producer):
         engine.log.check_put(batch.largest)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return from_arrow.receipts(batch, time_ms, *known)
-
-    def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
-        """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log offset after it.
-
-        With `first_mark`, a number of at least 2**62, its records are numbered upwards from it in a field that
-        only transactions use, so that `count_marked` can later count those in the log. Does not wait for a flush: call
-        `flush`. Stores all records or none, like `put_many`.
-        """
-        engine = self._writer()
-        expected = "a penstock.staged.StagedBatch"
-        arguments.instance("put_staged", "batch", batch, StagedBatch, expected)
-        first_mark = arguments.whole("put_staged", "first_mark", first_mark, high=1 << 64)
-        if first_mark:
-            batch.check_mark(first_mark)
-        encoded = with_queues(self.add_queue, batch.cursors, lambda: batch.encoded(engine.log.encoder))  # fmt: skip
-        append_encoded(engine, encoded, first_mark=first_mark)
-        return encoded.end_offset
-
-    def add_queue(self, topic: str, queue: int) -> None:
-        """Give a topic that messages have created a queue, for messages whose queues were picked elsewhere.
-
-        A declared topic stays as it is, and refuses them.
-        """
-        self._writer()
-        topic, queue = check_topic(topic), check_queue(queue)
-        for each in self._extensions:
-            each.add_queue(topic, queue)
-
-    def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
-        """Return how many records numbered from `first_mark` are in the log from `log_offset` on, at most `most`.
-
-        Counts up to the first gap in the numbers; raises `StorageError` if the count cannot be determined.
-        """
-        call = "count_marked"
-        return count_marked(
-            self._owner().log,
-            arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN),
-            arguments.whole(call, "first_mark", first_mark),
-            arguments.whole(call, "most", most),
-        )
 
     # --- consumers and topics, by extensions
 
@@ -754,61 +613,26 @@ class Store(Reader, Producer):
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
-    def move_offsets(
-        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
-    ) -> set[tuple[str, str, int]]:
-        """Commit multiple offsets in one durable write, each only if the group's offset is still the expected one.
-
-        For programs that compute an offset from the last one, such as a consumer's acknowledgements, and must not
-        overwrite a `commit_offset` that came in between.
-
-        Args:
-            moves: (group, topic, queue) to (expected offset, or None if the group never committed one; new offset).
-
-        Returns:
-            Those that were not moved, since their offset was another one.
-
-        Raises:
-            MessageError: a group, topic or queue is not valid, or an offset is after the queue's end (`CommitError`);
-                nothing was written.
-        """
-        self._owner()
-        expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
-        if not isinstance(moves, Mapping):
-            raise ArgumentTypeError("move_offsets", "moves", moves, expected)
-        for pair in moves.items():
-            if not all(isinstance(each, tuple) for each in pair):
-                raise ArgumentTypeError("move_offsets", "moves", pair, expected)
-            if [len(each) for each in pair] != [3, 2]:
-                raise ArgumentError("move_offsets", "moves", pair, expected)
-        self._settle(self._queue_index)
-        for (group, topic, queue), (_, new) in moves.items():
-            check_group(group)
-            end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)
-            check_offset(group, topic, queue, new, end)
-        return self._offsets.move(moves)
-
-    def remove_offsets(self, group: str) -> None:
-        """Remove the committed offsets of a group in all topics, durably; a group without any, too."""
-        self._owner()
-        self._offsets.remove_group(check_group(group))
-
     def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
         self._check_offsets()
         return self._offsets.get(group, topic, queue)
 
-    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return (group, topic) to queue to committed offset.
+    def groups(self) -> list[GroupLag]:
+        """Return the committed offset, and the lag, of each group in each queue, sorted.
 
         Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
         """
         self._check_offsets()
-        return self._offsets.groups()
+        return [
+            GroupLag(group, topic, queue, offset, max(self.max_offset(topic, queue) - offset, 0))
+            for (group, topic), queues in sorted(self._offsets.groups().items())
+            for queue, offset in sorted(queues.items())
+        ]
 
     def _check_offsets(self) -> None:
         self._check_open()
-        elsewhere = [each for each in self.not_understood if each.kind is ROCKSDB_CONFIG]
+        elsewhere = [each for each in self._not_understood if each.kind is ROCKSDB_CONFIG]
         if elsewhere:
             listed = [(each.kind.name, each.text) for each in elsewhere]
             raise ForeignContentError(self.path, "committed offsets cannot be read", listed)
@@ -825,15 +649,6 @@ class Store(Reader, Producer):
     def retain(self) -> int:
         """Delete the segments that the retention policies expire; returns how many were deleted."""
         return _run_deletion(self._owner().retention.run)
-
-    def forecast(self, days: float = 14) -> list[SegmentForecast]:
-        """Return when each segment would be deleted, and why, by the policies' current answers; changes nothing.
-
-        `days`, from 0 to 3660, is how far the forecast reaches.
-        """
-        self._check_open()
-        days = arguments.number("forecast", "days", days, 0, DAYS_MAX)
-        return self._outlook.forecast(days)
 
     def space(
         self, below: int = 0, on_progress: Callable[[int], None] = lambda _: None
@@ -890,7 +705,7 @@ class Store(Reader, Producer):
             "segments": len(segments),
             "log_bytes": sum(segment.capacity for segment in segments),
             "queues": len(self._queue_index.queues()) if is_known else None,
-            "damaged_reads": self.damaged_reads,
+            "damaged_reads": self._damaged_reads,
             "offsets_set_aside": self._offsets.set_aside(),
             "not_understood": [
                 {
@@ -898,26 +713,12 @@ class Store(Reader, Producer):
                     "text": each.text,
                     "stops_writing": each.kind.stops_writing,
                 }
-                for each in self.not_understood
+                for each in self._not_understood
             ],
         }
         if self._engine is not None:
             figures.update(cast(StoreStats, self._engine.stats()))
         return figures
-
-    def summary(self) -> list[SummaryLine]:
-        """Return what the extensions say about the store, as `penstock stat` shows it: for example what waits, and for how long.
-
-        A line whose facts cannot be read says why; this does not raise for it. Works for a store opened read-only, too.
-        """
-        self._check_open()
-        lines: list[SummaryLine] = []
-        for each in self._extensions:
-            try:
-                lines.extend(each.summary())
-            except (PenstockError, OSError) as error:
-                lines.append(SummaryLine(each.name, each.name, f"not known: {error}", None))
-        return lines
 
     def verify(
         self,
@@ -993,7 +794,7 @@ class Store(Reader, Producer):
             # At the end of the process the close would wait for threads that run no more; the next open recovers the store.
             if not sys.is_finalizing():
                 # The garbage collector may run in any thread, also in one that the close waits for.
-                run_aside(self._shared.close)
+                run_aside(self._lowlevel.close)
         finally:
             place = f", opened at {self._opened_at}," if self._opened_at else ""
             text = f"the store {self.path}{place} was dropped without a close; call close(), or open it in a `with` statement"
@@ -1021,13 +822,6 @@ class Store(Reader, Producer):
                 raise
 
 
-class _SharedStore(Store):
-    """A store as its extensions have it; all state is that of the program's object."""
-
-    def __del__(self) -> None:
-        """Do nothing: it is the program's object that must be closed."""
-
-
 def _count(call: str, name: str, value: object) -> int | None:
     """Return a number of queues; None stays None."""
     return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
@@ -1035,21 +829,6 @@ def _count(call: str, name: str, value: object) -> int | None:
 
 def _ignore(_store: Store) -> None:
     """Do nothing."""
-
-
-def _listed_copies(copies: object) -> list[tuple[Message, bytes]]:
-    """Return the messages and texts of `put_copies` as a list; refuses anything else."""
-    expected = "a list of pairs: a penstock.Message and its properties text in bytes"
-    if isinstance(copies, str | bytes | bytearray) or not isinstance(copies, Iterable):
-        raise ArgumentTypeError("put_copies", "copies", copies, expected)
-    given = []
-    for number, pair in enumerate(copies):
-        match pair:
-            case (Message() as message, bytes() as text):
-                given.append((message, text))
-            case _:
-                raise ArgumentTypeError("put_copies", f"copies[{number}]", pair, expected)
-    return given
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

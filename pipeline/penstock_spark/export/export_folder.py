@@ -305,7 +305,9 @@ def _by_day(
     """Yield the rows of a piece in order, each batch of one date."""
     span = penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])
     convert = converter(EXPORTED)
-    for batch in source.arrow_spans([span], store_columns(EXPORTED), rows=_ROWS, lost=lost):
+    for batch in source.lowlevel.arrow_spans(
+        [span], store_columns(EXPORTED), rows=_ROWS, lost=lost
+    ):
         whole = convert(batch, str(source.path))
         days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]

@@ -15,7 +15,7 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.arrow import pa
+from penstock_spark.arrow import pa, pc
 from penstock_spark.jobs.messages import from_stores
 from penstock_spark.jobs.plan_file import Plan, app_of, check_target
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
@@ -164,11 +164,13 @@ def _keys(spark: Any, slices: Sequence[Slice]) -> Any:
 
 def keys_of(piece: Slice, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
     """Yield key, log offset and size of the messages of one slice; missing messages are an error."""
-    for batch in store.arrow_spans(
+    for batch in store.lowlevel.arrow_spans(
         [piece.span], ["keys", "log_offset", "body_size"], verify=False,
         lost=refuse_loss(piece.root),
     ):  # fmt: skip
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=_KEYS)
+        yield pa.RecordBatch.from_arrays(
+            [pc.binary_join(batch.column(0), " "), *batch.columns[1:]], schema=_KEYS
+        )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def messages_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice as Spark's columns; missing messages are an error."""
     convert = converter(columns)
-    for batch in store.arrow_spans(
+    for batch in store.lowlevel.arrow_spans(
         [piece.span], store_columns(columns), rows=_BATCH_ROWS, lost=refuse_loss(piece.root)
     ):
         yield convert(batch, piece.root)

@@ -24,10 +24,10 @@ from penstock_spark.jobs.targets import fresh_folder, stores_of
 from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
 
 _NEEDED = ["tag", "keys", "body_size"]
-_DDL = "topic string, tag string, keys string, time bigint, size int"
+_DDL = "topic string, tag string, keys array<string>, time bigint, size int"
 _ROW = pa.schema(
     [
-        ("topic", pa.string()), ("tag", pa.string()), ("keys", pa.string()),
+        ("topic", pa.string()), ("tag", pa.string()), ("keys", pa.list_(pa.field("element", pa.string()))),
         ("time", pa.int64()), ("size", pa.int32()),
     ]
 )  # fmt: skip
@@ -136,13 +136,13 @@ def headers(piece: Slice, store: "penstock.Store", time_column: str) -> Iterator
     """Yield the counted columns of the messages of one slice."""
     columns = [*_NEEDED, time_column]
     span = QueueSpan(piece.topic, piece.queue, piece.start, piece.stop)
-    for batch in store.arrow_spans([span], columns, verify=False):
+    for batch in store.lowlevel.arrow_spans([span], columns, verify=False):
         topic = pa.array([piece.topic]).take(pa.array([0] * batch.num_rows, pa.int32()))
         times = batch.column(time_column).cast(pa.int64())
         arrays = [
             topic,
             batch.column("tag"),
-            batch.column("keys"),
+            batch.column("keys").cast(_ROW.field("keys").type),
             times,
             batch.column("body_size"),
         ]
@@ -154,7 +154,7 @@ def _figures(frame: Any, top: int) -> dict[str, Any]:
 
     tagged = f.coalesce(f.when(f.col("tag") != "", f.col("tag")), f.lit(NONE))
     hour = f.floor(f.col("time") / _HOUR_MS)
-    keyed = frame.withColumn("key", f.explode(f.split("keys", " "))).where("key <> ''")
+    keyed = frame.withColumn("key", f.explode("keys")).where("key <> ''")
     often = keyed.groupBy("key").count().orderBy(f.desc("count"), "key").limit(top).collect()
     keyed = keyed.where(f.col("key").isin([row["key"] for row in often]))
     return {

@@ -76,7 +76,7 @@ class Slice(NamedTuple):
 
 
 def refuse_loss(root: str) -> "penstock.Lost":
-    """Return a callback that raises for missing messages of a store and names them; see `Store.arrow_spans`."""
+    """Return a callback that raises for missing messages of a store and names them; see `LowLevelStore.arrow_spans`."""
 
     def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
         raise DataLossError(
@@ -96,7 +96,7 @@ def still_there(slices: Sequence[Slice], *, skips: bool) -> tuple[list[Slice], i
     found, gone = [], 0
     for root, mine in itertools.groupby(slices, lambda each: each.root):
         with penstock.open(root, read_only=True) as store:
-            bounds = {(b.topic, b.queue): b for b in store.bounds(published=False)}
+            bounds = {(b.topic, b.queue): b for b in store.lowlevel.bounds(published=False)}
         for each in mine:
             there = bounds.get((each.topic, each.queue))
             low, high = (there.min_offset, there.max_offset) if there else (each.stop, each.stop)
@@ -122,7 +122,7 @@ def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[S
         with penstock.open(root, read_only=True) as store:
             there.update(store.topics())
             # Messages after that are not planned: a crash of their writer may remove them, and the plan would miss them.
-            for each in store.bounds():
+            for each in store.lowlevel.bounds():
                 if each.topic in topics if topics else not is_waiting(each.topic):
                     for at in range(each.min_offset, each.max_offset, rows):
                         stop = min(at + rows, each.max_offset)

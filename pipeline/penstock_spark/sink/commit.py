@@ -317,7 +317,7 @@ class SinkCommitter:
                 done = noted.done + _counted(store, noted, rows, progress.path)
             progress.write(BatchProgress(mark, begin, done, is_complete=False))
             for batch in self._batches(decision, shard, staged, done):
-                store.put_staged(batch, first_mark=mark + done)
+                store.lowlevel.put_staged(batch, first_mark=mark + done)
                 done += len(batch)
             end = store.flush()
             progress.write(BatchProgress(mark, end, done, is_complete=True))
@@ -354,7 +354,7 @@ class SinkCommitter:
 
 def _counted(store: penstock.Store, noted: BatchProgress, rows: int, path: Path) -> int:
     try:
-        return store.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
+        return store.lowlevel.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
     except StorageError as error:
         raise StorageError(
             f"a commit was interrupted, and how many rows of its batch are in {store.path} is unknown: {error}. Nothing "

@@ -57,7 +57,7 @@ class Decision:
     Attributes:
         app: the application.
         batch: its number within the application.
-        mark: the number of the first record, see `Store.put_staged`; unique to this batch.
+        mark: the number of the first record, see `LowLevelStore.put_staged`; unique to this batch.
         parts: the staged files in the order in which they are appended.
         is_alone: the application writes this one batch only, and will not repeat it.
     """

@@ -95,7 +95,7 @@ def _sampled_piece(
 ) -> LogRange:
     start, stop, bounds = requested
     many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
-    found = store.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
+    found = store.lowlevel.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
     if not found:
         # Deleted meanwhile; the task that reads it reports that.
         return LogRange(_span(place, requested), [start, stop], [0.0, 1.0], [0.0, 1.0])

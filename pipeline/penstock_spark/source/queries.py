@@ -65,7 +65,9 @@ class Question:
                 seen.append(topic)
                 return options.wants(topic)
 
-            found = [b for b in store.bounds(wanted) if options.wants_queue(b.topic, b.queue)]
+            found = [
+                b for b in store.lowlevel.bounds(wanted) if options.wants_queue(b.topic, b.queue)
+            ]
             if not self.resolves:
                 return StoreRanges(
                     seen, [RequestedRange(b.min_offset, b.max_offset, b) for b in found]

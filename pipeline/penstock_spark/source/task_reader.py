@@ -57,7 +57,7 @@ def read_spans(
     losses = Losses(fails=options.fail_on_loss)
     for name, mine in itertools.groupby(spans, lambda span: span.store):
         with open_store(Location(name)) as store:
-            batches = store.arrow_spans(
+            batches = store.lowlevel.arrow_spans(
                 [penstock.QueueSpan(*span[1:]) for span in mine], needed,
                 rows=options.rows_per_batch, size=BATCH_BYTES, verify=options.verify,
                 tags=options.tags, keys=options.keys, lost=losses.in_store(name),

@@ -39,7 +39,7 @@ def fill(store: Store) -> None:
         "UNIQ_KEY": "AB" * 16, "ON_CHECK": "COMMIT_MESSAGE",
     }  # fmt: skip
     text = "".join(f"{name}\x01{value}\x02" for name, value in half.items()).encode()
-    store.put_copies([(Message(HALF, b"committed", queue=0), text)])
+    store.lowlevel.put_copies([(Message(HALF, b"committed", queue=0), text)])
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
@@ -111,4 +111,4 @@ def assert_same(store: Store, shown: dict[int, list[dict[str, Any]]], retried: l
     assert "__CRC32#" not in next(store.scan("%RETRY%g")).properties
     # On a busy machine a client asks for the same retry again.
     assert {m.body for m in store.scan("%RETRY%g")} == set(retried)
-    assert store.damaged_reads == 0
+    assert store.lowlevel.damaged_reads == 0

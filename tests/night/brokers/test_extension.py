@@ -56,7 +56,7 @@ def check_ours(store: Store) -> int:
     count = 0
     for queue in (0, 1):
         messages = list(store.scan("t", queue=queue))
-        found = store.queue_entries("t", queue, 0, len(messages))
+        found = store.lowlevel.queue_entries("t", queue, 0, len(messages))
         assert found.tag_codes.tolist() == [code_of(m) for m in messages]
         for tag in (*TAGS, "none"):
             expected = [m.body for m in messages if m.tag == tag]

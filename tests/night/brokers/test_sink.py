@@ -103,14 +103,14 @@ def test_java_appends_within_a_batch_that_was_cut_short(java: JavaStore, tmp_pat
 
     def dies(path: Path) -> Any:
         store = open_store(given.options, None, path)
-        put, count = store.put_staged, iter(range(7))
+        put, count = store.lowlevel.put_staged, iter(range(7))
 
         def put_some(*args: Any, **more: Any) -> int:
             if next(count, None) is None:
                 raise DiedError
             return put(*args, **more)
 
-        store.put_staged = put_some  # type: ignore[method-assign]
+        store.lowlevel.put_staged = put_some  # type: ignore[method-assign]
         return store
 
     committer = given.committer()

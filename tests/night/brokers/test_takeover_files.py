@@ -64,14 +64,14 @@ def fill(root: Path) -> None:
                 for _ in range(tries + 1):
                     made = retry_copy(message, group)
                     assert made is not None
-                    store.put_copies([made])
+                    store.lowlevel.put_copies([made])
                     clock.now_ms += HOUR_MS
                     workers.run("penstock-deliver")
                     queue = store.max_offset(RETRY + group, 0)
                     message = store.read(RETRY + group, 0, queue - 1).messages[0]
             dead = retry_copy(message, "billing", level=-1)
             assert dead is not None
-            store.put_copies([dead])
+            store.lowlevel.put_copies([dead])
         for level in (5, 18):
             store.put("orders", b"waits %d" % level, queue=0, delay_level=level, tag="t")
 
@@ -152,7 +152,7 @@ def change_all(root: Path) -> None:
     """Change a topic and a group, add one of each, deliver a delayed message, acknowledge."""
     with opened(root) as store:
         store.create_topic("ours", queues=3, attributes={"message.type": "FIFO"})
-        extension = store.extension("messaging")
+        extension = store.lowlevel.extension("messaging")
         assert isinstance(extension, MessagingExtension)
         extension.configuration.groups.alter("auditing", retry_max=2)
         store.put("orders", b"late ours", queue=1, delay_level=1)

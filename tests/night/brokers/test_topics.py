@@ -30,7 +30,7 @@ def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
         store.put("auto", b"first", queue=5)
         store.create_topic("declared", queues=3, attributes={"message.type": "NORMAL"})
         store.put("declared", b"first", queue=2)
-        extension = store.extension("messaging")
+        extension = store.lowlevel.extension("messaging")
         assert isinstance(extension, MessagingExtension)
         extension.configuration.groups.alter("billing", retry_max=2)
     ours = table(tmp_path, "topics.json", "topicConfigTable")

@@ -576,7 +576,7 @@ def _left(store: Store) -> list[str]:
 
 def done_to(store: Any, group: str, topic: str, queue: int) -> int | None:
     """Return the offset before which a group has consumed everything, by its journal; None if something waits for the writer."""
-    groups = store.extension("messaging").groups
+    groups = store.lowlevel.extension("messaging").groups
     position = groups.position(group, topic, queue)
     return None if position is None or position.nacked else position.base
 

@@ -61,24 +61,24 @@ def test_an_extension_is_attached_once_the_store_is_open_and_detached_before_it_
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path / "s", Noting) as store:
-        noting = store.extension("noting")
+        noting = store.lowlevel.extension("noting")
         assert noting.calls == [("attach", False)]
         assert noting.store.path == store.path
         noting.detach = lambda: store.put("last", b"while detaching", queue=0)
     with opened(tmp_path / "s", Noting, read_only=True) as store:
         assert [m.body for m in store.scan("last")] == [b"while detaching"]
-        noting = store.extension("noting")
+        noting = store.lowlevel.extension("noting")
     assert noting.calls == [("attach", True), "detach"]
 
 
 def test_it_is_asked_once_a_queue_and_again_on_request(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
-        noting = store.extension("noting")
+        noting = store.lowlevel.extension("noting")
         for _ in range(3):
             store.put("t", b"x", queue=0)
             store.put_many([Message("t", b"x", queue=0), Message("t", b"x", queue=1)])
         assert noting.calls[1:] == [("t", 0), ("t", 1)]
-        store.recheck_puts("t")
+        store.lowlevel.recheck_puts("t")
         store.put("t", b"x", queue=0)
         assert noting.calls[3:] == [("t", 0)]
         assert store.max_offset("t", 0) == 7
@@ -86,7 +86,7 @@ def test_it_is_asked_once_a_queue_and_again_on_request(tmp_path: Path) -> None:
 
 def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
-        store.extension("noting").refused = "secret"
+        store.lowlevel.extension("noting").refused = "secret"
         puts: list[Callable[[], object]] = [
             lambda: store.put("secret", b"x", queue=0),
             lambda: store.put_many([Message("t", b"x", queue=0), Message("secret", b"x", queue=0)]),
@@ -96,7 +96,7 @@ def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) 
             with pytest.raises(MessageError, match="no puts to secret"):
                 put()
         assert store.topics() == {}
-        store.put_copies([(Message("secret", b"copy", queue=0), b"")])
+        store.lowlevel.put_copies([(Message("secret", b"copy", queue=0), b"")])
         with pytest.raises(MessageError, match="no puts to secret"):
             store.put("secret", b"x", queue=0)
         assert [m.body for m in store.scan("secret")] == [b"copy"]
@@ -104,7 +104,7 @@ def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) 
 
 def test_the_first_extension_that_knows_a_request_rewrites_the_message(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting, Providing) as store:
-        store.extension("providing").rewrites = lambda m: m.__replace__(
+        store.lowlevel.extension("providing").rewrites = lambda m: m.__replace__(
             queue=5, partition_key=None, delay_level=0
         )
         receipts = [
@@ -114,7 +114,7 @@ def test_the_first_extension_that_knows_a_request_rewrites_the_message(tmp_path:
             *store.put_many([Message("t", b"d", delay_level=1), Message("t", b"e", queue=0)]),
         ]
         assert [each.queue for each in receipts] == [5, 5, 5, 5, 0]
-        store.extension("noting").rewrites = lambda m: (
+        store.lowlevel.extension("noting").rewrites = lambda m: (
             Message("other", m.body, queue=0),
             b"TAGS\x01copy\x02",
         )
@@ -131,7 +131,7 @@ def test_a_request_that_nobody_knows_or_that_is_not_met_is_refused(tmp_path: Pat
             with pytest.raises(MessageError, match=r"extensions\.use") as caught:
                 store.put_many([Message("t", b"x", **message)])
             assert "message 0" in caught.value.__notes__[0]
-        store.extension("noting").rewrites = lambda m: m
+        store.lowlevel.extension("noting").rewrites = lambda m: m
         with pytest.raises(PluginError, match="still has"):
             store.put("t", b"x", delay_level=3)
         assert store.topics() == {}
@@ -141,7 +141,7 @@ def test_a_method_of_a_store_needs_an_extension_that_provides_it(tmp_path: Path)
     with opened(tmp_path / "s", Noting, Providing) as store:
         assert store.consumer("g", ["t"], tag="a") == (("g", ["t"]), {"tag": "a"})
         with pytest.raises(UnknownStrategyError, match="did you mean 'noting'"):
-            store.extension("notin")
+            store.lowlevel.extension("notin")
     with opened(tmp_path / "s", Noting) as store, pytest.raises(ConfigError, match="consumer"):
         store.consumer("g", ["t"])
 
@@ -159,13 +159,13 @@ def test_a_store_sums_up_what_its_extensions_say_and_why_one_cannot(tmp_path: Pa
             return [SummaryLine("calls", "calls so far", "one", 1)]
 
     with opened(tmp_path / "s", Noting, Summing) as store:
-        assert store.summary() == [("calls", "calls so far", "one", 1)]
-        store.extension("summing").trouble = OSError("no disk")
-        assert store.summary() == [("summing", "summing", "not known: no disk", None)]
+        assert store.lowlevel.summary() == [("calls", "calls so far", "one", 1)]
+        store.lowlevel.extension("summing").trouble = OSError("no disk")
+        assert store.lowlevel.summary() == [("summing", "summing", "not known: no disk", None)]
     with opened(tmp_path / "s", Noting, Summing, read_only=True) as store:
-        assert store.summary()[0].value == 1
+        assert store.lowlevel.summary()[0].value == 1
     with pytest.raises(StoreClosedError):
-        store.summary()
+        store.lowlevel.summary()
 
 
 def test_a_store_whose_extension_fails_to_attach_is_closed_again(tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
     with directory.open() as store:
         assert store.max_offset("t", 0) == 7
         assert bodies(store, "t")[:6] == numbered("m", 6)
-        assert store.queue_entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
+        assert store.lowlevel.queue_entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
     check_healthy(directory)
 
 
@@ -434,7 +434,7 @@ def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -
     check_healthy(directory)
     with directory.open() as store:
         assert bodies(store, "t") == ["m0", "m1", "m2", "m4", "m5"]
-        assert store.queue_entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
+        assert store.lowlevel.queue_entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
         assert store.put("t", b"m6", queue=0).queue_offset == 6
     check_healthy(directory)
 
@@ -485,7 +485,7 @@ def test_topics_that_brokers_do_not_always_list_count_as_there(
     """4.x does not list the topic of transactions' marks, for one."""
     # Some of them take no message of a caller.
     with directory.open() as store:
-        store.put_copies([(Message(topic, b"m", queue=0), b"")])
+        store.lowlevel.put_copies([(Message(topic, b"m", queue=0), b"")])
     directory.broker_deletes(topic)
     with directory.open() as store:
         assert bodies(store, topic) == ["m"]

@@ -62,7 +62,7 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
         with pytest.raises(penstock.PenstockError, match="outside the range that the store holds"):
             reader.at(first[0].log_offset)
         assert reader.read("t", 0, 0, 3).status == "OFFSET_TOO_SMALL"
-        assert reader.damaged_reads == 0
+        assert reader.lowlevel.damaged_reads == 0
         reader.close()
 
 

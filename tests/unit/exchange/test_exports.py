@@ -202,7 +202,7 @@ def test_messages_that_wait_are_exported_only_if_their_topic_is_named(twelve: St
     """A message that waits to be committed may never be; one that waits for its time is delivered later."""
     with twelve:
         names = ["RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
-        twelve.put_copies(
+        twelve.lowlevel.put_copies(
             [(Message(name, b"%d" % (20 + n), queue=0), b"") for n, name in enumerate(names)]
         )
         assert bodies(twelve) == list(range(12))

@@ -70,7 +70,7 @@ def put_staged(store: Store, properties: dict[str, str]) -> None:
         writer.finish()
         with StagedFile.read(Files(), path) as staged:
             for batch in staged.batches:
-                store.put_staged(batch)
+                store.lowlevel.put_staged(batch)
         path.unlink()
 
 

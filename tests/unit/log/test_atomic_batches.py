@@ -96,20 +96,20 @@ def test_marks_that_the_records_do_not_prove_cut_nothing(tmp_path: Path) -> None
 
 def test_the_decisions_of_batches_are_found_from_a_log_offset_on(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
-        assert store.decided_batches(0) == set()
+        assert store.lowlevel.decided_batches(0) == set()
         ends = [0]
         for decision in (5, (1 << 40) + 6, 7):
-            batch = store.message_batch()
+            batch = store.lowlevel.message_batch()
             batch.add_many([Message("t", b"1", queue=0), Message("t", b"2", queue=0)])
             ends.append(batch.append(decision=decision)[1].log_offset)
             store.put("t", b"between", queue=0)
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         batch.add(Message("t", b"of no decision", queue=0))
         batch.append()
         store.put_many([Message("t", b"1", queue=0), Message("t", b"2", queue=0)], atomic=True)
-        assert store.decided_batches(0) == {5, 6, 7}
-        assert store.decided_batches(store.flush()) == set()
-        assert store.decided_batches(ends[1]) == {6, 7}, "from within the first one"
+        assert store.lowlevel.decided_batches(0) == {5, 6, 7}
+        assert store.lowlevel.decided_batches(store.flush()) == set()
+        assert store.lowlevel.decided_batches(ends[1]) == {6, 7}, "from within the first one"
 
 
 @attrs.frozen

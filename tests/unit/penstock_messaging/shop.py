@@ -61,7 +61,7 @@ class Shop:
 
     @property
     def messaging(self) -> MessagingExtension:
-        extension = self.store.extension("messaging")
+        extension = self.store.lowlevel.extension("messaging")
         assert isinstance(extension, MessagingExtension)
         return extension
 
@@ -74,7 +74,7 @@ class TimerShop(Shop):
 
     def put_raw(self, body: bytes, text: bytes) -> Receipt:
         """Put what another program has written to the timer topic."""
-        return self.store.put_copies([(Message(TIMER_TOPIC, body, queue=0), text)])[0]
+        return self.store.lowlevel.put_copies([(Message(TIMER_TOPIC, body, queue=0), text)])[0]
 
     def run(self, *, after_ms: int = 0) -> float | None:
         """Advance the clock, run rounds until nothing is left to do, and return the pause in seconds."""

@@ -261,7 +261,7 @@ def test_no_other_answer_is_taken_and_no_time_ends_what_is_held(members: Members
     put(members, 6, queues=3)
     with members(ack_wait=10) as consumer:
         first, second, *_ = given = poll(consumer)
-        held = HeldAcks(members.store)
+        held = HeldAcks(members.store.lowlevel)
         held.add(first)
         for answer in (consumer.ack, consumer.nack, consumer.release, consumer.begin_ack, held.add):
             for messages in (first, [second, first]):
@@ -284,7 +284,7 @@ def test_no_other_answer_is_taken_and_no_time_ends_what_is_held(members: Members
 def test_what_is_held_counts_as_out_until_it_is_recorded(members: Members) -> None:
     put(members, 6, queues=3)
     with members(max_in_flight=2) as consumer:
-        held = HeldAcks(members.store)
+        held = HeldAcks(members.store.lowlevel)
         held.add(poll(consumer))
         assert (len(held), poll(consumer)) == (2, [])
         acks = [(each.acks.queue, each.acks.offsets) for each in held.acks()]
@@ -302,7 +302,7 @@ def test_what_is_held_counts_as_out_until_it_is_recorded(members: Members) -> No
 def test_a_lost_queue_is_told_before_anything_of_it_is_recorded(members: Members) -> None:
     put(members, 6, queues=3)
     with members() as consumer:
-        held = HeldAcks(members.store)
+        held = HeldAcks(members.store.lowlevel)
         held.add(poll(consumer))
         members.journal(queue=1).owner.lose()
         with pytest.raises(LostQueueError):
@@ -317,7 +317,7 @@ def test_a_message_that_was_handed_out_again_is_not_held(members: Members) -> No
         (message,) = poll(consumer)
         consumer.release(message)
         again = poll(consumer)
-        held = HeldAcks(members.store)
+        held = HeldAcks(members.store.lowlevel)
         with pytest.raises(AlreadyAnsweredError):
             held.add([*again, message])
         assert {each.state for each in again} == {OUT}
@@ -331,7 +331,7 @@ def test_a_message_that_was_handed_out_again_is_not_held(members: Members) -> No
 def test_messages_of_other_stores_and_consumers_are_refused(store: Store, tmp_path: Path) -> None:
     store.put_many([Message("orders", b"x", queue=n % 3) for n in range(6)])
     # As its extension, and so its consumers, have it.
-    inner: OpenStore = cast(MessagingExtension, store.extension("messaging")).store
+    inner: OpenStore = cast(MessagingExtension, store.lowlevel.extension("messaging")).store
     for wrong in (None, 5, "text", b"text", [None], ["m"]):
         with pytest.raises(ArgumentTypeError, match="a consumer of this store"):
             HeldAcks(inner).add(cast(Any, wrong))

@@ -38,7 +38,7 @@ class DelayShop(Shop):
 
     def put_waiting(self, body: bytes, text: bytes, queue: int = 0) -> None:
         """Put what another program has stored."""
-        self.store.put_copies([(Message(SCHEDULE_TOPIC, body, queue=queue), text)])
+        self.store.lowlevel.put_copies([(Message(SCHEDULE_TOPIC, body, queue=queue), text)])
 
     def run(self, *, after_ms: int = 0) -> float | None:
         return self.step(WORKER, after_ms)
@@ -143,10 +143,10 @@ def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
         born_time_ms=5, born_host="[::1]:99", reconsume_times=2,
     )  # fmt: skip
     waiting, text = scheduled(sent, accept)
-    message = shop.store.at(shop.store.put_copies([(waiting, text)])[0].log_offset)
+    message = shop.store.at(shop.store.lowlevel.put_copies([(waiting, text)])[0].log_offset)
     copy = delivered(message)
     assert copy[1] == text
-    after = shop.store.at(shop.store.put_copies([copy])[0].log_offset)
+    after = shop.store.at(shop.store.lowlevel.put_copies([copy])[0].log_offset)
     assert (after.topic, after.queue, after.body, after.tag) == ("T1", 3, b"body", "t")
     assert stored_text(after) == stored_text(message)
     for each in (message, after):
@@ -313,7 +313,7 @@ def test_a_restart_continues_where_the_last_writer_stopped(shop: DelayShop) -> N
     with open_store(shop.root, read_only=True) as reader:
         offsets = DelayOffsets(make_context(shop.root))
         offsets.load()
-        assert waiting(reader, offsets) == {1: 1, 18: 1}
+        assert waiting(reader.lowlevel, offsets) == {1: 1, 18: 1}
     shop.open()
     shop.run(after_ms=1000)
     assert shop.bodies()[5:] == [b"5"]

@@ -339,10 +339,10 @@ def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) ->
 
 def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store: Store) -> None:
     """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
-    groups = Groups(of(store).context, store, life=store.topic_life)
+    groups = Groups(of(store).context, store.lowlevel, life=store.lowlevel.topic_life)
     owned = take(groups)
     owned.sync(owned.ack([0], 0))
-    store.remove_topic(TOPIC)
+    store.lowlevel.remove_topic(TOPIC)
     store.put(TOPIC, b"new", queue=0)
     with pytest.raises(errors.LostQueueError, match="its topic was deleted"):
         owned.sync(owned.ack([0], 0))

@@ -90,20 +90,20 @@ def asked(shop: HalfShop) -> HalfShop:
 
 def interrupted_put(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Ctrl-C come at the end of each put of copies, until `monkeypatch.undo`."""
-    put = shop.store.put_copies
+    put = shop.store.lowlevel.put_copies
 
     def interrupted(copies: Any) -> None:
         put(copies)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shop.store, "put_copies", interrupted)
+    monkeypatch.setattr(shop.store.lowlevel, "put_copies", interrupted)
 
 
 # --- the records: what a broker writes, and what hostile ones say
 
 
 def stored(shop: HalfShop, message: Message, text: bytes) -> StoredMessage:
-    return shop.store.at(shop.store.put_copies([(message, text)])[0].log_offset)
+    return shop.store.at(shop.store.lowlevel.put_copies([(message, text)])[0].log_offset)
 
 
 def half_with(shop: HalfShop, properties: Mapping[bytes, bytes]) -> StoredMessage:
@@ -193,35 +193,35 @@ def prepare(shop: HalfShop, body: bytes, more: bytes = b"", born_ms: int = 5) ->
     copy, text = half_message(
         Message("orders", body, queue=0, born_time_ms=born_ms), "shop", body.decode()
     )
-    shop.store.put_copies([(copy, text + more)])
+    shop.store.lowlevel.put_copies([(copy, text + more)])
 
 
 def finish(shop: HalfShop, body: bytes) -> None:
-    shop.store.put_copies([(Message(OP_TOPIC, body, queue=0), removal(0)[1])])
+    shop.store.lowlevel.put_copies([(Message(OP_TOPIC, body, queue=0), removal(0)[1])])
 
 
 def open_ones(shop: HalfShop) -> list[tuple[str, int]]:
-    return [(half.facts.transaction_id, half.offset) for half in read_open(shop.store)]
+    return [(half.facts.transaction_id, half.offset) for half in read_open(shop.store.lowlevel)]
 
 
 def test_what_no_removal_names_is_open(shop: HalfShop) -> None:
     assert open_ones(shop) == []
-    assert progress(shop.store, HALF_TOPIC) == 0
+    assert progress(shop.store.lowlevel, HALF_TOPIC) == 0
     for body in (b"a", b"b", b"c", b"d", b"e"):
         prepare(shop, body)
     finish(shop, b"1")
     finish(shop, b"3,4,")
     assert open_ones(shop) == [("a", 0), ("c", 2)]
     shop.store.commit_offset(PROGRESS_GROUP, HALF_TOPIC, 0, offset=2)
-    assert progress(shop.store, HALF_TOPIC) == 2
+    assert progress(shop.store.lowlevel, HALF_TOPIC) == 2
     assert open_ones(shop) == [("c", 2)]
     shop.store.commit_offset(PROGRESS_GROUP, OP_TOPIC, 0, offset=2)
     assert open_ones(shop) == [("c", 2), ("d", 3), ("e", 4)]
     for n in range(598):
         finish(shop, b"%d" % (n + 2))
-    assert len(list(messages_from(shop.store, OP_TOPIC, 7))) == 593
-    assert removals_done(shop.store, 0, 599) == 599
-    assert removals_done(shop.store, 500, 600) == 600
+    assert len(list(messages_from(shop.store.lowlevel, OP_TOPIC, 7))) == 593
+    assert removals_done(shop.store.lowlevel, 0, 599) == 599
+    assert removals_done(shop.store.lowlevel, 500, 600) == 600
 
 
 CHECKED = b"TRANSACTION_CHECK_TIMES\x011\x02"
@@ -300,7 +300,7 @@ def test_progress_is_saved_at_a_close_as_a_broker_reads_it(shop: HalfShop) -> No
             pass
         with pytest.raises(errors.ReadOnlyError):
             reader.prepare("t", b"2", group="g")
-        assert reader.summary()[0].value["open"] == 2
+        assert reader.lowlevel.summary()[0].value["open"] == 2
     for each in shop.store.prepared():
         each.rollback()
     shop.halves.save()
@@ -315,7 +315,7 @@ def test_a_commit_whose_removal_a_crash_has_cut_is_not_made_again(
     shop.settings = {"index": index}
     shop.prepare(b"other")
     half = shop.prepare(b"once").message
-    shop.store.put_copies([committed(half)])
+    shop.store.lowlevel.put_copies([committed(half)])
     for _ in range(2):
         shop.kill()
         assert (shop.open_bodies(), shop.bodies()) == ([b"other"], [b"once"])
@@ -333,7 +333,7 @@ def test_a_cut_commit_is_found_by_the_queue_where_no_index_can_find_it(
     text = text.replace(b"UNIQ_KEY\x01ID\x02", b"UNIQ_KEY\x01%s\x02" % key if key else b"")
     shop.store.put("orders", b"0", queue=0)
     half = stored(shop, copy, text)
-    shop.store.put_copies([committed(half)])
+    shop.store.lowlevel.put_copies([committed(half)])
     for _ in range(4):
         shop.store.put("orders", b"2", queue=0, keys=["K"])
     shop.kill()
@@ -392,7 +392,7 @@ def test_what_cannot_be_committed_now_stays_prepared(
         raise errors.DiskFullError(shop.root, 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "put_copies", fail)
+        patch.setattr(shop.store.lowlevel, "put_copies", fail)
         with pytest.raises(errors.DiskFullError):
             full.commit()
     assert full.commit().queue_offset == 0
@@ -425,7 +425,9 @@ def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: Hal
     """Progress went beyond them at the close, so that nobody was asked about them, and they were listed nowhere."""
     shop.prepare(b"1").commit()
     half = shop.prepare(b"2")
-    shop.store.put_copies([half_message(Message("orders", b"imported", queue=0), "shop", "ID")])
+    shop.store.lowlevel.put_copies(
+        [half_message(Message("orders", b"imported", queue=0), "shop", "ID")]
+    )
     shop.prepare(b"3")
     shop.halves.check_again(shop.halves.all()[0])
     half.commit()
@@ -627,7 +629,7 @@ def test_a_message_is_asked_about_once_its_prepare_has_ended_in_whichever_way(
 
 def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(asked: HalfShop) -> None:
     copy, text = half_message(Message("orders", b"1", queue=0), "shop", "id")
-    asked.store.put_copies([(copy, text.replace(b"orders", b"or/ers"))])
+    asked.store.lowlevel.put_copies([(copy, text.replace(b"orders", b"or/ers"))])
     asked.close()
     asked.clock.now_ms += IMMUNITY_MS
     asked.answers = {b"1": "commit"}

@@ -144,14 +144,14 @@ def test_a_commit_between_reading_and_writing_is_not_overwritten(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(bench.groups).ack(list(range(10)), 0)
-    real = bench.store.move_offsets
+    real = bench.store.lowlevel.move_offsets
 
     def late(moves: object) -> object:
         bench.store.commit_offset(GROUP, TOPIC, 0, offset=17)
         return real(moves)  # type: ignore[arg-type] # the same argument
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.store, "move_offsets", late, raising=False)
+        patched.setattr(bench.store.lowlevel, "move_offsets", late, raising=False)
         bench.take_in()
     bench.take_in()
     assert bench.committed() == 17
@@ -201,7 +201,7 @@ def test_what_cannot_be_retried_is_noted_and_does_not_hold_up_the_others(
     owned = take(bench.groups)
     for offset in range(5):
         owned.nack(offset, 0, GROUP_SETTING, 0)
-    put, read = bench.store.put_copies, bench.store.read
+    put, read = bench.store.lowlevel.put_copies, bench.store.read
 
     def picky(copies: Any) -> Any:
         refused = (b"1", b"2") if copies[0][0].topic == WAITING else (b"2",)
@@ -212,7 +212,7 @@ def test_what_cannot_be_retried_is_noted_and_does_not_hold_up_the_others(
     def without_the_last(topic: str, queue: int, offset: int, limit: int) -> Any:
         return read(topic, queue, 20 if offset == 4 else offset, limit)
 
-    monkeypatch.setattr(bench.store, "put_copies", picky)
+    monkeypatch.setattr(bench.store.lowlevel, "put_copies", picky)
     monkeypatch.setattr(bench.store, "read", without_the_last)
     bench.take_in()
     monkeypatch.undo()
@@ -284,7 +284,7 @@ def store(shop: Shop) -> Store:
 
 
 def put(store: Store, message: Message, text: bytes) -> StoredMessage:
-    return store.at(store.put_copies([(message, text)])[0].log_offset)
+    return store.at(store.lowlevel.put_copies([(message, text)])[0].log_offset)
 
 
 def refuse(store: Store, message: StoredMessage, **options: Any) -> StoredMessage:
@@ -438,7 +438,7 @@ def test_a_message_without_room_for_a_retry_becomes_a_dead_letter(
 ) -> None:
     """It was dropped with an error: neither a retry nor a dead letter had it."""
     own = b"note\x01" + b"x" * (PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 6 - room) + b"\x02"
-    shop.store.put_copies(
+    shop.store.lowlevel.put_copies(
         [(Message("orders", b"full", queue=0), own), (Message("orders", b"next", queue=0), b"")]
     )
     with shop.store.consumer("billing", ["orders"]) as consumer:
@@ -468,7 +468,7 @@ def give_up(store: Store, count: int, *, queue: int = 0, group: str = "billing")
         receipt = store.put("orders", b"%d" % number, queue=queue, **given)
         made = retry_copy(store.at(receipt.log_offset), group, level=-1)
         assert made is not None
-        store.put_copies([made])
+        store.lowlevel.put_copies([made])
 
 
 def done(store: Store, **options: Any) -> list[tuple[int, str, int, str]]:
@@ -518,7 +518,7 @@ def test_a_letter_that_cannot_be_put_back_does_not_hold_up_the_others(
     store: Store, text: bytes, reason: str
 ) -> None:
     give_up(store, 1)
-    store.put_copies([(Message(DLQ, b"odd", queue=0), text)])
+    store.lowlevel.put_copies([(Message(DLQ, b"odd", queue=0), text)])
     give_up(store, 1)
     found = done(store, to_topic=True)
     assert [(each[0], each[1]) for each in found] == [(0, "orders"), (1, ""), (2, "orders")]

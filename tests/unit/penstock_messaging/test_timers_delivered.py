@@ -113,7 +113,7 @@ def accept(message: Message, text: bytes = b"") -> None:
 
 
 def stored(shop: TimerShop, message: Message, text: bytes) -> StoredMessage:
-    return shop.store.at(shop.store.put_copies([(message, text)])[0].log_offset)
+    return shop.store.at(shop.store.lowlevel.put_copies([(message, text)])[0].log_offset)
 
 
 def test_a_message_with_a_time_waits_with_the_properties_of_a_broker() -> None:
@@ -373,7 +373,7 @@ def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerSho
 
 
 def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
-    assert shop.store.summary() == []
+    assert shop.store.lowlevel.summary() == []
     late = shop.put(b"late", 9000, queue=3)
     soon = shop.put(b"soon", 2000, properties={"UNIQ_KEY": "K"})
     shop.put(b"gone", 5000, properties={"UNIQ_KEY": "K"})
@@ -385,7 +385,7 @@ def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
         DelayedMessage(late.message_id, "orders", 3, NOW + 9000, NOW, 4),
     ]
     assert shop.store.delayed() == expected
-    (line,) = shop.store.summary()
+    (line,) = shop.store.lowlevel.summary()
     assert (line.key, line.value["waiting"]) == ("timers", 3)
     assert "4.x cannot deliver" in line.text
     shop.close()
@@ -397,7 +397,7 @@ def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
         assert list(reader.scan("orders")) == []
     shop.open()
     shop.run()
-    assert shop.store.summary()[0].value == {"waiting": 0, "first_due_ms": None}
+    assert shop.store.lowlevel.summary()[0].value == {"waiting": 0, "first_due_ms": None}
 
 
 # --- what is in the way
@@ -412,7 +412,7 @@ def test_the_disk_is_full_and_nothing_is_lost(
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shop.store, "put_copies", full)
+        patch.setattr(shop.store.lowlevel, "put_copies", full)
         assert shop.run(after_ms=50) == 1
         assert shop.run(after_ms=1000) == 1
     assert caplog.text.count("none is lost") == 1
@@ -453,7 +453,7 @@ def test_an_offset_that_the_queue_does_not_have_is_moved_into_it(shop: TimerShop
     shop.put(b"x", 1000)
     queue, refused = timer_queue.TimerQueue(), list[str]()
     queue.offset = 7
-    assert not queue.take_in(shop.store, NOW, lambda *_: None, refused.append)
+    assert not queue.take_in(shop.store.lowlevel, NOW, lambda *_: None, refused.append)
     assert queue.offset == 1
     assert "read to 7, and has the offsets 0 to 1" in refused[0]
 

@@ -81,7 +81,7 @@ def test_each_sign_is_recognised_and_what_stops_writing_stops_it(made: Path, nam
     leave, kinds = SIGNS[name]
     leave(made)
     with penstock.open(made, read_only=True) as store:
-        found = store.not_understood
+        found = store.lowlevel.not_understood
         assert [each.kind.name for each in found] == kinds
         assert [f["kind"] for f in store.stats()["not_understood"]] == kinds
     stopping = tuple(each.kind.name for each in found if each.kind.stops_writing)
@@ -130,7 +130,7 @@ def test_light_queues_are_a_broker_s_where_one_has_been(
 def test_a_name_cannot_reach_the_terminal_raw(made: Path) -> None:
     (made / "bad\x1b[31m\u202e").write_text("")
     with penstock.open(made, read_only=True) as store:
-        (found,) = store.not_understood
+        (found,) = store.lowlevel.not_understood
     assert found.text.isprintable()
 
 
@@ -146,9 +146,9 @@ def test_what_is_not_understood_is_never_shown_as_empty(
         assert run([verb, str(made), "b"]) == 4
         assert "topic 'b' cannot be read" in capsys.readouterr().err
     with penstock.open(made, read_only=True) as store:
-        assert [b.topic for b in store.bounds()] == ["t"]
+        assert [b.topic for b in store.lowlevel.bounds()] == ["t"]
         with pytest.raises(ForeignContentError):
-            store.bounds(lambda topic: topic == "b")
+            store.lowlevel.bounds(lambda topic: topic == "b")
 
 
 def test_a_store_whose_queues_are_in_a_database_does_not_show_zero(
@@ -176,7 +176,7 @@ WAYS: dict[str, Callable[[Store], object]] = {
     "put_many-large": lambda s: s.put_many([Message(LONG, b"x", queue=0)] * 100),
     "put_arrow": lambda s: s.put_arrow(pa.table({"topic": ["t", LONG], "body": [b"x", b"y"]})),
     "submit": lambda s: s.submit(LONG, b"x", queue=0).result(),
-    "staged": lambda s: s.put_staged(staged_batch(s)),
+    "staged": lambda s: s.lowlevel.put_staged(staged_batch(s)),
 }
 
 

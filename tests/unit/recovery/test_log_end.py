@@ -368,7 +368,9 @@ def test_nothing_of_a_batch_in_part_is_shown(missing: str) -> None:
         assert reader.read("a", 0, offset=1).messages == []
         assert reader.to_arrow("a").num_rows == 1
         assert [m.body for m in reader.find("k", "a")] == [b"before"]
-        assert [(b.topic, b.max_offset) for b in reader.bounds() if b.max_offset] == [("a", 1)]
+        assert [(b.topic, b.max_offset) for b in reader.lowlevel.bounds() if b.max_offset] == [
+            ("a", 1)
+        ]
         with pytest.raises(OffsetError):
             reader.at(begin)
         with opened(disk) as store:

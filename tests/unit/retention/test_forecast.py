@@ -28,7 +28,7 @@ def test_rounds_are_foretold_as_they_will_be(tmp_path: Path) -> None:
     ) as store:
         fill(store, 34)
         disk.others += disk.capacity * 857 // 1000 - disk.used
-        foretold = store.forecast(3)
+        foretold = store.lowlevel.forecast(3)
         times = [d.at_ms for d in foretold if d.at_ms is not None]
         assert times == [clock.now_ms] * 10 + [clock.now_ms + 10_000] * (len(times) - 10)
         assert [d.is_now for d in foretold] == [at < 10 for at in range(34)]
@@ -56,7 +56,7 @@ def test_hours_are_those_of_the_clock_on_the_wall(tmp_path: Path) -> None:
         **{"retention.age.reserved_hours": 5.0},
     ) as store:  # fmt: skip
         fill(store, 3)
-        first = store.forecast(3)[0]
+        first = store.lowlevel.forecast(3)[0]
         assert first.at_ms is not None
         at = time.localtime(first.at_ms / 1000)
         assert (at.tm_hour, at.tm_min, at.tm_sec) == (4, 0, 0)
@@ -72,9 +72,9 @@ def test_files_made_ahead_are_no_segments_to_a_reader(alloc: str, tmp_path: Path
             store.put("t", b"x" * 1000, queue=0)
             for name in workers.by_name.keys() - {"penstock-retain"}:
                 workers.run(name)
-        own = store.forecast(1)
+        own = store.lowlevel.forecast(1)
         with open_store(tmp_path / "s", read_only=True, **ALL) as reader:
-            foretold = reader.forecast(1)
+            foretold = reader.lowlevel.forecast(1)
         assert [d.segment.base_offset for d in foretold] == [d.segment.base_offset for d in own]
         assert foretold[-1].reason == "the last segment is never deleted"
 
@@ -85,21 +85,21 @@ def test_a_reader_foretells_while_segments_go(tmp_path: Path) -> None:
         store.flush()
         store.find("none", "t")
         with open_store(tmp_path / "s", read_only=True, **ALL) as reader:
-            assert len(reader.forecast(1)) == 8
+            assert len(reader.lowlevel.forecast(1)) == 8
             assert store.retain() == 7
             fill(store, 3)
-            assert [d.segment.base_offset for d in reader.forecast(1)] == bases(store)
+            assert [d.segment.base_offset for d in reader.lowlevel.forecast(1)] == bases(store)
             assert [space.messages for space in reader.space()] == [len(list(reader.scan("t")))]
 
 
 def test_a_policy_that_fails_is_named_as_the_reason(tmp_path: Path) -> None:
     with opened(tmp_path / "s", strategies=[policy_that(boom)], retention=["under-test"]) as store:
         fill(store, 2)
-        assert "'under-test' failed: ZeroDivisionError" in store.forecast(1)[0].reason
+        assert "'under-test' failed: ZeroDivisionError" in store.lowlevel.forecast(1)[0].reason
     with opened(tmp_path / "e", retention=[]) as store:
-        assert store.forecast(1) == []
+        assert store.lowlevel.forecast(1) == []
         fill(store, 2)
-        assert store.forecast(1)[0].reason == "no policy is configured"
+        assert store.lowlevel.forecast(1)[0].reason == "no policy is configured"
 
 
 # --- what policies say

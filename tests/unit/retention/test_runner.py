@@ -81,7 +81,7 @@ def test_two_policies_of_a_store_take_what_the_larger_vote_names(tmp_path: Path)
     policies = [policy_that(lambda _: Vote(2, "two"), "two"), policy_that(lambda _: Vote(3, "three"), "three")]  # fmt: skip
     with opened(tmp_path / "s", strategies=policies, retention=["two", "three"]) as store:
         fill(store, 8)
-        assert [departure.is_now for departure in store.forecast(1)].count(True) == 3
+        assert [departure.is_now for departure in store.lowlevel.forecast(1)].count(True) == 3
         assert store.retain() == 3
         assert store.stats()["log_min_offset"] == 3 * SEGMENT
 
@@ -197,7 +197,10 @@ def test_a_policy_that_fails_has_no_say_and_harms_nobody(
         tmp_path / "s", strategies=[policy_that(says)], retention=["under-test", "size"]
     ) as store:
         fill(store, 3)
-        assert "under-test" in store.forecast(1)[-2].reason or store.forecast(1)[0].is_now
+        assert (
+            "under-test" in store.lowlevel.forecast(1)[-2].reason
+            or store.lowlevel.forecast(1)[0].is_now
+        )
         assert store.retain() == 2
         fill(store, 3)
         assert store.retain() == 2
@@ -232,7 +235,7 @@ def test_the_reason_for_staying_names_every_policy(tmp_path: Path) -> None:
         **{"retention.size.bytes_max": 1 << 20},
     ) as store:  # fmt: skip
         fill(store, 3)
-        said = [departure.reason for departure in store.forecast(1)]
+        said = [departure.reason for departure in store.lowlevel.forecast(1)]
         assert said == ["not today; the log has 0.1875 MiB, within the limit of 1 MiB"] * 2 + [
             "the last segment is never deleted"
         ]
@@ -308,7 +311,7 @@ def test_asking_every_segment_keeps_no_file_open(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", retention=["age"], spawn=ManualWorkers()) as store:
         before = len(list(Path("/proc/self/fd").iterdir()))
         store.retain()
-        store.forecast()
+        store.lowlevel.forecast()
         assert store.stats()["segments"] == 60
         assert len(list(Path("/proc/self/fd").iterdir())) <= before
 

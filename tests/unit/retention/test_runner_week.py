@@ -60,7 +60,7 @@ class Week:
         return [int(m.body.partition(b":")[0]) for m in self.store.scan("t")]
 
     def first_write_ms(self) -> int:
-        return self.store.forecast(0)[0].segment.last_write_ms
+        return self.store.lowlevel.forecast(0)[0].segment.last_write_ms
 
 
 @pytest.mark.night

@@ -171,7 +171,7 @@ def bodies(store: Store, topic: str = "t") -> list[bytes]:
 
 def test_messages_are_stored_when_the_batch_is_appended(store: Store) -> None:
     with store:
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         batch.add(Message("t", b"1", queue=0))
         batch.add_many([Message("t", b"2", queue=0), Message("u", b"3", queue=0, delay_level=1)])
         assert (len(batch), bodies(store)) == (3, [])
@@ -198,7 +198,7 @@ def options(message: Message) -> dict[str, Any]:
 
 def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
     with store:
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         batch.add(Message("t", b"1", queue=0))
         size = batch.size
         wrong: Any = "no"
@@ -224,7 +224,7 @@ def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
 
 def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) -> None:
     with store:
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         for _ in range(2):
             batch.add(Message("t", b"x" * 7000, queue=0))
         with pytest.raises(MessageTooLargeError, match=f"the limit is {SEGMENT - 8}") as caught:
@@ -239,7 +239,7 @@ def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) 
 def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> None:
     with store:
         store.create_topic("t", queues=1)
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         batch.add(Message("t", b"1", queue=0))
         store.alter_topic("t", perm=4)
         with pytest.raises(TopicError):
@@ -250,7 +250,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> No
 def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_store(tmp_path / "s", clock=clock) as store:
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         clock.now_ms += 1000
         batch.add(Message("t", b"1", queue=0))
         clock.now_ms += 1000
@@ -261,7 +261,7 @@ def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
 
 def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
     with store:
-        batch = store.message_batch()
+        batch = store.lowlevel.message_batch()
         batch.add_many([Message("t", b"1", queue=0), Message("t", b"2", queue=0)])
         batch.append(decision=3)
         found = list(store.scan("t"))
@@ -269,13 +269,13 @@ def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
         table = store.to_arrow("t", columns=["prepared_offset"])
         assert table.column(0).to_pylist() == [0, 0]
         with pytest.raises(MessageError, match="prepared_offset"):
-            store.put_copies([(Message("t", b"", queue=0, prepared_offset=-1), b"")])
+            store.lowlevel.put_copies([(Message("t", b"", queue=0, prepared_offset=-1), b"")])
         with pytest.raises(MessageError, match="prepared_offset"):
             store.put_many([Message("t", b"", queue=0, prepared_offset=9)] * 2, atomic=True)
 
 
 def test_a_closed_store_takes_no_batch(store: Store) -> None:
-    batch = store.message_batch()
+    batch = store.lowlevel.message_batch()
     batch.add(Message("t", b"1", queue=0))
     store.close()
     with pytest.raises(StoreClosedError):
@@ -293,7 +293,7 @@ def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
         Message("t", b"9", queue=0, deliver_at=1700000060), Message("t", b"10", partition_key="k"),
     ]  # fmt: skip
     with store:
-        one, other = store.message_batch(), store.message_batch()
+        one, other = store.lowlevel.message_batch(), store.lowlevel.message_batch()
         for message in made:
             one.add(message)
             other.put(
@@ -315,7 +315,7 @@ def plain(message: StoredMessage) -> tuple[object, ...]:
 def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
     """A call that is refused removes what it has added: meanwhile, no other thread may add."""
     with store:
-        batch, others = store.message_batch(), list[threading.Thread]()
+        batch, others = store.lowlevel.message_batch(), list[threading.Thread]()
 
         class Putting:
             """A number whose check lets another thread put."""

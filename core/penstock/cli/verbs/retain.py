@@ -74,7 +74,7 @@ def command(
 
 def _show_forecast(store: Store, days: float, *, as_json: bool) -> None:
     """Print the forecast of segments and the space by topic."""
-    forecasts = store.forecast(days)
+    forecasts = store.lowlevel.forecast(days)
     going = [forecast for forecast in forecasts if forecast.is_now]
     later = [forecast for forecast in forecasts if forecast.at_ms is not None]
     below = going[-1].segment.base_offset + going[-1].segment.size if going else 0

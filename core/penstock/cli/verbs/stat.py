@@ -39,7 +39,7 @@ def command(path: str, space: bool, as_json: bool) -> int:
     """Show what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
     with penstock.open(path, read_only=True) as store:
         facts: dict[str, Any] = {**store.stats(), **_contents(store)}
-        lines = store.summary()
+        lines = store.lowlevel.summary()
         facts["extensions"] = {each.key: each.value for each in lines}
         if space:
             facts["space"] = _space(store, facts, quiet=as_json)

@@ -85,7 +85,7 @@ class ExtensionContract(ContractSuite):
     ) -> None:
         """`detach` may be called again: the close of a store may be interrupted, and repeated."""
         store, _ = self.opened(strategy, options, tmp_path / "s")
-        extension = store.extension(strategy.name)
+        extension = store.lowlevel.extension(strategy.name)
         extension.detach()
         extension.detach()
         store.close()
@@ -96,7 +96,7 @@ class ExtensionContract(ContractSuite):
         """What `rewrite` returns has a queue number, and requests nothing more."""
         store, _ = self.opened(strategy, options, tmp_path / "s")
         with store:
-            extension = store.extension(strategy.name)
+            extension = store.lowlevel.extension(strategy.name)
             for requests in REQUESTS:
                 try:
                     made = extension.rewrite(Message("t", b"x", **requests))

@@ -74,7 +74,7 @@ def list_command(path: str, system: bool, as_json: bool) -> int:
         note_foreign(store)
         counts = {row["topic"]: row for row in topic_rows(store)}
         configs = store.topic_configs()
-        remarks = store.extension("messaging").stats()["config_remarks"]
+        remarks = store.lowlevel.extension("messaging").stats()["config_remarks"]
     rows = []
     for topic in hide_system(sorted({*counts, *configs}), str, shown=system):
         messages = counts[topic]["messages"] if topic in counts else 0
@@ -212,7 +212,7 @@ def delete_command(
             store.max_offset(topic, queue) - store.min_offset(topic, queue)
             for queue in store.topics().get(topic, ())
         )
-        groups = sorted(group for group, of in store.groups() if of == topic)
+        groups = sorted({each.group for each in store.groups() if each.topic == topic})
         if apply:
             store.delete_topic(topic)
         elif topic not in {*store.topics(), *store.topic_configs()}:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.contracts import Context, OpenStore, Pending, Stoppable
+from penstock.contracts import Context, GroupLag, OpenStore, Pending, Stoppable
 from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import (
     ArgumentError,
@@ -504,8 +504,8 @@ class GroupConsumer:
             self._in_flight.resume(_topics("resume", topics))
         self.rouse()
 
-    def lag(self) -> dict[tuple[str, int], int]:
-        """Return how many messages are not acknowledged; see `contracts.Consumer.lag`."""
+    def lag(self) -> list[GroupLag]:
+        """Return how far the group is; see `contracts.Consumer.lag`."""
         self._check()
         return self._held.lag()
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.contracts import OpenStore
+from penstock.contracts import GroupLag, OpenStore
 from penstock.errors import ArgumentError, LostQueueError, StorageError
 from penstock.escape import get_logger
 from penstock.format import arguments
@@ -193,15 +193,18 @@ class HeldQueues:
         with self._lock:
             return sorted(self._flights)
 
-    def lag(self) -> dict[QueueKey, int]:
-        """Return how many messages of each queue are not done."""
+    def lag(self) -> list[GroupLag]:
+        """Return how far the group is in each queue."""
         ends = {key: self._store.max_offset(*key) for key in self.assignment()}
         with self._lock:
-            return {
-                key: len(flight.open) + max(ends[key] - flight.fetched - flight.done_ahead, 0)
+            return [
+                GroupLag(
+                    self._consumer.group, *key, flight.base,
+                    len(flight.open) + max(ends[key] - flight.fetched - flight.done_ahead, 0),
+                )
                 for key, flight in sorted(self._flights.items())
                 if key in ends
-            }
+            ]  # fmt: skip
 
     # --- elsewhere
 

@@ -61,17 +61,13 @@ def groups_of_store(store: Store, group: str) -> Groups:
 
 
 def _messaging(store: Store) -> MessagingExtension:
-    extension = store.extension("messaging")
+    extension = store.lowlevel.extension("messaging")
     assert isinstance(extension, MessagingExtension)
     return extension
 
 
 def _committed(store: Store) -> dict[Key, int]:
-    return {
-        (group, topic, queue): offset
-        for (group, topic), queues in store.groups().items()
-        for queue, offset in queues.items()
-    }
+    return {each[:3]: each.offset for each in store.groups()}
 
 
 def _positions(store: Store) -> tuple[dict[Key, Position], list[str]]:

@@ -192,13 +192,13 @@ def _put_back(
             if not dry_run:
                 if to_topic:
                     # As for a put: the topic may have been deleted.
-                    store.check(Message(copy.topic, b"", queue=copy.queue))
-                store.check(copy, text)
+                    store.lowlevel.check(Message(copy.topic, b"", queue=copy.queue))
+                store.lowlevel.check(copy, text)
         except MessageError as error:
             done.append(Replayed(message.queue_offset, message, "", 0, str(error)))
             continue
         copies.append((copy, text))
         done.append(Replayed(message.queue_offset, message, copy.topic, copy.queue, ""))
     if copies and not dry_run:
-        store.put_copies(copies)
+        store.lowlevel.put_copies(copies)
     return done
