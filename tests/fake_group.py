@@ -85,7 +85,9 @@ class FakeQueue:
     def free(self, offsets: Sequence[int], base: int) -> None:
         self._journal.out.difference_update(offsets)
 
-    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
+    def nack(
+        self, offset: int, level: int, tries: int, base: int, count: int = 1, reason: bytes = b""
+    ) -> int:  # fmt: skip
         ticket = self._record(base)
         assert offset >= base
         assert offset not in self._journal.nacked, "refused twice"

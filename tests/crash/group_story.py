@@ -41,6 +41,7 @@ class PlainRetries:
         level: int | None,
         tries: int | None,
         more: int = 1,
+        reason: bytes = b"",
     ) -> tuple[Message, bytes]:
         """Return a delayed retry."""
         first_id, count = self.origin(message)

@@ -47,7 +47,7 @@ def dead(path: Path) -> list[tuple[bytes, int, str | None]]:
     """Return body, tries and reason of the dead letters."""
     with penstock.open(path) as store:
         return [
-            (each.body, each.reconsume_times, each.properties.get("DEAD_LETTER_REASON"))
+            (each.body, each.reconsume_times, each.properties.get("FAILURE_REASON"))
             for each in store.scan("%DLQ%g")
         ]
 
@@ -201,5 +201,5 @@ def test_a_replay_begins_the_count_anew(path: Path) -> None:
     with penstock.open(path) as store:
         assert replay(store, "g") == 1
         (again,) = store.scan("%RETRY%g")
-        assert "DEAD_LETTER_REASON" not in again.properties
+        assert "FAILURE_REASON" not in again.properties
     assert found(path) == [(b"poison", 1)]

@@ -148,14 +148,16 @@ def test_a_message_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_w
     opened.later()
     full, spare = opened.store.scan(dead_letter_topic(LONG_GROUP))
     assert (full.body, len(full.properties["a"])) == (b"body", size)
-    assert spare.properties["DEAD_LETTER_REASON"] == "no room for a retry"
+    assert spare.properties["FAILURE_REASON"] == "no room for a retry"
 
 
 def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visibly(
     tmp_path: Path,
 ) -> None:
     opened = Opened(tmp_path / "s", **{"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536})  # fmt: skip
-    size = largest(lambda n: opened.store.lowlevel.check(Message("t", bytes(n), queue=0), b""), 70_000)
+    size = largest(
+        lambda n: opened.store.lowlevel.check(Message("t", bytes(n), queue=0), b""), 70_000
+    )
     assert size > accepted_body(opened.store, "t")
     opened.store.lowlevel.put_copies([(Message("t", bytes(size), queue=0), b"")])
     with opened.store.consumer(LONG_GROUP, "t") as consumer:
@@ -164,7 +166,7 @@ def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visib
         consumer.nack(message)
     opened.later()
     (letter,) = opened.store.scan(dead_letter_topic(LONG_GROUP))
-    assert letter.properties["DEAD_LETTER_REASON"] == "no room for the body"
+    assert letter.properties["FAILURE_REASON"] == "no room for the body"
     assert opened.store.get(message.message_id).body == message.body
     assert replay(opened.store, LONG_GROUP) == 0
     opened.store.close()

@@ -51,7 +51,7 @@ def test_what_another_program_stored_is_kept_whatever_it_says(
     opened.later()
     assert [each.body for each in opened.store.scan("t")] == [b"y"]
     (letter,) = opened.store.scan(letters)
-    assert letter.properties["DEAD_LETTER_REASON"]
+    assert letter.properties["FAILURE_REASON"]
 
 
 @pytest.mark.parametrize("delay", DELAYS)
@@ -66,7 +66,7 @@ def test_it_is_a_dead_letter_and_the_others_are_delivered(
     assert [each.body for each in opened.store.scan("open")] == [b"open"] * 2
     (letter,) = opened.store.scan(dead_letter_topic(UNDELIVERED))
     assert (letter.body, letter.tag, letter.reconsume_times) == (b"closed", "a", 0)
-    assert "perm 4 lacks 2, write" in letter.properties["DEAD_LETTER_REASON"]
+    assert "perm 4 lacks 2, write" in letter.properties["FAILURE_REASON"]
     opened.store.alter_topic("closed", perm=6)
     assert replay(opened.store, UNDELIVERED, to_topic=True) == 1
     assert [each.body for each in opened.store.scan("closed")] == [b"closed"]

@@ -50,9 +50,11 @@ class AsyncMessage:
         """Acknowledge this message; see `AsyncConsumer.ack`."""
         await self._consumer.ack(self, sync=sync)
 
-    async def nack(self, *, delay: float | timedelta | None = None) -> None:
+    async def nack(
+        self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
-        await self._consumer.nack(self, delay=delay)
+        await self._consumer.nack(self, delay=delay, reason=reason)
 
     def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""
@@ -218,9 +220,15 @@ class AsyncConsumer(Wrapper):
         else:
             self.consumer.ack(given, sync=False)
 
-    async def nack(self, messages: Answered, *, delay: float | timedelta | None = None) -> None:
+    async def nack(
+        self,
+        messages: Answered,
+        *,
+        delay: float | timedelta | None = None,
+        reason: str | BaseException | None = None,
+    ) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        call = partial(self.consumer.nack, plain(messages), delay=delay)
+        call = partial(self.consumer.nack, plain(messages), delay=delay, reason=reason)
         await completed(self._jobs, call)
 
     def release(self, messages: Answered) -> None:
@@ -269,7 +277,7 @@ class AsyncConsumer(Wrapper):
         if isinstance(error, Exception) and message is not None:
             # The exception of the block is the one to be seen.
             with contextlib.suppress(PenstockError, OSError):
-                await self.nack(message)
+                await self.nack(message, reason=error)
         try:
             await self.close()
         except (PenstockError, OSError):

@@ -110,6 +110,10 @@ class ConsumedMessage(Protocol):
         """The id that it had when it was first put."""
 
     @property
+    def reason(self) -> str:
+        """Why the try before was refused; "" at the first one, and if nobody has said."""
+
+    @property
     def queue(self) -> int:
         """The number of the queue that it was read from: of a retried message, a queue of the group's retry topic."""
 
@@ -123,7 +127,9 @@ class ConsumedMessage(Protocol):
     def ack(self, *, sync: bool = True) -> None:
         """Acknowledge this message; see `Consumer.ack`."""
 
-    def nack(self, *, delay: float | timedelta | None = None) -> None:
+    def nack(
+        self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
 
     def release(self) -> None:
@@ -212,7 +218,13 @@ class Consumer(Protocol):
         The function raises as `ack` does; it need not be called.
         """
 
-    def nack(self, messages: AnsweredMessages, *, delay: float | timedelta | None = None) -> None:
+    def nack(
+        self,
+        messages: AnsweredMessages,
+        *,
+        delay: float | timedelta | None = None,
+        reason: str | BaseException | None = None,
+    ) -> None:
         """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
         Does nothing for a message that was handed out again after `ack_wait`.
@@ -221,6 +233,8 @@ class Consumer(Protocol):
             messages: one message or many.
             delay: how long to wait before the retry, at most 2 hours: seconds, or a `timedelta`; rounded up to one of the
                 18 delays of RocketMQ (docs/delays.md). None: 10 s, and longer after each retry, or one second with `ordered`.
+            reason: why: a text, or an exception, of which type and text are kept. The retry and the dead letter carry its first
+                64 bytes as the property FAILURE_REASON, and `penstock dlq show` shows it.
 
         Raises:
             AlreadyAnsweredError: a message was acknowledged or refused before; nothing was recorded.

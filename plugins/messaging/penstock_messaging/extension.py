@@ -117,7 +117,7 @@ class MessagingExtension(Extension):
     name = "messaging"
     Options = MessagingOptions
     # `properties_text.COPY_BYTES`, and some more; a test compares them.
-    record_reserve = 1400
+    record_reserve = 1440
     provides = frozenset(
         {
             "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",

@@ -20,12 +20,12 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Of a retried message: the topic and the message id that it was first stored with.
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 WAIT = b"WAIT"
-# Of a dead letter that was not refused: why the group gave it up.
-REASON = b"DEAD_LETTER_REASON"
+# Of a retry or a dead letter: why the message was refused or given up.
+REASON = b"FAILURE_REASON"
 
 # What the store adds to the properties of a message, or of its later copies, and how long the values are at most.
 LONGEST = {
-    REAL_TOPIC: 255, REAL_QUEUE: 5, DELAY: 2, RETRY_TOPIC: 255, ORIGIN_ID: 56, WAIT: 5, REASON: 24,
+    REAL_TOPIC: 255, REAL_QUEUE: 5, DELAY: 2, RETRY_TOPIC: 255, ORIGIN_ID: 56, WAIT: 5, REASON: 64,
     b"TIMER_DELIVER_MS": 15, b"TIMER_OUT_MS": 15, b"TIMER_ENQUEUE_MS": 15, b"TIMER_DEQUEUE_MS": 15,
     b"TIMER_ROLL_TIMES": 9, b"UNIQ_KEY": 32, b"__transactionId__": 32, b"TRAN_MSG": 4, b"PGROUP": 120,
     b"TRANSACTION_CHECK_TIMES": 9,

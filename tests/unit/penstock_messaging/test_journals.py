@@ -39,7 +39,7 @@ from penstock_messaging.groups.position import (
 )
 
 ACK, NACK, RETRY = EntryKind.ACK, EntryKind.NACK, EntryKind.RETRY
-OWN = {"store": 7, "life": 0, "epoch": 3}
+OWN: dict[str, Any] = {"store": 7, "life": 0, "epoch": 3}
 
 
 # --- entries
@@ -90,10 +90,10 @@ def test_a_file_must_begin_with_a_take_and_a_later_part_follows_its_last_entry()
 # --- what they amount to
 
 
-def fold_of(*entries: dict[str, int]) -> Fold:
+def fold_of(*entries: dict[str, Any]) -> Fold:
     """Return the state after a TAKE and these entries."""
     raw = encode(EntryKind.TAKE, sequence=1, base=0, **OWN)
-    raw += b"".join(encode(sequence=n, **OWN, **{"base": 0, **e}) for n, e in enumerate(entries, 2))
+    raw += b"".join(encode(sequence=n, **{**OWN, "base": 0, **e}) for n, e in enumerate(entries, 2))
     made = Fold.of(valid_entries(raw))
     assert made is not None
     return made
@@ -118,7 +118,7 @@ def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
         {"kind": ACK, "offset": 1, "count": 2},
     )  # fmt: skip
     assert fold.position() == Position(0, ((1, 3),), frozenset({0}))
-    assert fold.nacks[1] == (1, 0, -1, 3, 1)
+    assert fold.nacks[1] == (1, 0, -1, 3, 1, b"")
     fold.take_in(1)
     assert (fold.position(), fold.nacks) == (Position(3), {})
 

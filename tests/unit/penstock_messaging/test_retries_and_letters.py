@@ -391,14 +391,14 @@ def test_a_letter_for_which_there_is_little_room_gives_up_one_property_after_the
     assert forms.pop()[0].body == b""
     assert {(copy.topic, copy.queue, copy.body, copy.reconsume_times) for copy, _ in forms} == {("%DLQ%g", 0, b"body", 1)}  # fmt: skip
     assert [list(pairs_of(text)) for _, text in forms] == [
-        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY", b"DEAD_LETTER_REASON"],
-        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY", b"DEAD_LETTER_REASON"],
-        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DEAD_LETTER_REASON"],
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY", b"FAILURE_REASON"],
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DELAY", b"FAILURE_REASON"],
+        [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"FAILURE_REASON"],
         [b"a", b"WAIT", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"],
         [b"a", b"WAIT", b"RETRY_TOPIC"],
         [b"a", b"WAIT"],
         [b"a", b"WAIT"],
-        [b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"DEAD_LETTER_REASON"],
+        [b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID", b"FAILURE_REASON"],
     ]
     assert pairs_of(forms[0][1])[b"WAIT"] == b"false"
     assert forms[5][1] == forms[6][1] == stored_text(message)

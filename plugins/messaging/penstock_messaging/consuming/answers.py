@@ -18,6 +18,7 @@ from penstock_messaging.consuming.consumed_message import BOUND, DONE, LATE, OUT
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import Holder, InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
+from penstock_messaging.groups.entries import REASON_BYTES
 from penstock_messaging.retries.copies import CONSUMER_DIED, DEAD_LETTER
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Answers:
 
     # --- refused
 
-    def nack(self, given: list[HandedMessage], level: int) -> None:
+    def nack(self, given: list[HandedMessage], level: int, reason: bytes = b"") -> None:
         """Refuse messages; those of queues that are not lost and can be written, before this raises for the others."""
         tickets: Tickets = []
         failures: list[Exception] = []
@@ -227,13 +228,13 @@ class Answers:
             for message in given:
                 if not message.flight.is_over and self._in_flight.is_current(message):
                     try:
-                        tickets.append((message.flight.owned, self._refuse(message, level)))
+                        tickets.append((message.flight.owned, self._refuse(message, level, reason)))
                     except (OSError, StorageError) as error:
                         failures.append(error)
         failures += _synced(tickets)
         self._check(over, failures)
 
-    def _refuse(self, message: HandedMessage, level: int) -> int:
+    def _refuse(self, message: HandedMessage, level: int, reason: bytes = b"") -> int:
         """Record that a message is refused; return the ticket."""
         flight, rules = message.flight, self._rules
         # Without those of the copies before.
@@ -249,7 +250,7 @@ class Answers:
                 self._in_flight.retry_at(message, self._now_ns() + rules.pause_ns(level))
                 return flight.ticket
             flight.ticket = flight.owned.nack(
-                message.offset, level, rules.tries, flight.base, tries
+                message.offset, level, rules.tries, flight.base, tries, reason
             )
         except LostQueueError:
             self._held.lose(flight)
@@ -422,6 +423,20 @@ def level_for(delay: object) -> int:
         if seconds <= lasts:
             return level
     raise ArgumentError("nack", "delay", delay, f"seconds or a timedelta, at most {DELAY_SECONDS[-1]} s")  # fmt: skip
+
+
+def reason_text(reason: object) -> bytes:
+    """Return the reason of a refusal, a text or an exception, as one printable line of at most `REASON_BYTES`."""
+    if reason is None:
+        return b""
+    if isinstance(reason, BaseException):
+        try:
+            reason = f"{type(reason).__name__}: {reason}".removesuffix(": ")
+        except Exception:
+            reason = type(reason).__name__
+    text = arguments.instance("nack", "reason", reason, str, "a text or an exception")
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain.strip().encode()[:REASON_BYTES].decode(errors="ignore").encode()
 
 
 def _synced(tickets: Tickets) -> list[Exception]:

@@ -48,7 +48,9 @@ class BroadcastQueue:
     def free(self, offsets: Sequence[int], base: int) -> None:
         """Record nothing."""
 
-    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
+    def nack(
+        self, offset: int, level: int, tries: int, base: int, count: int = 1, reason: bytes = b""
+    ) -> int:  # fmt: skip
         """Record nothing."""
         return 0
 

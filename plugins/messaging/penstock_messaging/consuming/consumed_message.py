@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import StoredMessage
 from penstock.contracts.deliveries import Delivery
+from penstock_messaging.properties_text import REASON
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
@@ -43,6 +44,15 @@ class HandedMessage(Delivery):
             return stored.all_properties.get(ORIGIN_ID) or stored.message_id
         return stored.message_id
 
+    @property
+    def reason(self) -> str:
+        """Why the try before was refused; "" at the first one, and if nobody has said."""
+        return (
+            self.stored.all_properties.get(REASON.decode(), "")
+            if self.stored.reconsume_times
+            else ""
+        )
+
     def __getattr__(self, name: str) -> Any:
         # Only for names that this class does not have.
         if name.startswith("__"):
@@ -56,9 +66,11 @@ class HandedMessage(Delivery):
         """Acknowledge this message; see `Consumer.ack`."""
         self.flight.consumer.ack(self, sync=sync)
 
-    def nack(self, *, delay: float | timedelta | None = None) -> None:
+    def nack(
+        self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
+    ) -> None:
         """Refuse this message, so that it is retried; see `Consumer.nack`."""
-        self.flight.consumer.nack(self, delay=delay)
+        self.flight.consumer.nack(self, delay=delay, reason=reason)
 
     def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""

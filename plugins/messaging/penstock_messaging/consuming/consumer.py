@@ -32,6 +32,7 @@ from penstock_messaging.consuming.answers import (
     RetryRules,
     Tickets,
     level_for,
+    reason_text,
 )
 from penstock_messaging.consuming.consumed_message import LATE, OUT, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
@@ -401,9 +402,16 @@ class GroupConsumer:
             self._answered()
         return wait
 
-    def nack(self, messages: AnsweredMessages, *, delay: float | timedelta | None = None) -> None:
+    def nack(
+        self,
+        messages: AnsweredMessages,
+        *,
+        delay: float | timedelta | None = None,
+        reason: str | BaseException | None = None,
+    ) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        self._answers.nack(self._answers.checked("nack", messages), level_for(delay))
+        given = self._answers.checked("nack", messages)
+        self._answers.nack(given, level_for(delay), reason_text(reason))
         self._answered()
 
     def release(self, messages: AnsweredMessages) -> None:
@@ -577,7 +585,7 @@ class GroupConsumer:
         if isinstance(error, Exception):
             # The exception of the block is the one to be seen.
             with contextlib.suppress(PenstockError, OSError):
-                self._refuse_in_hand()
+                self._refuse_in_hand(error)
         try:
             self.close()
         except (PenstockError, OSError):
@@ -585,11 +593,11 @@ class GroupConsumer:
                 raise
             logger.exception("closing the consumer of group %s failed", self.group)
 
-    def _refuse_in_hand(self) -> None:
+    def _refuse_in_hand(self, error: Exception) -> None:
         hand = self._hands.get(threading.get_ident())
         message = None if hand is None else hand.message
         if message is not None and message.state in (OUT, LATE):
-            self.nack(message)
+            self.nack(message, reason=error)
 
     def stats(self) -> dict[str, int]:
         """Return figures: queues, messages handed out, and whether it has failed."""

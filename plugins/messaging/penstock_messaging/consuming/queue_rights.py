@@ -74,11 +74,14 @@ class QueueRight(Protocol):
     def free(self, offsets: Sequence[int], base: int) -> None:
         """Record that messages are released, all if none is given; not synced."""
 
-    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
+    def nack(
+        self, offset: int, level: int, tries: int, base: int, count: int = 1, reason: bytes = b""
+    ) -> int:  # fmt: skip
         """Record that a message is refused.
 
         `level` is a delay level, 0 by the rule, -1 to make it a dead letter, -2 if that is because its consumer died.
-        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries have ended.
+        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries have ended;
+        `reason` says why.
         """
 
     def retry(self, offset: int, tries: int, base: int) -> int:

@@ -136,13 +136,13 @@ class HandlerRun:
         try:
             try:
                 self._handler(message)
-            except Exception:
+            except Exception as error:
                 logger.warning(
                     "the handler of group %s raised an exception: message %d of %s, queue %d is retried",
                     self._consumer.group, message.offset, message.topic, message.queue, exc_info=True,
                 )  # fmt: skip
                 if message.state in (OUT, LATE):
-                    self._consumer.nack(message)
+                    self._consumer.nack(message, reason=error)
             else:
                 if message.state in (OUT, LATE):
                     self._consumer.ack(message)

@@ -1,15 +1,16 @@
 """The entries of a queue's journal: one fixed layout, written by the queue's owner, checked by everybody who reads them.
 
-Layout of an entry (little-endian, 64 bytes)::
+Layout of an entry (little-endian, 128 bytes)::
 
     entry := store u64  life i64  sequence u64  offset i64  count u32  epoch u32
-             kind u8  level i8  tries u16  base i64  number i64  crc u32      # CRC-32C of the 60 bytes before
+             kind u8  level i8  tries u16  base i64  number i64  reason 64 bytes  crc u32      # CRC-32C of the 124 bytes before
 
     store     the store's id: an entry of another store's journal is not used
     life      the life of the queue: its upper half is how often the topic was deleted, its lower half how often the writer has
               voided the journal, because somebody else had moved the offset or the log was cut
     sequence  of the entry before, plus one
     base      the group has consumed all messages below it
+    reason    of a NACK: why, in UTF-8, with zeros after it; zeros in other entries
 
     kind    offset                             count  level  tries      number
     TAKE    committed offset then, -1 if none  1 or 0                   of the last event so far
@@ -35,15 +36,16 @@ from enum import IntEnum
 from penstock.format.arrays import Bools, RowType, Structs, np
 from penstock.format.crc32c import crc32c
 
-ENTRY_BYTES = 64
-BODY = struct.Struct("<QqQqIIBbHqq")
+ENTRY_BYTES = 128
+REASON_BYTES = 64
+BODY = struct.Struct(f"<QqQqIIBbHqq{REASON_BYTES}s")
 CRC = struct.Struct("<I")
 assert BODY.size + CRC.size == ENTRY_BYTES
 ENTRY = RowType(
     [
         ("store", "<u8"), ("life", "<i8"), ("sequence", "<u8"), ("offset", "<i8"), ("count", "<u4"),
         ("epoch", "<u4"), ("kind", "u1"), ("level", "i1"), ("tries", "<u2"), ("base", "<i8"),
-        ("number", "<i8"), ("crc", "<u4"),
+        ("number", "<i8"), ("reason", f"S{REASON_BYTES}"), ("crc", "<u4"),
     ]
 )  # fmt: skip
 Entries = Structs
@@ -70,10 +72,12 @@ class EntryKind(IntEnum):
 
 def encode(
     kind: int, *, store: int, life: int, sequence: int, epoch: int, base: int, offset: int = 0,
-    count: int = 0, level: int = 0, tries: int = 0, number: int = 0,
+    count: int = 0, level: int = 0, tries: int = 0, number: int = 0, reason: bytes = b"",
 ) -> bytes:  # fmt: skip
     """Return one entry."""
-    body = BODY.pack(store, life, sequence, offset, count, epoch, kind, level, tries, base, number)
+    body = BODY.pack(
+        store, life, sequence, offset, count, epoch, kind, level, tries, base, number, reason
+    )
     return body + CRC.pack(crc32c(body))
 
 

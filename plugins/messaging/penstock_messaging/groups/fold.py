@@ -21,6 +21,7 @@ class Nack(NamedTuple):
     level: int
     tries: int
     ended: int = 1
+    reason: bytes = b""
 
 
 @attrs.frozen
@@ -125,7 +126,7 @@ class Fold:
             number = int(entry["number"])
             self.nacks[number] = Nack(
                 number, int(entry["offset"]), int(entry["level"]), int(entry["tries"]),
-                int(entry["count"]),
+                int(entry["count"]), bytes(entry["reason"]),
             )  # fmt: skip
         if len(entries):
             self.number = max(self.number, int(entries["number"].max()))

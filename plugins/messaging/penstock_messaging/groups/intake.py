@@ -60,7 +60,13 @@ class Retries(Protocol):
     """How a refused message becomes a retry or a dead letter."""
 
     def copy(
-        self, message: StoredMessage, group: str, level: int | None, tries: int | None, count: int
+        self,
+        message: StoredMessage,
+        group: str,
+        level: int | None,
+        tries: int | None,
+        count: int,
+        reason: bytes,
     ) -> Copy | None:
         """Return the copy to put: a delayed retry, or a dead letter; None if the group has no retries.
 
@@ -70,6 +76,7 @@ class Retries(Protocol):
             level: its delay level; None: by the number of tries so far; -1: a dead letter; -2: one whose consumer died too often.
             tries: after how many retries it becomes a dead letter; None for the group's own number.
             count: how many tries of this message have ended.
+            reason: why the group refused it; empty if it did not say.
         """
 
     def letters(self, message: StoredMessage, group: str, given: Copy) -> Iterable[Copy]:
@@ -424,7 +431,7 @@ class Intake:
         self.retried += 1
         copy = self._retries.copy(
             message, group, nack.level or None,
-            None if nack.tries == GROUP_SETTING else nack.tries, nack.ended,
+            None if nack.tries == GROUP_SETTING else nack.tries, nack.ended, nack.reason,
         )  # fmt: skip
         return None if copy is None else (message, copy)
 

@@ -13,6 +13,7 @@ import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -35,7 +36,7 @@ from penstock_messaging.groups.fold import Fold, Nack, Range, ranges_of
 _ROOM_MIN = 16 << 10
 _STEP_MAX = 256 << 10
 # After this many bytes the state is written to a new file: 65,536 entries, which are read in some 50 ms.
-BYTES_MAX = 4 << 20
+BYTES_MAX = 8 << 20
 # How much is folded at a time: some milliseconds.
 _FOLD_BYTES = 16 << 10
 # Refusals that wait for a writer: each is an entry of every new file until it is taken in. A file with as many is read by a writer
@@ -63,7 +64,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
     """Return the entries of a new file with a state; its first entry has the sequence `first`."""
     made: list[bytes] = []
 
-    def add(kind: EntryKind, base: int = 0, **fields: int) -> None:
+    def add(kind: EntryKind, base: int = 0, **fields: Any) -> None:
         made.append(
             encode(
                 kind, store=head.store, life=head.life, epoch=head.epoch,
@@ -80,6 +81,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
                 level=n.level,
                 tries=n.tries,
                 number=n.number,
+                reason=n.reason,
             )
 
     nacks = sorted(state.nacks.values())
@@ -144,8 +146,9 @@ class Journal:
     # --- appending
 
     def append(
-        self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0
-    ) -> int:
+        self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0,
+        reason: bytes = b"",
+    ) -> int:  # fmt: skip
         """Append one entry; return its ticket for `sync`.
 
         Raises:
@@ -163,7 +166,8 @@ class Journal:
                 number = self._number = self._number + 1
             head, sequence = self.head, self._sequence + 1
             body = BODY.pack(
-                head.store, head.life, sequence, offset, count, head.epoch, kind, level, tries, base, number
+                head.store, head.life, sequence, offset, count, head.epoch, kind, level, tries, base, number,
+                reason,
             )  # fmt: skip
             self._put(body + CRC.pack(crc32c(body)))
             self._position += ENTRY_BYTES

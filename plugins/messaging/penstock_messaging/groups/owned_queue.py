@@ -104,7 +104,9 @@ class OwnedQueue:
                 else:
                     self._journal.append(EntryKind.FREE, 0, 0, base)
 
-    def nack(self, offset: int, level: int, tries: int, base: int, count: int = 1) -> int:
+    def nack(
+        self, offset: int, level: int, tries: int, base: int, count: int = 1, reason: bytes = b""
+    ) -> int:  # fmt: skip
         """Record that a message is refused: the process that holds the store for writing makes a retry of it.
 
         Args:
@@ -114,11 +116,12 @@ class OwnedQueue:
             tries: after how many retries the message becomes a dead letter; `GROUP_SETTING` for the group's own number.
             base: as in `ack`.
             count: how many tries of it have ended since it was stored.
+            reason: why, in at most `REASON_BYTES` bytes of UTF-8.
 
         Returns:
             A ticket for `sync`.
         """
-        ticket = self._journal.append(EntryKind.NACK, offset, count, base, level, tries)
+        ticket = self._journal.append(EntryKind.NACK, offset, count, base, level, tries, reason)
         self._on_refused()
         return ticket
 

@@ -72,6 +72,7 @@ def retry_copy(
     count: int = 1,
     retry_queues: int = 1,
     message_id: str | None = None,
+    reason: bytes = b"",
 ) -> tuple[Message, bytes] | None:
     """Return what is stored when a group refuses a message: the copy, and its properties text for `put_copies`.
 
@@ -84,6 +85,7 @@ def retry_copy(
         count: how many tries of this message have ended: more than one if consumers died with it.
         retry_queues: the number of queues of `%RETRY%group`.
         message_id: the id that the copy names as its origin unless the message already names one; None for the message's own.
+        reason: why the group refused it; if empty, the reason of an earlier refusal stays.
 
     Returns:
         None if the group has no queue for retries: then a broker stores nothing, either.
@@ -91,6 +93,8 @@ def retry_copy(
     if retry_queues <= 0:
         return None
     copy, pairs = _letter(message, group, message_id, count)
+    if reason:
+        pairs[REASON] = reason
     tries, wanted = message.reconsume_times + count - 1, level or 0
     if tries >= max_tries or wanted < 0:
         if wanted == CONSUMER_DIED:
@@ -173,13 +177,15 @@ def retry_level(tries: int, level: int = 0) -> int:
 
 
 def reason(message: StoredMessage) -> str:
-    """Return why a dead letter was given up, if not because it was refused; "" otherwise."""
+    """Return why a message was refused, or given up as a dead letter; "" if nobody has said."""
     return pairs_of(stored_text(message)).get(REASON, b"").decode("utf-8", "replace")
 
 
 def has_body(message: StoredMessage) -> bool:
     """Return whether a dead letter has the message's body; its id leads to the message if not."""
-    return bool(message.body) or reason(message) != _NO_BODY.decode()
+    # Whatever reason a consumer gives, its dead letters have WAIT.
+    pairs = pairs_of(stored_text(message))
+    return bool(message.body) or WAIT in pairs or pairs.get(REASON) != _NO_BODY
 
 
 def origin(message: StoredMessage) -> Origin:

@@ -26,14 +26,15 @@ class StoredRetries:
         self._levels: set[int] = set()
 
     def copy(
-        self, message: StoredMessage, group: str, level: int | None, tries: int | None, count: int = 1
+        self, message: StoredMessage, group: str, level: int | None, tries: int | None, count: int = 1,
+        reason: bytes = b"",
     ) -> Copy | None:  # fmt: skip
         """Return the retry or the dead letter of a refused message; None if the group has no retries."""
         config, topics = self._configuration.groups.ensure(group), self._configuration.topics
         topics.ensure(retry_topic(group), max(config.retry_queues - 1, 0))
         made = retry_copy(
             message, group, level=level, max_tries=config.retry_max if tries is None else tries,
-            count=count, retry_queues=config.retry_queues,
+            count=count, retry_queues=config.retry_queues, reason=reason,
         )  # fmt: skip
         if made is None:
             return None
