@@ -46,7 +46,7 @@ def test_dead_letters_are_shown(root: Path, capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "order 0" in shown
     assert "\x1b" not in shown
-    assert "0: orders, refused 1 time" in shown
+    assert "0: orders, tried 1 time" in shown
     for words in (["show"], ["replay"], ["replay", "--dry-run"]):
         assert run(["dlq", words[0], str(root), "audit", *words[1:]]) == 1
         assert capsys.readouterr() == ("", "group audit has no dead letters: billing has some\n")

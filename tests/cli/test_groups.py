@@ -55,7 +55,7 @@ def test_positions_and_waiting_refusals_are_listed(
         0,
         [{"group": "billing", "topic": "orders", "queue": 0, "offset": 3, "lag": 7}],
     )
-    assert "1 refused message waits" in said
+    assert "1 nacked message waits" in said
     assert "delays stand still" in said
     code, rows, said = shown(capsys, "list", str(path), "--json", "--group", "biling")
     assert (code, rows) == (1, [])

@@ -1,4 +1,4 @@
-"""How calls that block become calls of a coroutine: in a few threads that a store's calls share, and completed if cancelled."""
+"""Coroutines for blocking calls: run in a few threads that the calls of a store share, and completed if cancelled."""
 
 import asyncio
 import functools
@@ -124,7 +124,7 @@ def _some_of(source: Iterator[Result], most: int) -> tuple[list[Result], bool, E
 
 
 class Entered(Generic[Result]):
-    """What a coroutine returns: to be awaited, or entered with `async with`."""
+    """The result of a coroutine, to be awaited or entered with `async with`."""
 
     def __init__(self, making: Coroutine[Any, Any, Result]) -> None:
         self._making = making

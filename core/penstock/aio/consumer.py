@@ -53,7 +53,7 @@ class AsyncMessage:
     async def nack(
         self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
     ) -> None:
-        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+        """Nack this message, so that it is retried; see `Consumer.nack`."""
         await self._consumer.nack(self, delay=delay, reason=reason)
 
     def release(self) -> None:
@@ -89,7 +89,7 @@ def plain(messages: Answered) -> AnsweredMessages:
 class AsyncConsumer(Wrapper):
     """A member of a consumer group, or a broadcast reader, for the tasks of one event loop; see `contracts.Consumer`.
 
-    `async for` hands out messages without end. As a context manager, it refuses the message that the task got last if an
+    `async for` hands out messages without end. As a context manager, it nacks the message that the task got last if an
     `Exception` leaves the block, and releases everything else; so it does everything if the task is cancelled.
 
     Attributes:
@@ -227,7 +227,7 @@ class AsyncConsumer(Wrapper):
         delay: float | timedelta | None = None,
         reason: str | BaseException | None = None,
     ) -> None:
-        """Refuse messages; see `contracts.Consumer.nack`."""
+        """Nack messages; see `contracts.Consumer.nack`."""
         call = partial(self.consumer.nack, plain(messages), delay=delay, reason=reason)
         await completed(self._jobs, call)
 
@@ -271,7 +271,7 @@ class AsyncConsumer(Wrapper):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an exception in the block, refuse the message in hand first."""
+        """Close; after an exception in the block, nack the message in hand first."""
         task = asyncio.current_task()
         message = None if task is None else self._hands.get(task)
         if isinstance(error, Exception) and message is not None:

@@ -1,4 +1,4 @@
-"""What `import` and `ingest` do alike: rows of a source into a store, with a progress bar and a summary."""
+"""The common part of `import` and `ingest`: rows of a source into a store, with a progress bar and a summary."""
 
 import contextlib
 import sys

@@ -15,7 +15,7 @@ from penstock.cli.root import cli
 EXIT_CODES = {
     0: "Success.",
     1: "Nothing was found, or a check failed.",
-    2: "The command line, a setting or a message was refused.",
+    2: "The command line, a setting or a message is invalid.",
     3: "The store is in use by another writer; or a consumer group, by a consumer.",
     4: "A file cannot be read or written.",
     5: "Corruption stops the work.",

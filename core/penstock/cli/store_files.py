@@ -1,4 +1,4 @@
-"""What the files of a store are, seen from outside: how many, of which sizes, and what of the disk they take.
+"""The files of a store: numbers, sizes, and the disk space they take.
 
 The store may be written meanwhile, by Penstock or by a broker, so files may come and go; nothing is changed.
 """

@@ -134,7 +134,7 @@ class RetentionConfig:
 
 @attrs.frozen(kw_only=True)
 class ExtensionsConfig:
-    """What works around the store.
+    """The extensions of the store.
 
     Attributes:
         use: extensions, in the order in which they are asked. An empty list leaves only the store itself: no consumers, and

@@ -15,13 +15,13 @@ class ConsumerOptions(TypedDict, total=False):
         tag: which messages: `*`, one tag, or multiple tags joined by `||`; default `*`. Other messages count as done.
         start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: a `datetime`
             with a time zone, or Unix seconds. Default "earliest", for `broadcast` "latest".
-        ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor refused is handed out
+        ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor nacked is handed out
             again, 0.001 s to 86,400 s; default 30. `run` extends it while its handler works.
         max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000. A queue is
             read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
         workers: how many threads `run` uses, 1 to 1024; default 1.
         ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
-            refused message waits for its retry; default False.
+            nacked message waits for its retry; default False.
         broadcast: every consumer gets all messages, and nothing is acknowledged or retried; default False.
         max_retries: how often a message is retried before it becomes a dead letter, also after the death of its
             consumer's process, 0 to 10,000; default the group's setting, 16.
@@ -81,7 +81,7 @@ class ConsumedMessage(Protocol):
     Attributes:
         stored: the message as it is stored.
         topic: the topic that it was first put to.
-        attempt: 1, and 1 more for each time that the message was refused, or that the process of its consumer died with it.
+        attempt: 1, and 1 more for each time that the message was nacked, or that the process of its consumer died with it.
             Being handed out again because it was released or not answered in time does not count.
     """
 
@@ -111,7 +111,7 @@ class ConsumedMessage(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why the try before was refused; "" at the first one, and if nobody has said."""
+        """The reason of the last nack; "" at the first delivery, and if none was given."""
 
     @property
     def queue(self) -> int:
@@ -130,7 +130,7 @@ class ConsumedMessage(Protocol):
     def nack(
         self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
     ) -> None:
-        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+        """Nack this message, so that it is retried; see `Consumer.nack`."""
 
     def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""
@@ -146,14 +146,14 @@ AnsweredMessages: TypeAlias = ConsumedMessage | Iterable[ConsumedMessage]
 class Consumer(Protocol):
     """A member of a consumer group, or a broadcast reader; returned by `Store.consumer`. Safe from any thread.
 
-    A message that was handed out is handed out again only after it was refused or released, after `ack_wait`, or after its
+    A message that was handed out is handed out again only after it was nacked or released, after `ack_wait`, or after its
     queue went to another member: when this consumer closes, or its process ends. A process that dies with a message in
-    hand counts as one that refused it; the message's last try is then handed out while nothing else is.
+    hand counts as one that nacked it; the message's last try is then handed out while nothing else is.
 
     Iterating hands out one message after another and waits for new ones without end; it ends when the consumer is closed. A
     loop that is left with `break` releases what it has handed out; the last message at the next request of the same thread.
 
-    Use it as a context manager. If an `Exception` leaves the block, the message in hand is refused (`nack`): the one that
+    Use it as a context manager. If an `Exception` leaves the block, the message in hand is nacked: the one that
     this thread got last, by iterating or by a `poll` that returned only one. Everything else that was handed out or
     fetched is released, and another consumer gets it at once, without being counted as a retry. So is everything when the
     block ends in any other way: at its end, with `KeyboardInterrupt`, `SystemExit` or a cancelled task.
@@ -225,7 +225,7 @@ class Consumer(Protocol):
         delay: float | timedelta | None = None,
         reason: str | BaseException | None = None,
     ) -> None:
-        """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
+        """Nack messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
         Does nothing for a message that was handed out again after `ack_wait`.
 
@@ -237,7 +237,7 @@ class Consumer(Protocol):
                 64 bytes as the property FAILURE_REASON, and `penstock dlq show` shows it.
 
         Raises:
-            AlreadyAnsweredError: a message was acknowledged or refused before; nothing was recorded.
+            AlreadyAnsweredError: a message was acknowledged or nacked before; nothing was recorded.
             LostQueueError: as `ack`.
         """
 
@@ -296,4 +296,4 @@ class Consumer(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an exception in the block, refuse the message in hand first."""
+        """Close; after an exception in the block, nack the message in hand first."""

@@ -40,7 +40,7 @@ DELAY_SECONDS = (
 
 @attrs.frozen(eq=False, kw_only=True)
 class IndexColumns:
-    """What queues and index are built from, of many records, without the records; one row a record.
+    """The columns of many records from which queues and index are built, one row a record.
 
     Attributes:
         topics: the distinct topics, and for each row the index of its topic.

@@ -36,7 +36,7 @@ class Recovered(Protocol):
 
     @property
     def state(self) -> str:
-        """What the store was found to be: "new", "clean", or after a crash."""
+        """The state of the store at opening: "new", "clean", or after a crash."""
 
 
 class MessageBatch(Protocol):

@@ -29,11 +29,11 @@ class Prepared(Protocol):
 
     @property
     def checks(self) -> int:
-        """How often a check-back was asked about it."""
+        """The number of check-backs so far."""
 
     @property
     def reason(self) -> str:
-        """Why a commit would be refused now, as far as its topic's configuration says; else empty."""
+        """Why a commit would fail now, as far as its topic's configuration says; else empty."""
 
     @property
     def age_s(self) -> float:

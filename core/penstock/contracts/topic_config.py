@@ -33,7 +33,7 @@ class TopicConfig(NamedTuple):
 
     @property
     def queues(self) -> int:
-        """How many queues the topic has."""
+        """The number of queues."""
         return max(self.read_queues, self.write_queues)
 
     @property

@@ -85,7 +85,7 @@ class LogFlusher:
 
     @property
     def count(self) -> int:
-        """How many syncs have succeeded."""
+        """The number of syncs that succeeded."""
         return self._count if self._gate is None else self._count + self._gate.count
 
     @property

@@ -26,7 +26,7 @@ OnProgress = Callable[[int, int], None]
 
 @attrs.frozen(kw_only=True)
 class Hooks:
-    """What is called during an import.
+    """The callbacks of an import.
 
     Attributes:
         on_progress: called with the bytes of the file read so far, and the rows processed.

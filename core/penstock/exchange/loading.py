@@ -61,7 +61,7 @@ Guard = Callable[[], AbstractContextManager[None]]
 
 @attrs.frozen(kw_only=True)
 class LoadOptions:
-    """How a source is loaded.
+    """The options of a load.
 
     Attributes:
         identity: the options that make messages of rows; with others, it is another load.

@@ -44,7 +44,7 @@ Row = TypeVar("Row")
 
 @attrs.frozen(kw_only=True)
 class Reached:
-    """What a note says.
+    """The content of a note.
 
     Attributes:
         rows: how many rows of the source were processed, including those that were skipped.

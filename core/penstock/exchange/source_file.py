@@ -32,7 +32,7 @@ class SourceFile:
 
     @property
     def position(self) -> int:
-        """How many bytes were read so far, approximately."""
+        """The number of bytes read so far, approximately."""
         return self.file.tell() if self.file.seekable() else 0
 
     def rows(self, skip: int, line_bytes_max: int) -> Iterator[FileRow]:

@@ -318,7 +318,7 @@ class Files:
 
     @property
     def descriptors_max(self) -> int:
-        """How many descriptors the process may have (`ulimit -n`)."""
+        """The maximum number of descriptors of the process (`ulimit -n`)."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return limit if limit != resource.RLIM_INFINITY else 1 << 20
 

@@ -44,7 +44,7 @@ class Sealer:
 
     @property
     def waiting(self) -> int:
-        """How many full segments are not sealed yet."""
+        """The number of full segments that are not sealed yet."""
         return sum(s.base_offset not in self.sealed for s in self._log.segments[:-1])
 
     def step(self) -> float | None:

@@ -32,7 +32,7 @@ DECISION_MASK = _LOW
 
 
 class BatchMark(NamedTuple):
-    """What the mark of one record says.
+    """The content of the mark of one record.
 
     Attributes:
         is_first: whether the record is the first one of its batch.

@@ -70,7 +70,7 @@ def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
 
 
 class Promise(NamedTuple):
-    """What an acknowledgement guarantees, and what a crash may lose."""
+    """The guarantee of an acknowledgement, and what a crash may lose."""
 
     acknowledged: str
     process_crash: str

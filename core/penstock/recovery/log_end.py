@@ -47,7 +47,7 @@ _NORMAL_SEGMENTS = 3
 
 @attrs.frozen(kw_only=True)
 class RecoveryReport:
-    """What recovery found and did when a store was opened for writing.
+    """The findings and actions of the recovery at an opening for writing.
 
     Attributes:
         state: "new", "clean" (nothing had to be scanned), "abnormal" (Penstock crashed) or

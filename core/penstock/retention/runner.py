@@ -66,7 +66,7 @@ class RetentionDecision(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """How many of the oldest segments to delete, why, and on whose request."""
+    """The number of oldest segments to delete, why, and on whose request."""
 
     going: int
     reason: str

@@ -21,7 +21,7 @@ OnError = Callable[[str, Exception], None]
 
 
 class _Wakes(Protocol):
-    """What a thread may rest with instead; see `contracts.WorkWakes`."""
+    """An object with which a thread may rest instead; see `contracts.WorkWakes`."""
 
     def rest(self, at_most_s: float | None = None) -> bool:
         """Return when there may be work, or after `at_most_s` seconds; return False at once if wakes do not arrive."""

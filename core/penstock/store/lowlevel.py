@@ -49,7 +49,7 @@ class LowLevelStore(Store):
 
     @property
     def damaged_reads(self) -> int:
-        """How many corrupt records reads have skipped since the store was opened."""
+        """The number of corrupt records that reads have skipped since the store was opened."""
         return self._damaged_reads
 
     @property

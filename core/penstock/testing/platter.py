@@ -19,7 +19,7 @@ _NOTHING = 0
 
 
 class Survival(Enum):
-    """What survives a crash.
+    """The bytes that survive a crash.
 
     `PROCESS`: only the process died; everything passed to the system survives. The others are power cuts: `NONE` of
     the unsynced pages reached the medium; `ALL` of them did; any subset of the `PAGES` did; the same with pages torn at

@@ -75,7 +75,7 @@ def command(
     The body of a message is the unchanged line; for CSV and Parquet it is the row as JSON. Ctrl-C stops
     cleanly; rows stored before it stay stored.
 
-    If a file was not stored to its end, because of Ctrl-C, a full disk or a crash, the same command goes on
+    If a file was not stored to its end, because of Ctrl-C, a full disk or a crash, the same command continues
     where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
     After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
     """

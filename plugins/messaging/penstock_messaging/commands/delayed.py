@@ -39,7 +39,7 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
 @json_option
 def list_(path: str, limit: int | None, as_json: bool) -> int:
-    """List the messages that wait, the one that is due first first: their ids, where they go, and when."""
+    """List the waiting messages by due time: their ids, targets and times."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         found = store.delayed()

@@ -80,7 +80,7 @@ def _row(queue: "DeadLetterQueue") -> tuple[object, ...]:
 @_limit_option
 @json_option
 def show(path: str, group: str, offset: int | None, limit: int | None, as_json: bool) -> int:
-    """Show the dead letters of GROUP, the oldest first: offset, first topic, and how often it was refused.
+    """Show the dead letters of GROUP, the oldest first: offset, first topic, number of tries, and why the last one failed.
 
     Exit code 1 if there are none.
     """
@@ -105,8 +105,9 @@ def show(path: str, group: str, offset: int | None, limit: int | None, as_json: 
 def _line(message: penstock.StoredMessage) -> str:
     from penstock_messaging.retries.copies import first_topic, reason  # noqa: PLC0415 - as above
 
-    tries = counted(message.reconsume_times, "time")
-    ended = f"tried {tries}, {why}" if (why := reason(message)) else f"refused {tries}"
+    ended = f"tried {counted(message.reconsume_times, 'time')}"
+    if why := reason(message):
+        ended += f", {why}"
     return message_line(message, f"{message.queue_offset}: {first_topic(message)}, {ended}")
 
 

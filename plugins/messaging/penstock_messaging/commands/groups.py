@@ -129,7 +129,7 @@ def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int
             "are newer than the log. Opening the store for writing sets the offset back to the queue's end"
         )
     for group, count in sorted(waiting.items()):
-        text = f"group {group}: {counted(count, 'refused message')} wait{'s' * (count == 1)} to be retried"
+        text = f"group {group}: {counted(count, 'nacked message')} wait{'s' * (count == 1)} to be retried"
         note(text if has_writer else text + _NO_WRITER)
     for remark in unreadable:
         note(remark)
@@ -190,14 +190,16 @@ def members(path: str, group: str, as_json: bool) -> int:
     help="The first message, the end, or the first message stored at this time, such as 1h (ago) or '2026-11-23 10:00'.",
 )  # fmt: skip
 @click.option("--shift", default=None, type=int, help="So many messages forward; backward if negative.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show where the group would go on; change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show where the group would continue; change nothing."
+)
 @json_option
 def reset_group(
     path: str, group: str, topics: tuple[str, ...], to: str | int | None, shift: int | None, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Move GROUP's offsets. Works while another process writes.
 
-    A queue that a consumer holds is refused with its process, and then no queue is changed. With --topic, a GROUP that has
+    If a consumer owns one of the queues, the error names its process, and no queue is changed. With --topic, a GROUP that has
     never consumed is given the place where it will begin.
     """
     from penstock.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
@@ -227,7 +229,7 @@ def reset_group(
     if dry_run:
         note("nothing was changed (--dry-run)")
     elif not as_json:
-        note(f"group {group} goes on there, in {counted(len(moves), 'queue')}")
+        note(f"group {group} continues there, in {counted(len(moves), 'queue')}")
     return 0
 
 

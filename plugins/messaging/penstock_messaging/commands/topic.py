@@ -167,7 +167,7 @@ def alter_command(
     broker_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Change TOPIC; what is not given stays as it is. An attribute with an empty value is removed.
+    """Change TOPIC; attributes without an option keep their value. An attribute with an empty value is removed.
 
     From then on, the topic has a fixed number of queues. To have fewer of them, lower --write-queues first, and --queues
     once consumers have read the others to their end.

@@ -40,7 +40,7 @@ def command() -> None:
 def list_prepared(path: str, as_json: bool) -> int:
     """List messages that are prepared and not committed, oldest first (the default).
 
-    The reason is why a commit would be refused now.
+    The reason says why a commit would fail now.
     """
     from penstock_messaging.prepared.shown import age_text, row_of  # noqa: PLC0415 - not for a help text
 

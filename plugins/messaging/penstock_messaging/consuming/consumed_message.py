@@ -46,7 +46,7 @@ class HandedMessage(Delivery):
 
     @property
     def reason(self) -> str:
-        """Why the try before was refused; "" at the first one, and if nobody has said."""
+        """The reason of the last nack; "" at the first delivery, and if none was given."""
         return (
             self.stored.all_properties.get(REASON.decode(), "")
             if self.stored.reconsume_times
@@ -69,7 +69,7 @@ class HandedMessage(Delivery):
     def nack(
         self, *, delay: float | timedelta | None = None, reason: str | BaseException | None = None
     ) -> None:
-        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+        """Nack this message, so that it is retried; see `Consumer.nack`."""
         self.flight.consumer.nack(self, delay=delay, reason=reason)
 
     def release(self) -> None:

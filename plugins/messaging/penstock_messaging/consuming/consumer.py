@@ -377,7 +377,7 @@ class GroupConsumer:
         return hand
 
     def _leave_iteration(self, hand: _Hand, by: object) -> None:
-        """Release what an iteration has handed out, except the message in hand: an exception may come that refuses it."""
+        """Release what an iteration has handed out, except the message in hand: an exception may come that nacks it."""
         with self._lock:
             given = [each for each in self._in_flight.held_by(by) if each is not hand.message]
             self._answers.release(given)
@@ -409,7 +409,7 @@ class GroupConsumer:
         delay: float | timedelta | None = None,
         reason: str | BaseException | None = None,
     ) -> None:
-        """Refuse messages; see `contracts.Consumer.nack`."""
+        """Nack messages; see `contracts.Consumer.nack`."""
         given = self._answers.checked("nack", messages)
         self._answers.nack(given, level_for(delay), reason_text(reason))
         self._answered()
@@ -581,7 +581,7 @@ class GroupConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an exception in the block, refuse the message in hand first."""
+        """Close; after an exception in the block, nack the message in hand first."""
         if isinstance(error, Exception):
             # The exception of the block is the one to be seen.
             with contextlib.suppress(PenstockError, OSError):

@@ -115,12 +115,12 @@ class QueueFlight:
 
     @property
     def room(self) -> int:
-        """How many more offsets may be fetched."""
+        """The number of offsets that may still be fetched."""
         return 0 if self.is_leaving or self.is_over else self._span - (self.fetched - self.base)
 
     @property
     def done_ahead(self) -> int:
-        """How many messages after those fetched are done, as found when the queue was taken."""
+        """The number of messages after those fetched that were done when the queue was taken."""
         return sum(end - max(first, self.fetched) for first, end in self._done)
 
     def accept(self, stored: Iterable[StoredMessage], following: int) -> list[HandedMessage]:

@@ -1,4 +1,4 @@
-"""What consumers need from the queues that a member has: recording answers durably, and giving queues back."""
+"""The queues of a member as consumers use them: they record answers durably and give queues back."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -55,7 +55,7 @@ class QueueRight(Protocol):
 
     @property
     def turn(self) -> Turn | None:
-        """What identifies this member's right; None if nothing is recorded of the queue."""
+        """The identity of this member's right; None if nothing is recorded of the queue."""
 
     @property
     def is_lost(self) -> bool:

@@ -58,7 +58,7 @@ GROUP_SETTING = 0xFFFF
 
 
 class EntryKind(IntEnum):
-    """What an entry says."""
+    """The kinds of entries."""
 
     TAKE = 1
     ACK = 2

@@ -1,4 +1,4 @@
-"""What the entries of a journal amount to: which messages of a queue the group has consumed, and what waits for the writer."""
+"""The state after the entries of a journal: which messages of a queue the group has consumed, and what waits for the writer."""
 
 import bisect
 from collections.abc import Iterable, Sequence

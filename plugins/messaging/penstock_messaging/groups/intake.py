@@ -57,7 +57,7 @@ _LOST = "it is about messages that were lost with the end of the log"
 
 
 class Retries(Protocol):
-    """How a refused message becomes a retry or a dead letter."""
+    """Turns a nacked message into a retry or a dead letter."""
 
     def copy(
         self,
@@ -91,7 +91,7 @@ class Retries(Protocol):
 
 @attrs.frozen
 class IntakePlan:
-    """What is taken in of one queue.
+    """The part of one queue's journal that is taken in.
 
     Attributes:
         queue: (topic, queue).

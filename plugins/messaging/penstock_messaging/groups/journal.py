@@ -51,7 +51,7 @@ _FORKED = "its process was forked, and the queue stays with the parent process"
 
 @attrs.frozen
 class Head:
-    """What all entries of a file share; see `entries`."""
+    """The fields that all entries of a file share; see `entries`."""
 
     store: int
     life: int

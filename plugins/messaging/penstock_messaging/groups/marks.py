@@ -1,4 +1,4 @@
-"""What the writer has taken in of a group's journals: the file `marks` of the group. Only the writer changes it.
+"""The progress of the writer in a group's journals: the file `marks` of the group. Only the writer changes it.
 
 The file is one line with a CRC-32C in hexadecimal, and JSON after it; it is replaced as a whole. For each queue::
 
@@ -41,7 +41,7 @@ _LIMITS = {
 
 @attrs.frozen
 class Mark:
-    """What the writer has taken in of one queue; see the module."""
+    """The progress of the writer in one queue's journal; see the module."""
 
     life: int
     epoch: int = 0

@@ -32,7 +32,7 @@ WENT_ON = "another program, such as a broker, has consumed all of it, and more"
 
 @attrs.frozen
 class Settled:
-    """What is known about a group's position in a queue.
+    """A group's position in a queue, as far as it is known.
 
     Attributes:
         fold: the state of the journal, without the refusals that were taken in; None if there is none that counts.

@@ -48,7 +48,7 @@ Copy = tuple[Message, bytes]
 
 
 class HalfFacts(NamedTuple):
-    """What the properties of a half message say; all of it was written by a caller, and may be anything.
+    """The properties of a half message; all of them were written by a caller, and may be anything.
 
     Attributes:
         transaction_id: its UNIQ_KEY; the id of its record if it has none.

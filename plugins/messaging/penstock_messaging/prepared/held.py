@@ -32,7 +32,7 @@ class ShownPrepared:
 
     @property
     def checks(self) -> int:
-        """How often a check-back was asked about it."""
+        """The number of check-backs so far."""
         return self._half.facts.checks
 
     @property

@@ -1,4 +1,4 @@
-"""What `penstock stat` and `penstock transactions` say about prepared messages."""
+"""Prepared messages as `penstock stat` and `penstock transactions` print them."""
 
 from collections.abc import Sequence
 from typing import Any

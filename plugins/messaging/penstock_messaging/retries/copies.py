@@ -42,7 +42,7 @@ _NO_ROOM, _NO_BODY = b"no room for a retry", b"no room for the body"
 
 
 class Origin(NamedTuple):
-    """What identifies one retry of one message of a group.
+    """The identity of one retry of one message of a group.
 
     Attributes:
         message_id: the id of the message as it was first stored.

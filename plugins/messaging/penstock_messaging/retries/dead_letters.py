@@ -60,7 +60,7 @@ class DeadLetterQueue(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What a replay did, or with `dry_run` would do, with one dead letter.
+    """The result of a replay of one dead letter, or with `dry_run` what it would be.
 
     Attributes:
         offset: the dead letter's queue offset.

@@ -1,4 +1,4 @@
-"""How refused messages are stored in this store: as the group's configuration says, and with their topics declared."""
+"""Stores nacked messages as retries or dead letters, as the group's configuration says, and declares their topics."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ Copy = tuple[Message, bytes]
 
 
 class StoredRetries:
-    """What the intake needs of retries, see `groups.intake.Retries`. Safe from any thread."""
+    """The retries of the intake, see `groups.intake.Retries`. Safe from any thread."""
 
     def __init__(self, configuration: Configuration, delivery: Delivery) -> None:
         self._configuration = configuration

@@ -16,7 +16,7 @@ from penstock_messaging.timers.waiting_timers import CANCELS, ROLLS, WaitingTime
 
 
 class Cancellations:
-    """What cancels what, of the messages that wait.
+    """The waiting messages and their cancellations.
 
     Args:
         waiting: those whose second has not come.

@@ -53,7 +53,7 @@ class SecondColumns:
 
 
 class _Run:
-    """What is left of a second; `rows` has the columns of `SecondColumns` in the order in which they are due."""
+    """The rest of a second; `rows` has the columns of `SecondColumns` in the order in which they are due."""
 
     def __init__(self, slot_ms: int, rows: Int64s, numbers: Int64s) -> None:
         self.slot_ms, self.rows, self.numbers, self.at = slot_ms, rows, numbers, 0

@@ -1,4 +1,4 @@
-"""What waits for its time, read from the log for people: what `Store.delayed` returns."""
+"""The waiting messages, read from the log: the result of `Store.delayed`."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -44,7 +44,7 @@ _POSITION_MAX = 1 << 62
 
 
 class LogUnits(NamedTuple):
-    """What a timer log has.
+    """The units of a timer log.
 
     Attributes:
         positions: where each unit is.

@@ -55,7 +55,7 @@ _NO_PROPERTIES: MappingProxyType[str, str] = MappingProxyType({})
 
 
 class Timer(NamedTuple):
-    """What a message in `rmq_sys_wheel_timer` requests.
+    """The request of a message in `rmq_sys_wheel_timer`.
 
     Attributes:
         out_ms: its TIMER_OUT_MS.

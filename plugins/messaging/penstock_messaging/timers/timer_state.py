@@ -1,4 +1,4 @@
-"""What waits, kept in a broker's own files: `timerlog/`, `timerwheel` and `config/timercheck`.
+"""The waiting messages, kept in a broker's own files: `timerlog/`, `timerwheel` and `config/timercheck`.
 
 The files say of each record of the timer topic below `queue_offset` when it is looked at; the records after it have not been
 taken in. Saving costs what changed: units are appended, the slots of their seconds are changed, and `timercheck` is replaced
@@ -63,7 +63,7 @@ SIZES = TimerSizes()
 
 @attrs.frozen
 class TimerState:
-    """What the files say.
+    """The content of the files.
 
     Attributes:
         read_ms: what was due in seconds before this one is delivered.

@@ -42,7 +42,7 @@ def about(acks: Iterable[QueueAcks], group: str, topic: str, queue: int) -> list
 
 
 class DecidedElsewhere:
-    """What a process that has the store open read-only knows: whether the writer has something to add. Safe from any thread."""
+    """The decisions as a read-only process sees them: whether the writer has something to add. Safe from any thread."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files

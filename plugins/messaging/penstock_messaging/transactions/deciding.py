@@ -265,7 +265,7 @@ class Deciding:
 
     @property
     def undecided(self) -> int:
-        """How many transactions have an outcome that is not known before the store is opened again."""
+        """The number of transactions whose outcome is unknown until the store is opened again."""
         with self._lock:
             return sum(
                 each.outcome is Outcome.UNKNOWN and not each.is_busy for each in self._open.values()
