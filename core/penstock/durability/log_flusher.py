@@ -91,6 +91,13 @@ class LogFlusher:
     @property
     def failure(self) -> StoreFailedError | None:
         """The failure for which the store takes no more messages; None if there is none."""
+        if not self._noted and self._log.appender.refusals & FAILED:
+            # The thread whose batch was cut short has not noted it yet.
+            return StoreFailedError("only part of a batch was written", self.flushed_offset)
+        return self._noted
+
+    @property
+    def _noted(self) -> StoreFailedError | None:
         if not self._failures and self._gate is not None and self._gate.failure is not None:
             self._learn(*self._gate.failure)
         return self._failures[0] if self._failures else None
@@ -313,7 +320,7 @@ class LogFlusher:
 
     def fail(self, reason: str) -> StoreFailedError:
         """Stop the store for writing: note the failure and notify every waiter; return the error."""
-        return self.failure or self._fail(reason, _NOWHERE)
+        return self._noted or self._fail(reason, _NOWHERE)
 
     def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
         failure = StoreFailedError(reason, min(self.flushed_offset, log_offset))
@@ -390,7 +397,7 @@ class LogFlusher:
     @property
     def _has_ended(self) -> bool:
         """Whether nothing more is synced."""
-        return self._is_closed or self.failure is not None
+        return self._is_closed or self._noted is not None
 
     def _tell_once(self, flushed: int, has_ended: bool) -> None:
         waiting = self._waiting

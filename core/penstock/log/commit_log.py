@@ -275,7 +275,9 @@ class CommitLog:
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
             elif self.tail.has_begun(pieces):
-                # The log has queue offsets that no cursor has counted: nothing may be appended after them.
+                # The log has queue offsets that no cursor has counted: nothing may be appended after them, already before
+                # the caller learns of it and notes the failure.
+                self.appender.refuse(FAILED)
                 raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
             else:
                 self.tail.forget(pieces)

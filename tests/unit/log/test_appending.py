@@ -18,8 +18,10 @@ from penstock.errors import (
     DiskFullError,
     MessageTooLargeError,
     StoreClosedError,
+    StoreFailedError,
     SystemLimitError,
 )
+from penstock.durability.log_flusher import LogFlusher
 from penstock.files import File, Files
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.commit_log import CommitLog
@@ -335,6 +337,20 @@ def test_after_a_stop_nothing_is_appended(commit_log: CommitLog) -> None:
     with pytest.raises(StoreClosedError):
         commit_log.append_batch(batch_of(200))
     assert commit_log.end_offset == 200
+
+
+def test_after_a_part_of_a_batch_nothing_is_appended(
+    commit_log: CommitLog, disk: SimulatedDisk
+) -> None:
+    """Another thread may append before the failure is noted: its queue offsets were those of the part that is there."""
+    commit_log.refusal = lambda: LogFlusher(commit_log, 0).failure
+    disk.plan.fail("pwrite", errno.EIO, path=f"{SIZE:020d}", times=1)
+    with pytest.raises(OSError, match="only part of a batch was written"):
+        commit_log.append_batch(batch_of(SIZE - 1000, 2000))
+    end = commit_log.end_offset
+    with pytest.raises(StoreFailedError, match="only part of a batch was written"):
+        commit_log.append_batch(batch_of(200))
+    assert commit_log.end_offset == end
 
 
 def test_what_an_ended_process_wrote_is_read_with_its_checksums(
