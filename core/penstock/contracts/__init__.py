@@ -59,6 +59,7 @@ from penstock.contracts.dispatcher import (
     QueueBounds,
     QueueEntries,
     QueueIndex,
+    QueueReader,
     Trust,
 )
 from penstock.contracts.extension import Extension, SummaryLine
@@ -147,6 +148,7 @@ __all__ = [
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
+    "QueueReader",
     "RetentionPolicy",
     "SegmentChannel",
     "SegmentInfo",

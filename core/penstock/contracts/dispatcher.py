@@ -1,6 +1,6 @@
 """Dispatchers: the strategies that derive files, such as queues and index, from the log."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -199,8 +199,8 @@ _LAST = 64
 _CHUNK = 512
 
 
-class QueueIndex(Dispatcher):
-    """A dispatcher that maps each queue's offsets to records. Exactly one must be configured."""
+class QueueReader(ABC):
+    """Maps the offsets of each queue to records."""
 
     @abstractmethod
     def queues(self) -> list[tuple[str, int]]:
@@ -290,6 +290,14 @@ class QueueIndex(Dispatcher):
     @abstractmethod
     def end_log_offset(self) -> int:
         """Return the log offset after the newest record that any queue points to; 0 if there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all files."""
+
+
+class QueueIndex(QueueReader, Dispatcher):
+    """A dispatcher that writes the queues. Exactly one must be configured."""
 
     def move_min(self, log_offset: int) -> None:
         """Move each queue's `min_offset` to that of its first record at or after `log_offset`.

@@ -6,7 +6,7 @@ it decides only between two interpretations of the log that are both possible (s
 
 from collections.abc import Iterable
 
-from penstock.contracts import Dispatcher, QueueIndex
+from penstock.contracts import Dispatcher, QueueReader
 from penstock.errors import StorageError
 from penstock.format.names import topic_of
 from penstock.log.segmented_log import SegmentedLog
@@ -15,7 +15,7 @@ from penstock.log.segmented_log import SegmentedLog
 class EntryWitness:
     """A `Witness` that reads a queue index. Entries that cannot be read are no evidence."""
 
-    def __init__(self, index: QueueIndex) -> None:
+    def __init__(self, index: QueueReader) -> None:
         self._index = index
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
@@ -41,5 +41,5 @@ class EntryWitness:
 
 def use_entries(log: SegmentedLog, dispatchers: Iterable[Dispatcher]) -> None:
     """Set the queue index among these dispatchers as the log's witness."""
-    index = next((each for each in dispatchers if isinstance(each, QueueIndex)), None)
+    index = next((each for each in dispatchers if isinstance(each, QueueReader)), None)
     log.witness = None if index is None else EntryWitness(index)

@@ -1,14 +1,14 @@
 """The next offset of a queue, read from the queue index before the first message is put into the queue."""
 
 from penstock._kernel import QueueCursor
-from penstock.contracts import QueueIndex
+from penstock.contracts import QueueReader
 from penstock.errors import PluginError, StorageError, SystemLimitError
 from penstock.log.log_tail import LIMITS
 
 _OFFSET_END = 1 << 63
 
 
-def make_cursor(index: QueueIndex, topic: str, queue: int) -> QueueCursor:
+def make_cursor(index: QueueReader, topic: str, queue: int) -> QueueCursor:
     """Return the cursor of a queue whose topic and number were checked.
 
     Raises `PluginError` if the queue index returns an impossible offset, `StorageError` if it cannot read its files,
@@ -24,7 +24,7 @@ def make_cursor(index: QueueIndex, topic: str, queue: int) -> QueueCursor:
     return QueueCursor(str(topic), queue, following)
 
 
-def _next_offset(index: QueueIndex, topic: str, queue: int) -> object:
+def _next_offset(index: QueueReader, topic: str, queue: int) -> object:
     """Return the next offset from the index, which may read the queue's files now, for the first time since the opening."""
     try:
         return index.max_offset(topic, queue)

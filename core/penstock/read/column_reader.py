@@ -7,7 +7,7 @@ written records readable, and it documents the arguments. Changes nothing on dis
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.contracts import QueueBounds, QueueIndex
+from penstock.contracts import QueueBounds, QueueReader
 from penstock.format.arrays import Int64s, np
 from penstock.format.java_hash import distinct_of
 from penstock.log.segmented_log import SegmentedLog
@@ -36,7 +36,7 @@ class ColumnReader:
     def __init__(
         self,
         log: SegmentedLog,
-        queue_index: QueueIndex,
+        queue_index: QueueReader,
         published: Callable[[], int | None],
     ) -> None:
         self._log = log

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from penstock._kernel import record_time, record_with_key
-from penstock.contracts import QueueIndex
+from penstock.contracts import QueueReader
 from penstock.errors import OffsetError
 from penstock.format.columns import Buffer
 from penstock.format.record import FIXED_SIZE
@@ -115,7 +115,7 @@ class TimeSearch:
     def __init__(
         self,
         log: SegmentedLog,
-        index: QueueIndex,
+        index: QueueReader,
         name: tuple[str, int],
         bounds: tuple[int, int],
         read: Callable[[int, int, int], StoredMessage | None],

@@ -15,7 +15,7 @@ from penstock.contracts import (
     Dispatcher,
     EntryChunk,
     KeyIndex,
-    QueueIndex,
+    QueueReader,
 )
 from penstock.errors import (
     ArgumentError,
@@ -76,7 +76,7 @@ class Reader:
     def __init__(
         self,
         log: SegmentedLog,
-        queue_index: QueueIndex,
+        queue_index: QueueReader,
         key_index: KeyIndex | None,
         *,
         live: bool,

@@ -7,13 +7,12 @@ A queue that is not understood is never reported as empty: reading it raises `Fo
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from penstock.contracts import QueueBounds, QueueEntries, QueueIndex, Trust
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts import QueueBounds, QueueEntries, QueueReader
 from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 from penstock.errors import ForeignContentError
 
 
-def served(index: QueueIndex, root: Path, found: Sequence[Foreign]) -> QueueIndex:
+def served(index: QueueReader, root: Path, found: Sequence[Foreign]) -> QueueReader:
     """Return the queue index for readers, which raises for queues that are not understood.
 
     Args:
@@ -30,24 +29,21 @@ def served(index: QueueIndex, root: Path, found: Sequence[Foreign]) -> QueueInde
     return ServedQueues(index, root, batch, elsewhere) if batch or elsewhere else index
 
 
-def has_queues(index: QueueIndex) -> bool:
+def has_queues(index: QueueReader) -> bool:
     """Return whether the queues of the directory can be read; False if they are in a database instead."""
     return not (isinstance(index, ServedQueues) and index.is_elsewhere)
 
 
-class ServedQueues(QueueIndex):
+class ServedQueues(QueueReader):
     """A read-only queue index that raises for queues that are not understood. As thread-safe as the wrapped index."""
-
-    name = "served-queues"
 
     def __init__(
         self,
-        index: QueueIndex,
+        index: QueueReader,
         root: Path,
         batch: tuple[Foreign, ...],
         elsewhere: tuple[Foreign, ...],
     ) -> None:
-        super().__init__(index.options, index.context)
         self._index = index
         self._root = root
         self._batch = batch
@@ -71,32 +67,32 @@ class ServedQueues(QueueIndex):
         )
 
     def queues(self) -> list[tuple[str, int]]:
-        """See `QueueIndex`; without the topics that cannot be read."""
+        """See `QueueReader`; without the topics that cannot be read."""
         self._check()
         return [place for place in self._index.queues() if place[0] not in self._refused]
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check(topic)
         return self._index.min_offset(topic, queue)
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check(topic)
         return self._index.max_offset(topic, queue)
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check(topic)
         return self._index.entries(topic, queue, start, stop)
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check(topic)
         return self._index.resume_at(topic, queue, offset)
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check()
         known = lambda topic: topic not in self._refused and wanted(topic)  # noqa: E731 - a predicate
         found = list(self._index.bounds(known, below))
@@ -107,35 +103,10 @@ class ServedQueues(QueueIndex):
         return iter(found)
 
     def end_log_offset(self) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         self._check()
         return self._index.end_log_offset()
 
     def close(self) -> None:
-        """See `Dispatcher`."""
+        """See `QueueReader`."""
         self._index.close()
-
-    @property
-    def progress(self) -> int:
-        """See `Dispatcher`."""
-        return self._index.progress
-
-    def load(self, trust: Trust) -> list[str]:
-        """Never called: a store with such queues is not opened for writing."""
-        raise AssertionError("served queues are read-only")
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("served queues are read-only")
-
-    def flush(self) -> int:
-        """Never called, like `load`."""
-        raise AssertionError("served queues are read-only")
-
-    def truncate(self, log_offset: int) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("served queues are read-only")
-
-    def trim(self, log_offset: int) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("served queues are read-only")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock import _kernel
-from penstock.contracts import EntryChunk, QueueIndex
+from penstock.contracts import EntryChunk, QueueReader
 from penstock.errors import CorruptionError, OffsetError
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import Buffer
@@ -156,7 +156,7 @@ def _join(parts: Sequence[EntryRows]) -> EntryRows:
 
 def merged(
     log: SegmentedLog,
-    index: QueueIndex,
+    index: QueueReader,
     spans: Sequence[QueueSpan],
     limits: Limits,
     may_match: MayMatch,

@@ -7,7 +7,7 @@ determines what is wrong with it; the caller decides whether that is an error.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.contracts import QueueIndex
+from penstock.contracts import QueueReader
 from penstock.errors import CorruptionError, OffsetError
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
@@ -21,7 +21,7 @@ _BYTES = 4 << 20
 
 def span_messages(
     log: SegmentedLog,
-    index: QueueIndex,
+    index: QueueReader,
     records: RecordReader,
     spans: Sequence[QueueSpan],
     may_match: MayMatch,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from penstock import _kernel
-from penstock.contracts import QueueIndex
+from penstock.contracts import QueueReader
 from penstock.errors import CorruptionError, MissingExtraError, OffsetError
 from penstock.format.arrow_schema import COLUMNS, ROW_FIELDS, schema_of
 from penstock.format.columns import ROW, RecordColumns
@@ -33,7 +33,7 @@ ANY = RowFilter()
 
 def span_batches(
     log: SegmentedLog,
-    index: QueueIndex,
+    index: QueueReader,
     spans: Sequence[QueueSpan],
     columns: Sequence[str],
     limits: Limits,

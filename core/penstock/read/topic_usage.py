@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.contracts import QueueIndex
+from penstock.contracts import QueueReader
 from penstock.format.arrays import np
 
 _ENTRIES_AT_ONCE = 1 << 20
@@ -26,7 +26,7 @@ class TopicSpace(NamedTuple):
 
 
 def space_by_topic(
-    index: QueueIndex, below: int, on_progress: Callable[[int], None]
+    index: QueueReader, below: int, on_progress: Callable[[int], None]
 ) -> list[TopicSpace]:
     """Return the log space of each topic, the largest first; see `Store.space`."""
     found: dict[str, TopicSpace] = {}
@@ -37,7 +37,7 @@ def space_by_topic(
     return sorted(found.values(), key=lambda space: -space.size)
 
 
-def _add_queue(index: QueueIndex, space: TopicSpace, queue: int, below: int) -> TopicSpace:
+def _add_queue(index: QueueReader, space: TopicSpace, queue: int, below: int) -> TopicSpace:
     topic, messages, size, size_below = space
     low, high = index.min_offset(topic, queue), index.max_offset(topic, queue)
     for entries in index.iter_entries(topic, queue, low, high, _ENTRIES_AT_ONCE):

@@ -8,8 +8,14 @@ see nothing from where the first such batch begins, or from where the log will b
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from penstock.contracts import Context, Dispatcher, QueueBounds, QueueEntries, QueueIndex, Trust
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts import (
+    Context,
+    Dispatcher,
+    QueueBounds,
+    QueueEntries,
+    QueueIndex,
+    QueueReader,
+)
 from penstock.durability.progress import Progress
 from penstock.durability.written_ranges import known_ranges
 from penstock.errors import FormatVersionError
@@ -59,7 +65,7 @@ def hide_part_of_batch(
 class _Queues:
     """Which records the queues have. Not thread-safe."""
 
-    def __init__(self, index: QueueIndex, removed_before: Callable[[str], int]) -> None:
+    def __init__(self, index: QueueReader, removed_before: Callable[[str], int]) -> None:
         self._index = index
         self._removed_before = removed_before
 
@@ -106,13 +112,10 @@ def _sequence(files: Files, root: Path) -> int:
     return progress.sequence
 
 
-class ShownQueues(QueueIndex):
+class ShownQueues(QueueReader):
     """A read-only queue index without the entries of hidden records. As thread-safe as the wrapped index."""
 
-    name = "shown-queues"
-
-    def __init__(self, index: QueueIndex, log: SegmentedLog) -> None:
-        super().__init__(index.options, index.context)
+    def __init__(self, index: QueueReader, log: SegmentedLog) -> None:
         self._index = index
         self._log = log
 
@@ -121,15 +124,15 @@ class ShownQueues(QueueIndex):
         return None if hidden is None else hidden()
 
     def queues(self) -> list[tuple[str, int]]:
-        """See `QueueIndex`; also a queue that has only hidden records."""
+        """See `QueueReader`; also a queue that has only hidden records."""
         return self._index.queues()
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         return self._index.min_offset(topic, queue)
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         begin = self._begin()
         low, high = self._index.ends(topic, queue)
         if begin is None:
@@ -147,51 +150,26 @@ class ShownQueues(QueueIndex):
         return high
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         return self._index.entries(topic, queue, start, min(stop, self.max_offset(topic, queue)))
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         following = self._index.resume_at(topic, queue, offset)
         return min(following, self.max_offset(topic, queue))
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         begin = self._begin()
         if begin is not None:
             below = begin if below is None else min(below, begin)
         return self._index.bounds(wanted, below)
 
     def end_log_offset(self) -> int:
-        """See `QueueIndex`."""
+        """See `QueueReader`."""
         begin, end = self._begin(), self._index.end_log_offset()
         return end if begin is None else min(begin, end)
 
     def close(self) -> None:
-        """See `Dispatcher`."""
+        """See `QueueReader`."""
         self._index.close()
-
-    @property
-    def progress(self) -> int:
-        """See `Dispatcher`."""
-        return self._index.progress
-
-    def load(self, trust: Trust) -> list[str]:
-        """Never called: the store is open read-only."""
-        raise AssertionError("shown queues are read-only")
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("shown queues are read-only")
-
-    def flush(self) -> int:
-        """Never called, like `load`."""
-        raise AssertionError("shown queues are read-only")
-
-    def truncate(self, log_offset: int) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("shown queues are read-only")
-
-    def trim(self, log_offset: int) -> None:
-        """Never called, like `load`."""
-        raise AssertionError("shown queues are read-only")

@@ -325,7 +325,7 @@ class LowLevelStore(Store):
                 raise ArgumentTypeError("move_offsets", "moves", pair, expected)
             if [len(each) for each in pair] != [3, 2]:
                 raise ArgumentError("move_offsets", "moves", pair, expected)
-        self._settle(self._queue_index)
+        self._settle()
         for (group, topic, queue), (_, new) in moves.items():
             check_group(group)
             end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)

@@ -22,6 +22,7 @@ from penstock.contracts import (
     Extension,
     GroupLag,
     Prepared,
+    QueueReader,
     TopicConfig,
     Transaction,
 )
@@ -99,6 +100,7 @@ class Store(Reader, Producer):
         not_understood: Sequence[Foreign] = (),
         opened_at: str | None = None,
     ) -> None:
+        queue_index: QueueReader
         queue_index, key_index = pick_indexes(dispatchers)
         self._not_understood = tuple(not_understood)
         if not_understood:
@@ -231,7 +233,7 @@ class Store(Reader, Producer):
         if engine is not None:
             engine.show_written()
             # A failing dispatcher would answer without the records that it has not processed.
-            engine.follower.require(needed or self._queue_index)
+            engine.follower.require(needed or engine.queue_index)
 
     def _show(self) -> None:
         super()._show()
@@ -609,7 +611,7 @@ class Store(Reader, Producer):
         check_group(group)
         topic, queue = check_topic(topic), check_queue(queue)
         # The ends of the queues are known only once all records are dispatched.
-        self._settle(self._queue_index)
+        self._settle()
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
