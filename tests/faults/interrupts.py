@@ -21,10 +21,10 @@ CLEANING = {"_complete_or_undo", "_complete_or_undo_batch", "settle", "forget", 
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before instruction `number` of Penstock, counted from the call on."""
+    """Raises before instruction `number` of Penstock, counted from the call on, as a signal handler does."""
 
-    def __init__(self, number: int) -> None:
-        self.left = number
+    def __init__(self, number: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.left, self.error = number, error
         self.place = ""
         self._before: dict[FrameType, int] = {}
 
@@ -33,7 +33,7 @@ class Interrupt:
         sys.settrace(self._entered)
         try:
             job()
-        except KeyboardInterrupt:
+        except self.error:
             return True
         finally:
             sys.settrace(None)
@@ -68,5 +68,5 @@ class Interrupt:
             if self.left == 0:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                raise self.error
         return self._stepped

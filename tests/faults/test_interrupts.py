@@ -110,6 +110,30 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
     assert turns > 10
 
 
+class Alarm(Exception):  # noqa: N818 - as a program calls it
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("way", ["mmap", "file"])
+def test_a_signal_handler_may_raise_any_exception_within_a_put(way: str, tmp_path: Path) -> None:
+    """Between the write and the count it left one queue offset to two messages, and the store closed as clean."""
+    store = open_store(tmp_path / "s", spawn=ManualWorkers(), retention=[], **WAYS[way])
+    number, at, is_raised = 0, 1, True
+    sure = set[int]()
+    while is_raised:
+        # Each put begins a segment.
+        story(store, number, [40_000])
+        is_raised = Interrupt(at, Alarm).during(lambda: story(store, number + 1, [40_000]))  # noqa: B023 - called at once
+        story(store, number + 2, [10])
+        story(store, number + 3, [10])
+        sure |= {number, number + 2, number + 3}
+        number, at = number + 4, at + 1
+    store.flush()
+    check(store, sure, number)
+    store.close()
+    assert at > 50
+
+
 READS: dict[str, Callable[[Store], object]] = {
     "read": lambda store: store.read("t", 0, 0),
     "find": lambda store: store.find("k3", "t"),

@@ -172,9 +172,14 @@ class CommitLog:
             return
         try:
             self.tail.settle()
-            if data and tail is not None and not isinstance(error, Exception):
+            is_written = (
+                bool(data)
+                and tail is not None
+                and tail.base_offset + tail.wrote_position > draft.log_offset
+            )
+            if data and tail is not None and (is_written or not isinstance(error, Exception)):
                 # Repeating a complete write is harmless; leaving a partial one is not.
-                if tail.base_offset + tail.wrote_position == draft.log_offset:
+                if not is_written:
                     self.tail.write(tail, data)
                 draft.cursor.next_offset = following
                 self.appender.last_time_ms = now
