@@ -567,8 +567,8 @@ class AlreadyAnsweredError(StorageError):
         self.queue = queue
         self.offset = offset
         super().__init__(
-            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call: a transaction acknowledges it "
-            f"at its end, it was answered before, or it was handed out again after ack_wait; nothing was recorded"
+            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was recorded: a transaction "
+            f"acknowledges it at its end, it was answered before, or it was redelivered after ack_wait. Answer each message once"
         )
 
 

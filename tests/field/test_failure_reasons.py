@@ -89,6 +89,16 @@ def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str, 
     assert run(["dlq", "replay", str(shop.store.path), "g", "--dry-run"]) == 0, "it has its body"
 
 
+def test_a_reason_makes_no_dead_letter_of_a_retry(shop: Shop) -> None:
+    """The properties of a retry just fit without it."""
+    shop.store.put("t", b"x", queue=0, properties={"p": "v" * 32_550})
+    with shop.consumer() as consumer:
+        consumer.poll(1, timeout=0)[0].nack(reason="x" * 64)
+        shop.later()
+        (again,) = consumer.poll(1, timeout=0)
+    assert (again.attempt, again.reason) == (2, "")
+
+
 def fail(_message: object) -> None:
     raise ValueError("card declined")
 

@@ -92,8 +92,8 @@ class LogFlusher:
     def failure(self) -> StoreFailedError | None:
         """The failure for which the store takes no more messages; None if there is none."""
         if not self._noted and self._log.appender.refusals & FAILED:
-            # The thread whose batch was cut short has not noted it yet.
-            return StoreFailedError("only part of a batch was written", self.flushed_offset)
+            # The thread of the append or sync that failed has not noted it yet.
+            return StoreFailedError("an append or a sync failed", self.flushed_offset)
         return self._noted
 
     @property
@@ -330,8 +330,8 @@ class LogFlusher:
 
     def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
         """Note a failure: from now on nothing is appended or synced."""
-        self._log.appender.refuse(FAILED)
         self._failures.append(failure)
+        self._log.appender.refuse(FAILED)
         if self._gate is not None:
             self._gate.fail(log_offset)
 

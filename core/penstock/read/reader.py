@@ -138,7 +138,8 @@ class Reader:
     ) -> ReadResult:
         """Read up to `limit` messages of a queue from `offset` on.
 
-        Returns RocketMQ's status and the offset to continue with, even if nothing was found. `tag` is
+        Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if there is no such topic or
+        queue yet. `tag` is
         `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
         entries. A corrupt record is skipped and counted in `stats()`.
 

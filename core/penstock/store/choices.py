@@ -75,8 +75,8 @@ class Choices:
             kind, *rest = key.split(".")
             if kind == "retention" and len(rest) > 1 and rest[0] not in names:
                 logger.warning(
-                    "%s is set, but retention.use is %s: that policy deletes nothing from %s",
-                    key, names, self.root,
+                    "%s is set, but retention.use is %s: that policy deletes nothing from %s; add %r to retention.use",
+                    key, names, self.root, rest[0],
                 )  # fmt: skip
 
     def dispatchers(self, context: Context) -> list[Dispatcher]:

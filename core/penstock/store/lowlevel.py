@@ -44,6 +44,28 @@ class LowLevelStore(Store):
     It is the same open store: closing either closes both.
     """
 
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store, *, keeps_open: bool) -> None:
+        """Share all state of a store, and with `keeps_open` keep it from being dropped."""
+        self.__dict__ = store.__dict__
+        self._store = store if keeps_open else None
+        if self._engine is not None:
+            self._produce_by(self._engine.log.appender)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("<Store", "<LowLevelStore", 1)
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether the store stays open while this object is in use; not so for the one that extensions have."""
+        return self._store is not None
+
+    @property
+    def lowlevel(self) -> "LowLevelStore":
+        """This object."""
+        return self
+
     def __del__(self) -> None:
         """Do nothing: it is the program's object that must be closed."""
 

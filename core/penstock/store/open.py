@@ -328,7 +328,7 @@ class Opener(Choices):
             not_understood=self.foreign(geometry),
             opened_at=self._opened_at,
         )  # fmt: skip
-        store._attach(LowLevelStore.__new__(LowLevelStore))
+        store._attach(LowLevelStore(store, keeps_open=False))
         self._warn_of_unseen(log)
         return store
 
@@ -421,7 +421,7 @@ class Opener(Choices):
             store.leave()
             engine.abandon()
             raise
-        store._attach(LowLevelStore.__new__(LowLevelStore))
+        store._attach(LowLevelStore(store, keeps_open=False))
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 

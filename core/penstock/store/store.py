@@ -138,10 +138,7 @@ class Store(Reader, Producer):
         They and their threads get an object of their own: if they had this one, nobody would notice that the program has
         dropped it.
         """
-        lowlevel.__dict__ = self.__dict__
-        self._lowlevel = lowlevel
-        if self._engine is not None:
-            lowlevel._produce_by(self._engine.log.appender)
+        self._lowlevel, self._kept = lowlevel, weakref.ref(lowlevel)
         try:
             for each in self._extensions:
                 each.attach(lowlevel)
@@ -152,7 +149,12 @@ class Store(Reader, Producer):
     @property
     def lowlevel(self) -> "LowLevelStore":
         """The calls for extensions, Spark and tools; `LowLevelStore` lists them."""
-        return self._lowlevel
+        kept = self._kept()
+        if kept is None or not kept.keeps_open:
+            # Of its own, so that this object is not dropped, which closes the store, while that one is in use.
+            kept = type(self._lowlevel)(self, keeps_open=True)
+            self._kept = weakref.ref(kept)
+        return kept
 
     def _provided(self, method: str) -> Any:
         """Return a method of this class that an extension implements."""
@@ -382,7 +384,7 @@ class Store(Reader, Producer):
 
         >>> with store.consumer("billing", ["orders"], tag="paid || refunded") as consumer:
         ...     for message in consumer:  # waits for messages
-        ...         charge(message.body)  # an exception refuses the message
+        ...         charge(message.body)  # an exception nacks the message
         ...         message.ack()
 
         Args:
@@ -431,7 +433,7 @@ class Store(Reader, Producer):
         return found
 
     def delayed(self) -> list[DelayedMessage]:
-        """Return the messages that were put with `delay` or `deliver_at` and wait, the one that is due first first.
+        """Return the messages that were put with `delay` or `deliver_at` and wait, by due time.
 
         Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
         be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
@@ -525,7 +527,7 @@ class Store(Reader, Producer):
         self._provided("delete_topic")(check_topic(topic))
 
     def delete_group(self, group: str) -> None:
-        """Delete a consumer group: its offsets, and what it has acknowledged and refused since; a group that does not exist, too.
+        """Delete a consumer group: its offsets, and what it has acknowledged and nacked since; nothing happens if there is no such group.
 
         Its dead letters, and messages that wait to be retried, stay in their topics. A group of the same name begins anew.
 
@@ -540,7 +542,7 @@ class Store(Reader, Producer):
         """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
 
         In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
-        as queues, in a store that no Penstock since 0.2 has opened for writing, is not included: see `topics`.
+        as queues, which another program wrote without its configuration, is not included: see `topics`.
         """
         found: dict[str, TopicConfig] = self._provided("topic_configs")()
         return found

@@ -227,7 +227,9 @@ def _fill_nulls(column: pa.Array, value: Any) -> pa.Array:
 
 
 def _join_keys(column: pa.Array | None) -> pa.Array | None:
-    if column is not None and pa.types.is_list(column.type):
+    if column is not None and (
+        pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    ):
         column = _cast(column, pa.list_(pa.string()), "keys")
         spaced = pc.match_substring(column.flatten(), " ")
         if pc.any(spaced).as_py():

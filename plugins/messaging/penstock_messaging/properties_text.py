@@ -70,7 +70,7 @@ def check_later(
     For the record as a whole there is room if the message could be put (`MessagingExtension.record_reserve`).
 
     Args:
-        check: raises the error for one copy; see `Store.check`.
+        check: raises the error for one copy; see `LowLevelStore.check`.
         copy: the copy that is stored first.
         text: its properties text.
         topics: where later copies go.

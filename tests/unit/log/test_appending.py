@@ -13,6 +13,7 @@ from tests.lanes import eventually
 from penstock import Message, Receipt
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import Context, NoOptions, SegmentChannel
+from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import (
     BusyError,
     DiskFullError,
@@ -21,7 +22,6 @@ from penstock.errors import (
     StoreFailedError,
     SystemLimitError,
 )
-from penstock.durability.log_flusher import LogFlusher
 from penstock.files import File, Files
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.commit_log import CommitLog
@@ -348,7 +348,7 @@ def test_after_a_part_of_a_batch_nothing_is_appended(
     with pytest.raises(OSError, match="only part of a batch was written"):
         commit_log.append_batch(batch_of(SIZE - 1000, 2000))
     end = commit_log.end_offset
-    with pytest.raises(StoreFailedError, match="only part of a batch was written"):
+    with pytest.raises(StoreFailedError, match="an append or a sync failed"):
         commit_log.append_batch(batch_of(200))
     assert commit_log.end_offset == end
 

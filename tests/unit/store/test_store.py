@@ -1,5 +1,6 @@
 """What a caller sees: receipts, reads, tags, keys, columns, batches, and several stores opened with one look."""
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,17 @@ def test_several_stores_are_opened_for_reading_with_one_look(tmp_path: Path) -> 
 
 
 SEGMENT = 16384
+
+
+def test_the_calls_for_extensions_keep_the_store_open_as_long_as_they_are_in_use(tmp_path: Path) -> None:  # fmt: skip
+    lowlevel = penstock.open(tmp_path / "s", environ={}).lowlevel
+    gc.collect()
+    lowlevel.put_copies([(Message("t", b"x", queue=0), b"")])
+    spans = [penstock.QueueSpan("t", 0, 0, 1)]
+    assert [m.body for m in lowlevel.lowlevel.scan_spans(spans)] == [b"x"]
+    lowlevel.close()
+    with pytest.raises(StoreClosedError):
+        lowlevel.bounds()
 
 
 @pytest.fixture

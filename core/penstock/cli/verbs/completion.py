@@ -16,7 +16,7 @@ def command(shell: str) -> None:
 
     \b
     bash:  penstock completion bash > ~/.local/share/bash-completion/completions/penstock
-    zsh:   penstock completion zsh > a folder of $fpath/_penstock
+    zsh:   penstock completion zsh > DIR/_penstock (DIR: a folder in $fpath)
     fish:  penstock completion fish > ~/.config/fish/completions/penstock.fish
 
     For the running shell only: eval "$(penstock completion bash)".

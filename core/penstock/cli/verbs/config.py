@@ -4,7 +4,15 @@ from typing import Any
 
 import click
 
-from penstock.cli.output import chosen, json_option, out, out_json, own_settings_options, table
+from penstock.cli.output import (
+    chosen,
+    json_option,
+    note,
+    out,
+    out_json,
+    own_settings_options,
+    table,
+)
 from penstock.cli.root import examples
 from penstock.cli.store_files import file_sizes
 from penstock.config.broker_conf import to_broker_conf
@@ -69,6 +77,8 @@ def command(
         for line in to_broker_conf(opener.geometry(), opener.root).splitlines():
             out(line)
     else:
+        if not is_store(opener.files, opener.root):
+            note(f"there is no store at {path}: these are the settings of a new one")
         effective = opener.asked.for_store(opener.profile, opener.geometry())
         _show(effective, _found_in(opener), show_origin=show_origin, as_json=as_json)
     return 0

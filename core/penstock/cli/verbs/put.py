@@ -39,7 +39,7 @@ from penstock.format.names import QUEUE_MAX
     "--delay",
     "delay_ms",
     type=DurationParam(),
-    help="Deliver the message so much later: 500ms, 90s, 1h30min, 2d.",
+    help="Deliver the message after this time: 500ms, 90s, 1h30min, 2d.",
 )
 @click.option(
     "--deliver-at",

@@ -91,7 +91,7 @@ def _is_group(store: "penstock.Store", group: str) -> bool:
     ),
 )
 def command() -> None:
-    """List consumer groups: how far each has read, and how many messages it lags; reset or delete one.
+    """List consumer groups: how far each has read, and how far it lags behind; reset or delete one.
 
     A store whose path is the name of a command, such as reset, is written ./reset.
     """
@@ -106,7 +106,7 @@ def command() -> None:
 @system_option
 @json_option
 def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int:
-    """List consumer groups: how far each has read, and how many messages it lags (the default)."""
+    """List consumer groups: how far each has read, and how far it lags behind (the default)."""
     from penstock.cli.state import state_of  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import overview  # noqa: PLC0415 - as above
 
@@ -189,7 +189,7 @@ def members(path: str, group: str, as_json: bool) -> int:
     "--to", type=_Place(), metavar="earliest|latest|TIME",
     help="The first message, the end, or the first message stored at this time, such as 1h (ago) or '2026-11-23 10:00'.",
 )  # fmt: skip
-@click.option("--shift", default=None, type=int, help="So many messages forward; backward if negative.")  # fmt: skip
+@click.option("--shift", default=None, type=int, help="Move forward by this many messages; backward if negative.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Show where the group would continue; change nothing."
 )

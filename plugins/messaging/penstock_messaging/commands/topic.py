@@ -22,6 +22,7 @@ from penstock.cli.output import (
     topic_rows,
 )
 from penstock.cli.root import NO, examples
+from penstock.errors import near
 from penstock.format.names import QUEUE_MAX
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def delete_command(
         if apply:
             store.delete_topic(topic)
         elif topic not in {*store.topics(), *store.topic_configs()}:
-            raise penstock.UnknownTopicError(topic, "there is no such topic; `penstock topic list` shows all")  # fmt: skip
+            raise penstock.UnknownTopicError(topic, near(topic, store.topics()) or "; `penstock topic list` shows all")  # fmt: skip
     if as_json:
         out_json(topic=topic, messages=messages, groups=groups, applied=apply)
     else:

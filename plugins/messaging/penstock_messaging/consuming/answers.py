@@ -435,7 +435,7 @@ def reason_text(reason: object) -> bytes:
         except Exception:
             reason = type(reason).__name__
     text = arguments.instance("nack", "reason", reason, str, "a text or an exception")
-    plain = "".join(c if c.isprintable() else " " for c in text)
+    plain = "".join(c if c.isprintable() else " " for c in text.lstrip()[:REASON_BYTES])
     return plain.strip().encode()[:REASON_BYTES].decode(errors="ignore").encode()
 
 

@@ -456,7 +456,8 @@ class GroupConsumer:
 
     def __repr__(self) -> str:
         queues = ", ".join(f"{topic}/{queue}" for topic, queue in self.assignment())
-        return f"<consumer of group {self.group!r} with queues {queues or 'none yet'}>"
+        state = "closed" if self._is_closed else f"with queues {queues or 'none yet'}"
+        return f"<consumer of group {self.group!r}, {state}>"
 
     # --- the handler
 

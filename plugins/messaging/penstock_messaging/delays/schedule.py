@@ -38,7 +38,7 @@ def scheduled(message: Message, check: Callable[[Message], None]) -> tuple[Messa
 
     Args:
         message: has a `delay_level` and a queue number.
-        check: raises a `MessageError` for a message that could not be put without its delay; see `Store.check`.
+        check: raises a `MessageError` for a message that could not be put without its delay; see `LowLevelStore.check`.
 
     Raises:
         MessageError: there is no such level, or the message could not be put without a delay.

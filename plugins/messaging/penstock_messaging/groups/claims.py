@@ -181,8 +181,8 @@ class Claims:
                 if _as_selected(mine) != _as_selected(other):
                     raise ArgumentError(
                         "consumer", name, mine,
-                        f"{other!r}, as of the member of group {self.group} that is alive in process {member.pid}, or messages would "
-                        f"count as done that no member was offered: pass the same, or another group, or close that member first",
+                        f"{other!r}: the members of a group agree on it, and the one in process {member.pid} has that value; pass the "
+                        f"same, use another group than {self.group}, or close that member",
                     )  # fmt: skip
 
     def _shares_topics(self, other: Topics) -> bool:

@@ -23,7 +23,7 @@ VOIDED_BITS = 32
 _TRIES_MAX = 1000
 
 # More than an owner writes before it starts a new file.
-JOURNAL_BYTES_MAX = 64 << 20
+JOURNAL_BYTES_MAX = 128 << 20
 FOREIGN = "it was written for another store"
 DELETED = "its topic was deleted"
 MOVED = "the group's offset was moved by another program, or messages were lost"

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from penstock import Message, StoredMessage
 from penstock.format.names import is_waiting
+from penstock.format.record import PROPERTIES_BYTES_MAX
 from penstock_messaging.delays.levels import clamped
 from penstock_messaging.delays.schedule import waiting_copy
 from penstock_messaging.properties_text import (
+    COPY_BYTES,
     DELAY,
     ORIGIN_ID,
     REAL_TOPIC,
@@ -85,7 +87,7 @@ def retry_copy(
         count: how many tries of this message have ended: more than one if consumers died with it.
         retry_queues: the number of queues of `%RETRY%group`.
         message_id: the id that the copy names as its origin unless the message already names one; None for the message's own.
-        reason: why the group refused it; if empty, the reason of an earlier refusal stays.
+        reason: why the group refused it; if empty, or if it might leave no room for a retry, that of an earlier refusal stays.
 
     Returns:
         None if the group has no queue for retries: then a broker stores nothing, either.
@@ -93,8 +95,9 @@ def retry_copy(
     if retry_queues <= 0:
         return None
     copy, pairs = _letter(message, group, message_id, count)
-    if reason:
-        pairs[REASON] = reason
+    if reason and len(text_of(pairs)) + COPY_BYTES <= PROPERTIES_BYTES_MAX:
+        # Read from a file: whatever it is, it is one value.
+        pairs[REASON] = reason.translate(None, bytes(range(32)))
     tries, wanted = message.reconsume_times + count - 1, level or 0
     if tries >= max_tries or wanted < 0:
         if wanted == CONSUMER_DIED:

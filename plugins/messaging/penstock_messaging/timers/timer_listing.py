@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMessage]:
-    """Return the messages of entries that will be delivered, the one that is due first first.
+    """Return the messages of entries that will be delivered, by due time.
 
     Left out are messages that are cancelled, gone or corrupt, or that have no topic to go to.
     """

@@ -89,7 +89,7 @@ def timed(message: Message, due_ms: int, check: Callable[..., None]) -> tuple[Me
         message: has a queue number; its `delay` and `deliver_at` are not looked at.
         due_ms: when it is to be delivered.
         check: raises a `MessageError` for a message that could not be put without a delay, and for a copy with its properties text
-            that does not fit; see `Store.check`.
+            that does not fit; see `LowLevelStore.check`.
 
     Raises:
         MessageError: the message could not be put without a delay, or has a property that would cancel other messages; or the
