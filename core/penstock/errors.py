@@ -34,6 +34,7 @@
         - CorruptionError          path, position, what was expected, what was found
         - FormatVersionError       written by another version
         - StoreLockedError         another process has it open, or this one
+        - OutcomeUnknownError      the process that has it open was asked for a change, and did not answer
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
@@ -500,6 +501,25 @@ class StoreLockedError(StorageError):
         super().__init__(
             f"{path} is open for writing {where} ({holder}); close it there, "
             f"or open it here with read_only=True"
+        )
+
+
+class OutcomeUnknownError(StorageError):
+    """The process that has the store open for writing has begun a requested change, and has not answered.
+
+    Attributes:
+        path: the store's folder.
+        holder: the process.
+        call: the method of the store that it was asked to call.
+    """
+
+    def __init__(self, path: Path, holder: str, call: str) -> None:
+        self.path = path
+        self.holder = holder
+        self.call = call
+        super().__init__(
+            f"{path}: it is not known whether {call} was done: it was begun by the process that has the store open for writing "
+            f"({holder}), which was killed since, or needs longer. Look at the store before you try again"
         )
 
 

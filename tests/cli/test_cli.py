@@ -107,7 +107,7 @@ def test_exit_codes(place: Path) -> None:
     assert run("put", "data", "a/b", "x", cwd=place).returncode == 2
     assert run("put", "data", "t", "x", "--set", "flush.use=snyc", cwd=place).returncode == 2
     with penstock.open(place / "data"):
-        in_use = run("put", "data", "t", "x", cwd=place)
+        in_use = run("put", "data", "t", "x", "--set", "flush.use=sync", cwd=place)
         assert in_use.returncode == 3
         assert f"process {os.getpid()}".encode() in in_use.stderr
         assert run("stat", "data", cwd=place).returncode == 0

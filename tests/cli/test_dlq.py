@@ -94,6 +94,6 @@ def test_a_store_in_use_is_refused_and_its_holder_named(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with penstock.open(root, environ={}):
-        assert run(["dlq", "replay", str(root), "billing"]) == 3
+        assert run(["dlq", "replay", str(root), "billing", "--set", "flush.use=sync"]) == 3
         assert "open for writing elsewhere" in capsys.readouterr().err
         assert run(["dlq", "replay", str(root), "billing", "--dry-run"]) == 1

@@ -263,7 +263,7 @@ def test_a_store_in_use_says_so_in_words_of_the_command_line(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with penstock.open(here / "store", environ={}):
-        code, said = run(["put", "store", "orders", "x"], capsys)
+        code, said = run(["put", "store", "orders", "x", "--set", "flush.use=sync"], capsys)
         assert code == 3
         assert "stop that program first; commands that only read" in said
         assert "in use by this process" in run(["stat", "store"], capsys)[1]

@@ -1,14 +1,14 @@
 """The common part of `import` and `ingest`: rows of a source into a store, with a progress bar and a summary."""
 
-import contextlib
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
 
-import penstock
+from penstock.cli.beside import alone, open_to_change
 from penstock.cli.output import NOTHING_NEW, Bar, counted, note, out_json
 from penstock.cli.root import INTERRUPTED, interrupts_wait
 from penstock.errors import MessageError
@@ -33,7 +33,13 @@ def load(
     """Store the rows of a file, or of standard input; returns the exit code."""
     total = Path(source).stat().st_size or None if source != STANDARD else None
     shown = _Shown()
-    with _opened(source) as file, penstock.open(path, config, **settings) as store:
+    with (
+        _opened(source) as file,
+        open_to_change(path, config, settings) as store,
+        alone(store, f"{verb} of {Path(source).resolve()}")
+        if source != STANDARD
+        else nullcontext(),
+    ):
         try:
             with Bar(verb, total, "rows", quiet=quiet) as bar:
 
@@ -53,9 +59,9 @@ def load(
     return 0
 
 
-def _opened(source: str) -> contextlib.AbstractContextManager[BinaryIO]:
+def _opened(source: str) -> AbstractContextManager[BinaryIO]:
     if source == STANDARD:
-        return contextlib.nullcontext(sys.stdin.buffer)
+        return nullcontext(sys.stdin.buffer)
     return Path(source).open("rb")
 
 

@@ -19,6 +19,7 @@ EXIT_CODES = {
     3: "The store is in use by another writer; or a consumer group, by a consumer.",
     4: "A file cannot be read or written.",
     5: "Corruption stops the work.",
+    6: "Another process was asked to do it, and did not answer: it may be done or not.",
     130: "Interrupted.",
     141: "The pipe was closed.",
 }

@@ -22,6 +22,7 @@ from penstock.errors import (
     MessageError,
     MissingExtraError,
     OffsetError,
+    OutcomeUnknownError,
     PenstockError,
     PluginError,
     QueueHeldError,
@@ -31,11 +32,13 @@ from penstock.errors import (
 )
 from penstock.escape import EscapingFormatter, set_level, visible
 
-FINE, NO, USAGE, IN_USE, CANNOT, CORRUPT, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
+FINE, NO, USAGE, IN_USE, CANNOT, CORRUPT, UNKNOWN = range(7)
+INTERRUPTED, CLOSED_PIPE = 130, 141
 
 # The first matching class applies.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreLockedError, IN_USE),
+    (OutcomeUnknownError, UNKNOWN),
     (QueueHeldError, IN_USE),
     (CorruptionError, CORRUPT),
     (FormatVersionError, CORRUPT),

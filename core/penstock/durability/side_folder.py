@@ -7,6 +7,7 @@
     penstock/removed-topics   which topics were removed (see `removed_topics`)
     penstock/holder     who has the store open for writing
     penstock/loads/     how far files were loaded (see `exchange.progress`)
+    penstock/requests/  what other processes ask the writer to do (see `store.requests`)
     penstock/saved/     bytes that recovery cut off, if they held whole records
 
 Losing the folder costs time at the next open, never data. Every writer, including RocketMQ's store, writes to the lock

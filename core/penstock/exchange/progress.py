@@ -177,7 +177,7 @@ class Resumed(Generic[Row]):
     def _compare(self, stored: Iterable[StoredMessage]) -> None:
         row = None
         for message in stored:
-            row = self._next_good() if row is None else row
+            row = self._next_row(message) if row is None else row
             if row is None:
                 return
             if self._is_same(row, message):
@@ -187,11 +187,14 @@ class Resumed(Generic[Row]):
                 self._waiting.clear()
                 row = None
 
-    def _next_good(self) -> Row | None:
-        """Return the next row that can be stored; it and the bad ones before it wait until one is found stored."""
+    def _next_row(self, message: StoredMessage) -> Row | None:
+        """Return the next row that can be stored; it and the bad ones before it wait until one is found stored.
+
+        That a row can be stored is not asked if this is its message: another process may have to answer.
+        """
         for row in self._rows:
             self._waiting.append(row)
-            if not self._is_bad(row):
+            if self._is_same(row, message) or not self._is_bad(row):
                 return row
         return None
 

@@ -51,7 +51,7 @@ _OWN_NAMES = frozenset(
 # Names that, if they exist, must be folders or regular files; those after them are checked only for writing.
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
 _FILES = ("checkpoint", "abort", "lock", "penstock/progress")
-_WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair")
+_WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair", "penstock/requests")
 _WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
           "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
 # `geometry.json` itself has its own error.

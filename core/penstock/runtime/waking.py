@@ -1,11 +1,10 @@
 """Waking: how readers that wait for messages are notified, in the writing process and in those that read its store.
 
-The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. A second word
-is for the other direction: background work of the writer sleeps on it, and any process wakes it. Layout (native order,
+The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. Two more are
+for the other direction: background work of the writer sleeps on them, and any process wakes it. Layout (native order,
 little-endian)::
 
-    file := magic 8s  boot 40s  zero[16]  word i32  zero[60]  aside i32  zero[60]  word i32  zero[60]  aside i32  zero*
-                                                                                                       # 4096 bytes
+    file := magic 8s  boot 40s  zero[16]  { word i32  zero[60]  aside i32  zero[60] } * 3  zero*      # 4096 bytes
 
 Invariants:
     * The file affects only how long a reader sleeps. Wrong or missing content costs some milliseconds, never a
@@ -36,8 +35,8 @@ logger = get_logger(__name__)
 
 SIZE = 4096
 _MAGIC, _BOOT_SIZE = b"PSTKWAKE", 40
-# Where a word is, and the one aside of it.
-MESSAGES, WORK = (64, 128), (192, 256)
+# Where a word is, and the one aside of it: for readers, for work of extensions, for requests of other processes.
+MESSAGES, WORK, REQUESTS = (64, 128), (192, 256), (320, 384)
 # The pause between two checks if wakes arrive. A reader waits this long only if the writer was killed during a wake.
 _LONG_S = 0.25
 # The pauses between two checks if no wakes arrive; they grow while no message arrives.
@@ -56,7 +55,8 @@ Word = tuple[int, int]
 class WakeMap:
     """The words of one store, mapped. Safe from any thread.
 
-    Methods that take `word` are about readers that wait for messages (`MESSAGES`), or about background work of the writer (`WORK`).
+    Methods that take `word` are about readers that wait for messages (`MESSAGES`), or about background work of the writer (`WORK`,
+    `REQUESTS`).
 
     Attributes:
         is_of_this_boot: whether a writer on this machine has opened the store since the machine was booted.
@@ -68,7 +68,7 @@ class WakeMap:
         descriptor = None if file is None else file.descriptor
         self._words = {
             each: WakeWord(memory, *each, -1 if descriptor is None else descriptor)
-            for each in (MESSAGES, WORK)
+            for each in (MESSAGES, WORK, REQUESTS)
         }
         head = _head(files)
         is_known = head.strip(b"\0") != _MAGIC
@@ -264,8 +264,9 @@ class Waiter:
 class WorkWaiter:
     """Waking background work in the writing process, from any process (`contracts.WorkWakes`). Safe from any thread."""
 
-    def __init__(self, wakes: Wakes) -> None:
+    def __init__(self, wakes: Wakes, word: Word = WORK) -> None:
         self._wakes = wakes
+        self._word = word
         self._map: WakeMap | None = None
         self._seen = 0
 
@@ -274,7 +275,7 @@ class WorkWaiter:
         self._map = self._wakes.map()
         try:
             if self._map is not None:
-                self._seen = self._map.ask(WORK)
+                self._seen = self._map.ask(self._word)
         except OSError:
             self._map = None
         return self._map is not None
@@ -289,7 +290,7 @@ class WorkWaiter:
         if known is None:
             return False
         try:
-            known.sleep(self._seen, _WORK_REST_S if at_most_s is None else at_most_s, WORK)
+            known.sleep(self._seen, _WORK_REST_S if at_most_s is None else at_most_s, self._word)
         except OSError:
             return False
         return True
@@ -299,7 +300,7 @@ class WorkWaiter:
         try:
             known = self._wakes.map()
             if known is not None:
-                known.wake(always=always, word=WORK)
+                known.wake(always=always, word=self._word)
         except OSError:
             self._wakes.lose()
 

@@ -77,6 +77,7 @@ from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine, Intervals
 from penstock.store.lowlevel import LowLevelStore
+from penstock.store.requests import RequestDesk
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
 
@@ -511,7 +512,8 @@ class Opener(Choices):
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
-            removed_topics=engine.removed_topics, extensions=engine.extensions,
+            removed_topics=engine.removed_topics,
+            extensions=[*engine.extensions, RequestDesk(context, engine.wakes)],
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.beside import timeout_option
 from penstock.cli.loading import load
 from penstock.cli.output import chosen, quiet_option, restart_option, settings_options
 from penstock.cli.root import examples
@@ -57,6 +58,7 @@ from penstock.exchange.importing import ImportOptions, WholeRows
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @quiet_option
 @settings_options
+@timeout_option
 def command(
     path: str,
     source: str,

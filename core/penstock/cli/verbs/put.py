@@ -4,7 +4,7 @@ import sys
 
 import click
 
-import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.completion import topics
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
@@ -61,6 +61,7 @@ from penstock.format.names import QUEUE_MAX
     help="An additional property; may be given more than once.",
 )
 @settings_options
+@timeout_option
 @json_option
 def command(
     path: str,
@@ -90,7 +91,7 @@ def command(
         properties[name] = value
     if queue is not None and partition_key is not None:
         raise click.UsageError("give --queue or --partition-key, not both")
-    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+    with open_to_change(path, config, chosen(settings, broker_conf)) as store:
         receipt = store.put(
             topic, raw, deliver_at=None if deliver_at is None else deliver_at / 1000, queue=queue, partition_key=partition_key, delay_level=delay_level or 0,
             delay=(delay_ms or 0) / 1000, tag=tag, keys=keys, properties=properties,

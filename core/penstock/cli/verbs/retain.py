@@ -3,6 +3,7 @@
 import click
 
 import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.output import (
     Bar,
     chosen,
@@ -42,6 +43,7 @@ from penstock.store.store import Store
     help="How many days --dry-run forecasts.",
 )
 @settings_options
+@timeout_option
 @json_option
 def command(
     path: str,
@@ -62,7 +64,7 @@ def command(
         with penstock.open(path, config, read_only=True, **given) as store:
             _show_forecast(store, days, as_json=as_json)
         return 0
-    with penstock.open(path, config, **given) as store:
+    with open_to_change(path, config, given) as store:
         gone = store.retain()
         left = store.stats()["segments"]
     if as_json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.output import (
     chosen,
     json_option,
@@ -73,15 +74,16 @@ def _row(message: "DelayedMessage", now_ms: int) -> tuple[object, ...]:
 @store_argument
 @click.argument("message_id")
 @own_settings_options
+@timeout_option
 @json_option
 def cancel(
     path: str, message_id: str, settings: tuple[str, ...], config: str | None, as_json: bool
 ) -> int:
     """Cancel the message with MESSAGE_ID, so that it is not delivered. Exit code 1 if it does not wait any more.
 
-    Opens the store for writing: while another process has it open so, cancel there with Store.cancel_delayed.
+    A process that has the store open for writing is asked to do it.
     """
-    with penstock.open(path, config, **chosen(settings, None)) as store:
+    with open_to_change(path, config, chosen(settings, None)) as store:
         is_cancelled = store.cancel_delayed(message_id)
     if as_json:
         out_json(message_id=message_id, cancelled=is_cancelled)

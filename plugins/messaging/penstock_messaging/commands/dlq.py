@@ -1,10 +1,12 @@
 """The command `penstock dlq`: lists dead letters, shows them, and puts them back."""
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import penstock
+from penstock.cli.beside import alone, open_to_change, timeout_option
 from penstock.cli.completion import dead_letter_groups
 from penstock.cli.output import (
     chosen,
@@ -151,6 +153,7 @@ def _facts(message: penstock.StoredMessage) -> dict[str, Any]:
 @_limit_option
 @click.option("--dry-run", is_flag=True, help="Change nothing: show what would be put back.")
 @own_settings_options
+@timeout_option
 @json_option
 def replay_(
     path: str,
@@ -165,9 +168,9 @@ def replay_(
 ) -> int:
     """Put the dead letters of GROUP back, as messages that were never retried.
 
-    Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes them. No
-    other process may have the store open for writing, except with --dry-run. Exit code 1 if GROUP has no dead letters, or
-    if some are left out.
+    Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes them. A
+    process that has the store open for writing is asked to put them back. Exit code 1 if GROUP has no dead letters, or if
+    some are left out.
     """
     from penstock_messaging.retries.copies import dead_letter_topic  # noqa: PLC0415 - as above
     from penstock_messaging.retries.dead_letters import replay  # noqa: PLC0415 - as above
@@ -180,7 +183,10 @@ def replay_(
             skipped += bool(each.reason)
             _report(each, as_json=as_json)
 
-    with penstock.open(path, config, read_only=dry_run, **chosen(settings, None)) as store:
+    with (
+        open_to_change(path, config, chosen(settings, None), changes=not dry_run) as store,
+        nullcontext() if dry_run else alone(store, f"dlq replay {group}"),
+    ):
         if dead_letter_topic(group) not in store.topics():
             note(_none_there(store, group, None))
             return NO

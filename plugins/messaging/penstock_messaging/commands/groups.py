@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.completion import groups as group_names
 from penstock.cli.completion import topics as topic_names
 from penstock.cli.output import (
@@ -241,19 +242,20 @@ def reset_group(
 @_group_argument
 @click.option("--apply", "apply", is_flag=True, help="Delete; without it, nothing is changed.")
 @own_settings_options
+@timeout_option
 @json_option
 def delete(
     path: str, group: str, apply: bool, settings: tuple[str, ...], config: str | None, as_json: bool
 ) -> int:
     """Show what deleting GROUP would remove: its offsets and journals. With --apply, delete it.
 
-    Its dead letters and the messages that wait to be retried stay in their topics. No consumer of the group may live, and with
-    --apply no other process may have the store open for writing. Exit code 1 if --apply was not given.
+    Its dead letters and the messages that wait to be retried stay in their topics. No consumer of the group may live.
+    A process that has the store open for writing is asked to delete it. Exit code 1 if --apply was not given.
     """
     from penstock_messaging.groups.members import living_members  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
 
-    with penstock.open(path, config, read_only=not apply, **chosen(settings, None)) as store:
+    with open_to_change(path, config, chosen(settings, None), changes=apply) as store:
         known = groups_of_store(store, group)
         if not _is_group(store, group):
             return NO

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.completion import topics
 from penstock.cli.output import (
     chosen,
@@ -48,6 +49,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     # The help shows the last one first.
     for option in (
         json_option,
+        timeout_option,
         settings_options,
         click.option(
             "--attribute", "pairs", multiple=True, metavar="NAME=VALUE",
@@ -137,7 +139,7 @@ def create_command(
     A store that does not exist is created, too.
     """
     attributes = _attributes(pairs)
-    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+    with open_to_change(path, config, chosen(settings, broker_conf)) as store:
         made = store.create_topic(
             topic, queues=queues, write_queues=write_queues, perm=perm, attributes=attributes
         )
@@ -176,7 +178,7 @@ def alter_command(
     attributes = _attributes(pairs)
     if queues is None and write_queues is None and perm is None and not attributes:
         raise click.UsageError("nothing to change: give --queues, --write-queues, --perm or --attribute")  # fmt: skip
-    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+    with open_to_change(path, config, chosen(settings, broker_conf)) as store:
         made = store.alter_topic(
             topic, queues=queues, write_queues=write_queues, perm=perm, attributes=attributes
         )
@@ -192,6 +194,7 @@ def alter_command(
 @topic_argument
 @click.option("--apply", "apply", is_flag=True, help="Delete; without it, nothing is changed.")
 @settings_options
+@timeout_option
 @json_option
 def delete_command(
     path: str,
@@ -208,7 +211,7 @@ def delete_command(
     --apply was not given.
     """
     given = chosen(settings, broker_conf)
-    with penstock.open(path, config, read_only=not apply, **given) as store:
+    with open_to_change(path, config, given, changes=apply) as store:
         messages = sum(
             store.max_offset(topic, queue) - store.min_offset(topic, queue)
             for queue in store.topics().get(topic, ())

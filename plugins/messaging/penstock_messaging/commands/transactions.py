@@ -1,8 +1,12 @@
 """The command `transactions`: shows the messages that are prepared and not committed, and commits or rolls back one."""
 
+from functools import partial
+from typing import Any, cast
+
 import click
 
 import penstock
+from penstock.cli.beside import open_to_change, timeout_option
 from penstock.cli.output import (
     chosen,
     json_option,
@@ -62,7 +66,7 @@ def list_prepared(path: str, as_json: bool) -> int:
 
 
 def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...], outcome: str) -> int:  # fmt: skip
-    with penstock.open(path, config, **chosen(settings, None)) as store:
+    with open_to_change(path, config, chosen(settings, None)) as store:
         found = [each for each in store.prepared() if each.transaction_id == transaction_id]
         if not found:
             note(f"no open prepared message has the id {transaction_id!r}; see penstock transactions {path}")  # fmt: skip
@@ -74,14 +78,15 @@ def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[
             )
             note(f"different messages have the id {transaction_id!r} ({listed}), and nothing was changed: finish them in Python, by store.prepared()")  # fmt: skip
             return NO
-        for each in found[:-1]:
+        finish = partial(cast(Any, store).finish_prepared, [transaction_id, *places.pop()])
+        for _ in found[:-1]:
             # A producer that was not answered has sent it again: only one may be committed.
-            each.rollback()
+            finish(commits=False)
         if outcome == "commit":
-            receipt = found[-1].commit()
+            receipt = finish(commits=True)
             note(f"committed to {found[-1].topic}/{receipt.queue}, queue offset {receipt.queue_offset}")  # fmt: skip
         else:
-            found[-1].rollback()
+            finish(commits=False)
             note("rolled back")
     return 0
 
@@ -96,8 +101,9 @@ def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[
 @store_argument
 @click.argument("transaction_id")
 @own_settings_options
+@timeout_option
 def commit(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...]) -> int:
-    """Put the prepared message with TRANSACTION_ID into its topic; the store must not be in use."""
+    """Put the prepared message with TRANSACTION_ID into its topic."""
     return _finish(path, transaction_id, config, settings, "commit")
 
 
@@ -111,6 +117,7 @@ def commit(path: str, transaction_id: str, config: str | None, settings: tuple[s
 @store_argument
 @click.argument("transaction_id")
 @own_settings_options
+@timeout_option
 def rollback(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...]) -> int:
-    """Drop the prepared message with TRANSACTION_ID; the store must not be in use."""
+    """Drop the prepared message with TRANSACTION_ID."""
     return _finish(path, transaction_id, config, settings, "rollback")
