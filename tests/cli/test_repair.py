@@ -78,6 +78,19 @@ def test_damage_that_is_left_is_told_until_it_is_cut(place: Path) -> None:
     assert run("verify", "data", "--deep", cwd=place).returncode == 0
 
 
+def test_damage_that_is_quarantined_is_a_remark(place: Path) -> None:
+    two_bytes(segment(place / "data", 1), 95)
+    done = run("repair", "data", "--apply", "--quarantine", "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    step, *_ = lines(done)
+    assert (step["action"], step["position"]) == ("quarantine", 0)
+    found = run("verify", "data", "--deep", "--jobs", "2", "--json", cwd=place)
+    assert found.returncode == 0
+    assert [one["is_note"] for one in lines(found)] == [True]
+    assert run("put", "data", "t", "goes on", cwd=place).returncode == 0
+    assert run("repair", "data", "--cut", "--quarantine", cwd=place).returncode == 2
+
+
 def test_a_store_in_use_is_refused_with_its_exit_code(place: Path) -> None:
     with penstock.open(place / "data", environ={}):
         assert run("repair", "data", "--apply", cwd=place).returncode == 3

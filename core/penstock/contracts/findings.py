@@ -41,9 +41,18 @@ class Finding(NamedTuple):
 # `verify` replaces it by the usual advice.
 COPYING = "copied while it was written"
 
+# What else helps against corruption in the log, and what to do about it.
+ONLY_CUT = (
+    "restore the segment from a copy; or `penstock repair --apply --cut` cuts the log at the first corruption, and saves what "
+    "it cuts off"
+)
+CORRUPT_LOG = (
+    "`penstock repair --apply --quarantine` notes it, so that the store opens for writing with all other messages; where that is "
+    f"refused or leaves it, {ONLY_CUT}"
+)
+
 _WHAT_NOW = {
-    "log": "restore the segment from a copy; or see what `penstock repair` would do: without --cut "
-    "it keeps every byte, with --cut it cuts the log at the first corruption",
+    "log": CORRUPT_LOG,
     "digest": "restore the segment from a copy; `penstock repair --apply` corrects a single flipped "
     "bit of a block, `--accept` accepts the bytes as they are",
     "marks": "`penstock repair --apply` rewrites it; until then an opening reads more of the log",

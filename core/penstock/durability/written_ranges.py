@@ -3,12 +3,14 @@
 Layout: JSON, one object::
 
     {"about": {"ranges": [{"start": 0, "stop": 4711, "checksum": "crc32"}, {"start": 4711, "stop": null, ...}],
-               "perhaps": [[0, 900]], "gaps": [[8192, 65536]], "lock_mtime_ns": 1700000000000000000},
+               "perhaps": [[0, 900]], "gaps": [[8192, 65536]], "quarantined": [[500, 700, "<SHA-256>"]],
+               "lock_mtime_ns": 1700000000000000000},
      "crc32": CRC-32 of `about` as `json.dumps` writes it}
 
 All numbers but the times are log offsets, and ascend. Only the last range may be open (`stop` is null): it includes
 whatever Penstock appends. `perhaps` lists ranges that Penstock or another program may have written. `gaps` lists ranges
-that a repair covered with a blank record: queue offsets are missing after them.
+that a repair covered with a blank record: queue offsets are missing after them. `quarantined` lists corrupt ranges that a
+repair has noted; whether they count depends on the log alone (see `scan`).
 
 The file is written, durably, before the first record of a new range. It answers two questions:
 
@@ -24,7 +26,7 @@ that offset, the other program may have cut the log and written records of its o
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from penstock.format.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.format.validity import Coverage
 from penstock.log.scan import Checks, scan_segment
 from penstock.log.segment import Segment
-from penstock.log.segmented_log import SegmentedLog
+from penstock.log.segmented_log import Quarantined, SegmentedLog
 
 COVERING = "crc32+record"
 Pair = tuple[int, int]
@@ -82,6 +84,8 @@ class Ranges:
     written: tuple[WrittenRange, ...] = ()
     perhaps: tuple[Pair, ...] = ()
     gaps: tuple[Pair, ...] = ()
+    # By where they begin.
+    quarantined: Mapping[int, Quarantined] = attrs.field(factory=dict, hash=False)
     lock_mtime_ns: int = 0
 
     @property
@@ -185,13 +189,17 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
         )
         perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
         gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
+        noted = {int(a): Quarantined(int(a), int(b), str(d)) for a, b, d in about["quarantined"]}
         lock_mtime = int(about["lock_mtime_ns"])
     except _NOT_UNDERSTOOD:
         return None
     edges = [edge for one in written for edge in (one.start, one.stop)]
-    if edges != sorted(edges):
+    noted_edges = [edge for each in noted.values() for edge in each[:2]]
+    if edges != sorted(edges) or noted_edges != sorted(noted_edges):
         return None
-    return Ranges(written=written, perhaps=perhaps, gaps=gaps, lock_mtime_ns=lock_mtime)
+    return Ranges(
+        written=written, perhaps=perhaps, gaps=gaps, quarantined=noted, lock_mtime_ns=lock_mtime
+    )
 
 
 def _end(stop: Any) -> int:
@@ -208,6 +216,7 @@ def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
         "ranges": listed,
         "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in ranges.perhaps],
         "gaps": [list(gap) for gap in ranges.gaps],
+        "quarantined": [list(noted) for noted in ranges.quarantined.values()],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }
     text = json.dumps({"about": about, "crc32": _crc(about)})
@@ -330,10 +339,12 @@ def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> b
 
 
 def watch_coverage(files: Files, root: Path, log: SegmentedLog) -> None:
-    """Set the coverage of a log that is only read, now and whenever the log renews it."""
+    """Set coverage and quarantined ranges of a log that is only read, now and whenever the log renews its coverage."""
 
     def read_coverage() -> Coverage:
-        return known_ranges(files, root, log).coverage
+        ranges = known_ranges(files, root, log)
+        log.quarantined = ranges.quarantined
+        return ranges.coverage
 
     log.read_coverage = read_coverage
     log.coverage = read_coverage()

@@ -27,6 +27,7 @@ from penstock.integrity.batch_check import BatchCheck
 from penstock.integrity.copy_findings import CopyFindings
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, check_digest
+from penstock.log.entry_witness import messages_within
 from penstock.log.queue_continuity import Note
 from penstock.log.salvage import (
     Corrupt,
@@ -208,6 +209,7 @@ class Verification:
             # Another process may have created segments since they were listed, and the scope may include them.
             self._log.refresh()
         ranges = known_ranges(self._files, self._root, self._log)
+        self._log.quarantined = ranges.quarantined
         if not scope.is_live:
             self._log.coverage = ranges.coverage
             self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
@@ -478,10 +480,12 @@ class Verification:
                 for checker in checkers:
                     checker.damage(part.start, part.stop)
                 text = part.reason and f"the record is corrupt: {part.reason}"
+                text = text or f"{part.stop - part.start} bytes are not a valid record"
+                text += messages_within(self._log, part.start, part.stop)
+                text += f"; the next valid one is at {part.stop}" if not part.reason else ""
                 yield Finding(
                     "log", segment.path, part.start - segment.base_offset, part.start,
-                    text or f"{part.stop - part.start} bytes are not a valid record; the next valid one is "
-                    f"at {part.stop}",
+                    f"quarantined: {text}" if part.is_noted else text, is_note=part.is_noted,
                 )  # fmt: skip
             elif not part.is_blank:
                 yield from batches.finish()
@@ -530,7 +534,8 @@ def _end_of_records(
         checker.damage(stop, segment.end_offset)
     yield Finding(
         "log", segment.path, position, stop,
-        "the records end here, although queues or later segments have more",
+        "the records end here, although queues or later segments have more"
+        + messages_within(log, stop, segment.end_offset),
     )  # fmt: skip
 
 

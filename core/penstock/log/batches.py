@@ -7,7 +7,7 @@ from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.escape import get_logger
 from penstock.format.columns import ScannedColumns
 from penstock.log.resync import find_next_valid
-from penstock.log.scan import Checks, Scanned, StopReason, scan_window
+from penstock.log.scan import CORRUPT, Checks, Scanned, StopReason, quarantined_at, scan_window
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -19,7 +19,6 @@ BATCH_BYTES = 4 << 20
 SHORT_BYTES = 64 << 10
 # Larger if CRCs are checked, as at an opening: work that is done for each queue in each batch is done less often.
 _CHECKED_BATCH_BYTES = 8 << 20
-_GOES_ON = (StopReason.MORE, StopReason.END, StopReason.FILLER)
 
 
 def read_batches(
@@ -71,8 +70,10 @@ def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) ->
     at = scanned.end_offset
     if scanned.stop is StopReason.FILLER:
         return segment.end_offset
-    if scanned.stop in _GOES_ON:
+    if scanned.stop not in CORRUPT:
         return at
+    if (noted := quarantined_at(log, at)) is not None:
+        return min(noted.stop, stop)
     following = find_next_valid(log, segment, at)
     end = segment.end_offset if following is None else following
     logger.error(

@@ -29,12 +29,13 @@ class Valid(NamedTuple):
 class Corrupt(NamedTuple):
     """A range [start, stop) in which no valid record begins; at `stop` one begins, or the segment's records end.
 
-    `reason` is empty if the bytes themselves are not valid records.
+    `reason` is empty if the bytes themselves are not valid records. `is_noted`: the range is quarantined.
     """
 
     start: int
     stop: int
     reason: str = ""
+    is_noted: bool = False
 
 
 class End(NamedTuple):
@@ -56,10 +57,13 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
     limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
     while at < limit:
         reason = StopReason.END
-        for records, end, reason in scan_segment(log, segment, at, limit, Checks(log.coverage)):  # noqa: B007 - the last one counts
-            yield from _without_rejected(log, records, at, end)
+        for records, end, reason in scan_segment(log, segment, at, limit, Checks(log.coverage)):
+            if reason is StopReason.QUARANTINED:
+                yield Corrupt(at, end, is_noted=True)
+            else:
+                yield from _without_rejected(log, records, at, end)
             at = end
-        is_blank = reason is StopReason.FILLER
+        is_blank = reason in (StopReason.FILLER, StopReason.QUARANTINED)
         following = None if is_blank else resync.next_valid(at)
         if following is None or following >= limit:
             yield End(at, is_blank)

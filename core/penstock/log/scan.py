@@ -6,9 +6,14 @@ the file is long enough.
 
 A copy of the bytes is scanned, so that a failing disk raises `OSError` instead of killing the process by a signal. Only
 the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
+
+A scan that stops at corrupt bytes goes on after them if a repair has noted them (decision 24). The note counts only while
+the range has the bytes for which it was made, and a valid record follows: so a note that is old, damaged or hostile hides no
+valid record, and never moves the log's end.
 """
 
 import enum
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +22,7 @@ from penstock.format.columns import ScannedColumns
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
 from penstock.log.segment import Segment
-from penstock.log.segmented_log import SegmentedLog
+from penstock.log.segmented_log import Quarantined, SegmentedLog
 
 WINDOW_BYTES = 8 << 20
 # Sectors reach the disk whole.
@@ -48,8 +53,11 @@ class StopReason(enum.Enum):
     NO_RECORD = "no record begins there"
     INVALID = "a record there is not valid"
     CUT = "the record there does not end within its segment"
+    QUARANTINED = "a quarantined range ends there"
 
 
+# The reasons that corrupt bytes give.
+CORRUPT = (StopReason.NO_RECORD, StopReason.INVALID, StopReason.CUT)
 _REASONS = {
     _kernel.BLANK: StopReason.FILLER,
     _kernel.NONE: StopReason.NO_RECORD,
@@ -77,17 +85,27 @@ def scan_segment(
 ) -> Iterator[Scanned]:
     """Yield the valid records in [start, stop) of a segment, window by window; a record must begin at `start`.
 
-    The last result is the only one whose `stop` is not `MORE`. If `window_bytes` is given, windows grow from that size.
+    A result with `QUARANTINED` has no records: it is the quarantined range from the end of the one before on, and the scan
+    goes on after it, except at the segment's end. Otherwise the last result is the only one whose `stop` is not `MORE`. If
+    `window_bytes` is given, windows grow from that size.
     """
     size = window_bytes or WINDOW_BYTES
     while True:
         scanned = scan_window(
             log, segment, start, stop, checks, window_bytes=size, is_copied=is_copied
         )
+        start = scanned.end_offset
+        noted = quarantined_at(log, start) if scanned.stop in CORRUPT else None
+        if noted is not None and noted.stop <= stop:
+            yield scanned._replace(stop=StopReason.MORE)
+            start = noted.stop
+            yield Scanned(ScannedColumns(b"", b"", start), start, StopReason.QUARANTINED)
+            if start == segment.end_offset:
+                return
+            continue
         yield scanned
         if scanned.stop is not StopReason.MORE:
             return
-        start = scanned.end_offset
         size = max(size, min(2 * size, WINDOW_BYTES))
 
 
@@ -131,6 +149,37 @@ def _scan(
     )
     records = ScannedColumns(window, rows, start + end)
     return Scanned(records, start + end, _REASONS.get(state, StopReason.MORE)), claimed
+
+
+def note_of(log: SegmentedLog, segment: Segment, start: int, stop: int) -> Quarantined:
+    """Return the note of a range with the bytes that it has now."""
+    digest = hashlib.sha256()
+    for at in range(start, stop, WINDOW_BYTES):
+        digest.update(log.read_from(segment, at, min(WINDOW_BYTES, stop - at), is_copied=True))
+    return Quarantined(start, stop, digest.hexdigest())
+
+
+def quarantined_at(log: SegmentedLog, at: int) -> Quarantined | None:
+    """Return the quarantined range that has the corrupt byte at `at`; None if there is none that counts.
+
+    A scan stops within it if its first record passes the fewer checks that count for another program's records.
+    """
+    segment = log.find(at)
+    for noted in log.quarantined.values():
+        if segment is not None and segment.base_offset <= noted.start <= at < noted.stop:
+            is_within = noted.stop <= segment.end_offset and is_followed(log, noted.stop)
+            if is_within and note_of(log, segment, noted.start, noted.stop) == noted:
+                return noted
+    return None
+
+
+def is_followed(log: SegmentedLog, stop: int) -> bool:
+    """Return whether a valid record begins where a range ends, which may be in the next segment."""
+    segment = log.find(stop)
+    if segment is None:
+        return False
+    end, checks = segment.end_offset, Checks(log.coverage)
+    return len(scan_window(log, segment, stop, end, checks, window_bytes=SECTOR_BYTES).records) > 0
 
 
 def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:

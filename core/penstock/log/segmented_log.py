@@ -11,7 +11,7 @@ import errno
 import itertools
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -41,6 +41,14 @@ class Rejected(NamedTuple):
     reason: str
 
 
+class Quarantined(NamedTuple):
+    """A corrupt range [start, stop) within one segment, and the SHA-256 of its bytes."""
+
+    start: int
+    stop: int
+    digest: str
+
+
 class Witness(Protocol):
     """Evidence about records from queue entries; see `entry_witness`, `resync` and `queue_continuity`."""
 
@@ -49,6 +57,9 @@ class Witness(Protocol):
 
     def end(self, topic: bytes, queue: int) -> int:
         """Return the queue offset after a queue's last entry; 0 if there is no such queue."""
+
+    def within(self, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+        """Yield topic, queue and queue offset of the entries that point at log offsets in [start, stop)."""
 
 
 class SegmentedLog:
@@ -73,6 +84,8 @@ class SegmentedLog:
         self.read_coverage: Callable[[], Coverage] | None = None
         self.rejected: Mapping[int, Rejected] = {}
         self.witness: Witness | None = None
+        # The corrupt ranges that a repair has noted, by where they begin (see `scan.quarantined_at`).
+        self.quarantined: Mapping[int, Quarantined] = {}
         # Where a torn tail begins, which the next opening for writing cuts off; bytes after it are not messages.
         self.torn_at: int | None = None
         # Returns the log offset from which valid records are not shown to readers; see `recovery.hidden_batch`.

@@ -12,11 +12,13 @@ import numpy as np
 from penstock import _kernel
 from penstock.contracts import QueueReader
 from penstock.errors import CorruptionError, MissingExtraError, OffsetError
+from penstock.escape import get_logger
 from penstock.format.arrow_schema import COLUMNS, ROW_FIELDS, schema_of
 from penstock.format.columns import ROW, RecordColumns
 from penstock.format.java_hash import distinct_of
 from penstock.format.properties import CRC32, KEYS, TAGS
 from penstock.log.record_reader import QueuePosition
+from penstock.log.scan import quarantined_at
 from penstock.log.segmented_log import SegmentedLog
 from penstock.read.filters import RowFilter
 from penstock.read.span_merge import EntryRows, Limits, Lost, QueueSpan, Window, merged, refuse_lost
@@ -27,6 +29,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
+logger = get_logger(__name__)
 
 ANY = RowFilter()
 
@@ -47,7 +50,7 @@ def span_batches(
     Args:
         log: the log.
         index: the queue index.
-        spans: the ranges to read; raises `CorruptionError` at a corrupt record.
+        spans: the ranges to read; raises `CorruptionError` at a corrupt record, unless it is quarantined.
         columns: the columns to return.
         limits: the maximum size of a batch.
         verify: check the CRC of every matching record.
@@ -61,7 +64,10 @@ def span_batches(
     for rows in merged(log, index, spans, limits, wanted.may_match, lost):
         try:
             with log.lease(int(rows.offsets[0])):
-                records = _read_checked(log, window, rows, places, wanted, verify=verify)
+                left = _without_quarantined(log, rows)
+                if len(left.offsets) == 0:
+                    continue
+                records = _read_checked(log, window, left, places, wanted, verify=verify)
                 if len(records) == 0:
                     continue
                 arrays = [make(records) for make in makers]
@@ -70,6 +76,18 @@ def span_batches(
                 lost(span, error)
             continue
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _without_quarantined(log: SegmentedLog, rows: EntryRows) -> EntryRows:
+    """Return the entries of a batch that do not point into a quarantined range."""
+    for noted in log.quarantined.values():
+        kept = (rows.offsets < noted.start) | (rows.offsets >= noted.stop)
+        if not kept.all() and quarantined_at(log, noted.start):
+            logger.warning(
+                "left out, because they are quarantined: %d messages", int((~kept).sum())
+            )
+            rows = EntryRows(*(column[kept] for column in rows))
+    return rows
 
 
 def _spans_of(spans: Sequence[QueueSpan], rows: EntryRows) -> Iterator[QueueSpan]:

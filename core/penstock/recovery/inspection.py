@@ -19,10 +19,11 @@ from penstock.durability.side_folder import (
 from penstock.durability.written_ranges import NO_RANGES, Ranges, known_ranges
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
+from penstock.log.entry_witness import end_before
 from penstock.log.queue_continuity import Due, QueueGenerations
 from penstock.log.resync import Resync
 from penstock.log.scan import is_filler
-from penstock.log.segmented_log import SegmentedLog, Witness
+from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.log_end import (
     LogEnd,
     check_corruption,
@@ -100,17 +101,20 @@ def inspect_store(
         if found.is_still_ours and not found.is_copy:
             _check_length(log, found.state.flushed_offset)
         found.ranges = known_ranges(files, root, log)
-        log.coverage = found.ranges.coverage
+        log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined
         found.end = _find_end(log, found, names)
     return found
 
 
-def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
+def torn_end(
+    files: Files, root: Path, log: SegmentedLog, ranges: Ranges, *, after_repair: bool = False
+) -> int | None:
     """Return the log offset at which the next open for writing will cut off a torn tail, or None if it will not.
 
-    Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
+    Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness. With
+    `after_repair`, also for a store that was killed, and has no abort marker since a repair that left corruption.
     """
-    found = _after_crash(files, root, log, ranges)
+    found = _after_crash(files, root, log, ranges, after_repair=after_repair)
     return found.end.offset if found is not None and found.end.dirty_bytes else None
 
 
@@ -135,11 +139,14 @@ def doubtful_tail(
     return None if found is None else (found.searched_from, found.end)
 
 
-def _after_crash(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> OpenState | None:
+def _after_crash(
+    files: Files, root: Path, log: SegmentedLog, ranges: Ranges, *, after_repair: bool = False
+) -> OpenState | None:
     """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses to open."""
     try:
         found = _read_metadata(files, root, is_new=False)
-        if not found.was_abnormal or not log.segments:
+        is_scanned = found.was_abnormal or (after_repair and found.clean is None)
+        if not is_scanned or not log.segments:
             return None
         found.ranges = ranges
         found.end = _find_end(log, found, found.state.dispatched)
@@ -249,7 +256,7 @@ def _count_queues(
     def due_at(queue: tuple[bytes, int]) -> Due | None:
         if witness is None:
             return None
-        due = _end_before(witness, queue, start)
+        due = end_before(witness, queue, start)
         if due == 0:
             return Due(0) if start == 0 else None
         last = witness.place(*queue, due - 1)
@@ -258,24 +265,6 @@ def _count_queues(
         return Due(due, 0 if is_next else start - sum(last or (0, 0)))
 
     return QueueGenerations(log, due_at, found.ranges.is_own, found.ranges.gaps)
-
-
-def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> int:
-    """Return the queue offset after the last entry of a record before `log_offset`; entries are in ascending order."""
-
-    def is_before(ordinal: int) -> bool:
-        place = witness.place(*queue, ordinal)
-        return place is not None and place[0] < log_offset
-
-    low = high = witness.end(*queue)
-    step = 1
-    while low > 0 and not is_before(low - 1):
-        high = low - 1
-        low, step = max(low - step, 0), step * 2
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if is_before(middle) else (low, middle)
-    return low
 
 
 def _least_known_ms(found: OpenState) -> int:

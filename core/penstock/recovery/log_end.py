@@ -23,12 +23,14 @@ from pathlib import Path
 
 import attrs
 
+from penstock.contracts.findings import CORRUPT_LOG
 from penstock.durability.checkpoint import Times
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
 from penstock.log.atomic_batches import find_incomplete
+from penstock.log.entry_witness import messages_within
 from penstock.log.queue_continuity import QueueGenerations
 from penstock.log.resync import find_next_valid, used_windows
 from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
@@ -43,6 +45,8 @@ _TELLING_ZEROS = 3
 # Java begins an abnormal recovery this long before the checkpoint's times.
 _CHECKPOINT_SLACK_MS = 3000
 _NORMAL_SEGMENTS = 3
+_REFUSED = "the store is not opened for writing; read_only=True reads all other records"
+_CUT_OFF = "`penstock repair --apply` cuts the log there, and saves what it cuts off; or restore the segment from a copy"
 
 
 @attrs.frozen(kw_only=True)
@@ -134,7 +138,7 @@ def find_end(
     while (segment := log.find(at)) is not None:
         at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
-        if stop is not StopReason.FILLER:
+        if stop not in (StopReason.FILLER, StopReason.QUARANTINED):
             reason = (StopReason.CUT if stop is StopReason.END else stop).value
             break
         at = segment.end_offset
@@ -213,12 +217,15 @@ def _scan_to_end(
     """
     at, reason, time_ms, last = start, StopReason.END, 0, None
     checks = Checks(log.coverage, torn_from=torn_from)
-    for records, at, reason in scan_segment(log, segment, start, segment.end_offset, checks):  # noqa: B007 - the last one counts
+    for records, end, reason in scan_segment(log, segment, start, segment.end_offset, checks):
         if len(records):
             time_ms = max(time_ms, int(records.store_times_ms.max()))
             last = int(records.log_offsets[-1]), int(records.prepared_offsets[-1])
             if generations is not None:
                 generations.add(records)
+        elif reason is StopReason.QUARANTINED and generations is not None:
+            generations.lose(at, end)
+        at = end
     return at, reason, time_ms, last
 
 
@@ -266,13 +273,13 @@ def check_corruption(
         why = "only the CRC of the whole record is missing or wrong, which a record of another program does not have"
     elif end.survivor is not None:
         why = f"a later record at log offset {end.survivor} is valid"
+    names = messages_within(log, end.offset, end.survivor or end.offset + 1)
     raise CorruptionError(
         path,
         position,
         "a valid record",
-        f"not a valid record ({end.reason}), although {why}",
-        "the store is not opened for writing and nothing was changed; open it with read_only=True to "
-        "read all other records, copy it, and run penstock repair",
+        f"not a valid record ({end.reason}{names}), although {why}",
+        f"{_REFUSED}; {_CUT_OFF if end.survivor is None else CORRUPT_LOG}",
     )
 
 
@@ -326,8 +333,7 @@ def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
         position,
         "a valid record",
         f"not a valid record, although the log ends only at {end.offset}",
-        "the store is not opened for writing, since queues and index cannot process later records; open it "
-        "with read_only=True to read all other records, copy it, and run penstock repair",
+        f"{_REFUSED}; {CORRUPT_LOG}",
     )
 
 

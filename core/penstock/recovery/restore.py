@@ -56,7 +56,7 @@ def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str)
     if ranges != read_ranges(files, root):
         write_ranges(files, root, ranges)
     found.ranges = ranges
-    log.coverage = ranges.coverage
+    log.coverage, log.quarantined = ranges.coverage, ranges.quarantined
 
 
 def _write_lock_file(files: Files, path: Path) -> None:

@@ -3,9 +3,10 @@
 The steps, in order; each is planned against the log as the steps before will leave it:
 
     1. A block of a sealed segment that differs from its digest by one flipped bit: the bit is restored.
-    2. Other corruption is left unrepaired, unless a cut was requested. Then corruption that extends to the end
-       of its segment, with a segment after it, is covered by a blank record, which is valid there. At any
-       other corruption the log is cut, since offsets are addresses and no record can be moved.
+    2. Other corruption is left unrepaired, unless a quarantine or a cut was requested. A quarantine notes each corrupt
+       range that a valid record follows; the rest of the plan is that of the next opening, whose scan goes on there. With
+       a cut, corruption that extends to the end of its segment, with a segment after it, is covered by a blank record,
+       which is valid there. At any other corruption the log is cut, since offsets are addresses and no record can be moved.
     3. A torn tail is cut off. A file that is too short is extended to its full length.
     4. The files of a dispatcher that disagree with that log are rebuilt.
     5. Metadata files that are wrong, or that a step above makes wrong, are rewritten.
@@ -19,11 +20,11 @@ import numpy as np
 
 from penstock.contracts import Dispatcher
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import Checker, Finding, damaged_blocks
+from penstock.contracts.findings import ONLY_CUT, Checker, Finding, damaged_blocks
 from penstock.durability.progress import Progress
-from penstock.durability.side_folder import penstock_wrote_last
-from penstock.durability.written_ranges import known_ranges
-from penstock.errors import StrayFileError
+from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
+from penstock.durability.written_ranges import Ranges, known_ranges
+from penstock.errors import StorageError, StrayFileError
 from penstock.files import Files
 from penstock.format.names import topic_of
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
@@ -38,27 +39,35 @@ from penstock.integrity.verification import (
     Verification,
     used_bytes,
 )
-from penstock.log.entry_witness import use_entries
+from penstock.log.entry_witness import messages_within, use_entries
 from penstock.log.resync import Resync
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
+from penstock.log.scan import is_followed, note_of
 from penstock.log.segment import Segment
-from penstock.recovery.inspection import torn_end
+from penstock.recovery.inspection import NOTHING, torn_end
+from penstock.recovery.log_end import is_torn
 from penstock.repairs.bit_flip import flipped_bit
 from penstock.repairs.patched_log import Patch, PatchedLog
 
 _SEARCH_BYTES = 1 << 20
 # If more blocks of a segment differ, single flipped bits are not the cause, and the search would be slow.
 _BLOCKS_MAX = 16
+# More quarantined ranges are no case for a repair.
+_NOTES_MAX = 1000
 
 
 @attrs.frozen
 class Corruption:
-    """Bytes [start, stop) of the log that are not a valid record although valid records follow."""
+    """Bytes [start, stop) of the log that are not a valid record although valid records follow.
+
+    `can_note`: the bytes themselves are not valid, and no valid record begins within them.
+    """
 
     segment: Segment
     start: int
     stop: int
     text: str
+    can_note: bool = False
 
     def finding(self) -> Finding:
         """Return the finding that `verify` would report."""
@@ -76,6 +85,8 @@ class RepairPlan:
         log: the log as it would be after the repair.
         is_ours: Penstock wrote last.
         damages: corruption that would remain.
+        noted: corruption that is quarantined, or would be.
+        new_notes: the part of it that is not yet.
         unlike: blocks that differ from their digests and would remain so.
         doubtful: the log ranges of these blocks; differences to their records cause no rebuild of derived files.
         tail: start and end offset of a torn tail, (0, 0) for none.
@@ -89,6 +100,8 @@ class RepairPlan:
     log: PatchedLog
     is_ours: bool
     damages: list[Corruption] = attrs.Factory(list)
+    noted: list[Corruption] = attrs.Factory(list)
+    new_notes: list[Corruption] = attrs.Factory(list)
     unlike: list[Finding] = attrs.Factory(list)
     doubtful: list[tuple[int, int]] = attrs.Factory(list)
     tail: tuple[int, int] = (0, 0)
@@ -109,7 +122,7 @@ class RepairPlan:
         """Whether any repair is needed."""
         return bool(
             self.log.patches or self.log.cut is not None or self.log.short or self.tail[1]
-            or self.rebuilds or self.drops or self.strays or self.marks
+            or self.new_notes or self.rebuilds or self.drops or self.strays or self.marks
         )  # fmt: skip
 
     @property
@@ -183,11 +196,15 @@ class Planner:
         use_entries(log, dispatchers)
         for stray in log.strays:
             raise StrayFileError(stray, "it is not a segment, or too large for one")
-        noted_ns = Progress(files, root).read().lock_mtime_ns
-        self._plan = RepairPlan(log, penstock_wrote_last(files, root, noted_ns))
+        state = Progress(files, root).read()
+        self._plan = RepairPlan(log, penstock_wrote_last(files, root, state.lock_mtime_ns))
+        self._is_copy = is_unfinished_copy(files, root, state)
+        # Below it everything was on disk, if Penstock wrote last.
+        seen = 0 if files.exists(root / "abort") else state.visible_offset
+        self._durable = max(state.flushed_offset, seen)
 
-    def plan(self, *, cut: bool, accept: bool) -> RepairPlan:
-        """Return the repair plan."""
+    def plan(self, *, cut: bool, accept: bool, quarantine: bool = False) -> RepairPlan:
+        """Return the repair plan; raises `StorageError` if a quarantine is refused."""
         plan = self._plan
         # Each of the four passes below reads the log once: digests, queue offsets, corruption, derived files.
         plan.tally.bytes_total = 4 * sum(map(used_bytes, plan.log.segments))
@@ -195,20 +212,20 @@ class Planner:
             self._plan_bit_flips(segment, accept=accept)
             self._count(used_bytes(segment))
         ranges = known_ranges(self._files, self._root, plan.log)
-        plan.log.coverage = ranges.coverage
-        plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)
-        advance = Advance(plan.log, plan.tally, self._on_progress)
-        advance.begin(is_in_total=True)
-        reject_by_counts(plan.log, ranges.is_own, ranges.gaps, advance)
-        advance.end()
-        self._find_corruption()
+        plan.log.coverage, plan.log.quarantined = ranges.coverage, ranges.quarantined
+        self._inspect_log(ranges)
+        if quarantine and plan.damages:
+            self._quarantine(ranges)
         # If record checks locate the corruption within a block, the rest of the block is not in doubt.
+        located = [*plan.damages, *plan.noted]
         plan.doubtful = [
-            (a, b) for a, b in plan.doubtful if not any(d.start < b and a < d.stop for d in plan.damages)
+            (a, b) for a, b in plan.doubtful if not any(d.start < b and a < d.stop for d in located)
         ]  # fmt: skip
         if cut:
             self._cut()
         self._compare_derived()
+        if quarantine:
+            self._check_quarantine()
         self._find_tail()
         self._plan_digests()
         marks = check_marks(
@@ -235,6 +252,13 @@ class Planner:
                 continue
             changed = any(base <= at < segment.end_offset for at in filled)
             if changed or (log.cut is not None and segment.end_offset > log.cut):
+                plan.drops.add(base)
+            in_doubt = [*plan.doubtful, *((d.start, d.stop) for d in plan.damages)]
+            is_explained = any(n.segment is segment for n in plan.noted) and not any(
+                base <= start < segment.end_offset for start, _ in in_doubt
+            )
+            is_unlike = any(f.log_offset - f.position == base for f in plan.unlike)
+            if is_explained and (is_unlike or base in log.short):
                 plan.drops.add(base)
         bases = {segment.base_offset for segment in log.segments} - plan.drops
         plan.unlike = [f for f in plan.unlike if f.log_offset - f.position in bases]
@@ -273,10 +297,66 @@ class Planner:
                 base = segment.base_offset
                 self._plan.doubtful.append((base + start, base + stop))
 
+    def _inspect_log(self, ranges: Ranges) -> None:
+        """Find where the next opening cuts off a torn tail, and all corruption."""
+        log, tally = self._plan.log, self._plan.tally
+        log.torn_at = torn_end(
+            self._files, self._root, log, ranges, after_repair=bool(self._plan.new_notes)
+        )
+        advance = Advance(log, tally, self._on_progress)
+        advance.begin(is_in_total=True)
+        reject_by_counts(log, ranges.is_own, ranges.gaps, advance)
+        advance.end()
+        self._find_corruption()
+
+    def _quarantine(self, ranges: Ranges) -> None:
+        """Plan to note the corrupt ranges, and inspect the log again as it is with the notes."""
+        plan, log = self._plan, self._plan.log
+        made = dict(log.quarantined)
+        for damage in plan.damages:
+            end = attrs.evolve(NOTHING, offset=damage.start, survivor=damage.stop)
+            if damage.start >= self._durable and is_torn(log, end, is_ours=True):
+                # The next opening cuts the log there: what was never known to be on disk is a torn tail.
+                break
+            if damage.can_note:
+                plan.new_notes.append(damage)
+                made[damage.start] = note_of(log, damage.segment, damage.start, damage.stop)
+        log.quarantined = made
+        plan.tally.bytes_total += 2 * sum(map(used_bytes, log.segments))
+        self._inspect_log(ranges)
+        while plan.noted and plan.noted[-1].stop == log.torn_at:
+            # A part of an atomic batch followed, which is cut off: a corrupt range does not become the log's end.
+            log.torn_at = plan.noted.pop().start
+        noted = {each.start for each in plan.noted}
+        plan.new_notes = [each for each in plan.new_notes if each.start in noted]
+
+    def _check_quarantine(self) -> None:
+        """Raise if the quarantine is refused: what is missing at the log's end, for example, cannot be stepped over."""
+        plan, end, what_now = self._plan, self._plan.log_end, ONLY_CUT
+        if plan.new_notes and not plan.is_ours:
+            why = "another program opened the store last, or it was copied without the times of its files"
+        elif plan.new_notes and self._is_copy:
+            why = "the store is a copy, made while the original was open"
+            what_now = f"quarantine the corruption in the original, and copy it again; {ONLY_CUT}"
+        elif len(plan.noted) > _NOTES_MAX:
+            why = f"more than {_NOTES_MAX} ranges are corrupt"
+        # A valid record at the end belongs to a part of an atomic batch.
+        elif (
+            plan.is_ours and not self._is_copy and end < self._durable and not is_followed(plan.log, end)
+        ):  # fmt: skip
+            why = f"the log is corrupt from {end} on to its end, and was on disk up to {self._durable}"
+            what_now = f"`penstock repair --apply` cuts off a torn end, and saves it; {ONLY_CUT}"
+        else:
+            return
+        raise StorageError(
+            f"{self._root}: the quarantine is refused, and nothing was changed: {why}; {what_now}"
+        )
+
     def _find_corruption(self) -> None:
         """Set `damages` of the plan to all corrupt and missing ranges of the log."""
         plan, log = self._plan, self._plan.log
         plan.damages.clear()
+        plan.noted.clear()
         expected = None
         for segment in log.segments:
             if expected is not None and segment.base_offset != expected:
@@ -288,16 +368,17 @@ class Planner:
             for part in walk_segment(log, segment):
                 self._count(seen + part.start - segment.base_offset - plan.tally.bytes_seen)
                 if isinstance(part, Corrupt):
-                    text = part.reason and f"the record is corrupt: {part.reason}"
-                    text = text or _describe(log, segment, part)
-                    plan.damages.append(Corruption(segment, part.start, part.stop, text))
+                    found = plan.noted if part.is_noted else plan.damages
+                    found.append(_describe(log, segment, part))
                 elif (
                     not isinstance(part, Valid)
                     and not part.is_blank
                     and self._has_later_records(segment)
                 ):
                     text = "the records end here, although later segments have more"
-                    plan.damages.append(Corruption(segment, part.start, segment.end_offset, text))
+                    text += messages_within(log, part.start, segment.end_offset)
+                    rest = _describe(log, segment, Corrupt(part.start, segment.end_offset))
+                    plan.damages.append(attrs.evolve(rest, text=text))
                 elif isinstance(part, Valid):
                     plan.damages += _records_without_queue(segment, part)
             self._count(seen + used_bytes(segment) - plan.tally.bytes_seen)
@@ -400,17 +481,20 @@ class Planner:
         )
 
 
-def _describe(log: PatchedLog, segment: Segment, part: Corrupt) -> str:
-    """Return a sentence about a corrupt range, which names apparent records within it that are not recovered."""
-    text = f"{part.stop - part.start} bytes are not a valid record"
+def _describe(log: PatchedLog, segment: Segment, part: Corrupt) -> Corruption:
+    """Return a corrupt range with a sentence about it, which names its messages, and records within it that are not recovered."""
     inside = Resync(log, segment).unvouched(part.start, part.stop)
-    if inside:
+    text = f"{part.stop - part.start} bytes are not a valid record"
+    if part.reason:
+        text = f"the record is corrupt: {part.reason}"
+    text += messages_within(log, part.start, part.stop)
+    if inside and not part.reason:
         places = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
         text += (
             f"; complete records within it, at log offset {places}, are not recovered: they may be the content "
             f"of a message, since no queue entry points to them"
         )
-    return text
+    return Corruption(segment, part.start, part.stop, text, not part.reason and not inside)
 
 
 def has_later_segments(plan: RepairPlan) -> bool:

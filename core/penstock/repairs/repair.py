@@ -8,7 +8,7 @@ index. Entries of corrupt records are kept, too, since RocketMQ reads a record w
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -27,12 +27,13 @@ from penstock.durability.side_folder import (
     vouched_for,
 )
 from penstock.durability.written_ranges import NO_END, known_ranges, read_ranges, write_ranges
-from penstock.errors import StorageError, StoreLockedError, UnreadableError
+from penstock.errors import ArgumentError, StorageError, StoreLockedError, UnreadableError
 from penstock.files import Files
 from penstock.format import arguments
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import OnProgress
+from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.foreign_content import check_foreign
@@ -51,7 +52,7 @@ class RepairStep:
     """One step of a repair, performed or planned.
 
     Attributes:
-        action: "turn-back", "fill", "cut", "lengthen", "rebuild", "forget-digest" or "marks".
+        action: "turn-back", "quarantine", "fill", "cut", "lengthen", "rebuild", "forget-digest" or "marks".
         path: the file or folder.
         position: position of the first byte that changes; -1 if the step does not change single bytes.
         stop: position after the last byte that changes; -1 likewise.
@@ -90,6 +91,7 @@ def repair(
     *,
     apply: bool = False,
     cut: bool = False,
+    quarantine: bool = False,
     accept: bool = False,
     on_progress: OnProgress = lambda _: None,
     files: Files | None = None,
@@ -105,6 +107,8 @@ def repair(
         apply: change the store. Without it nothing is written and no lock is taken.
         cut: cut the log at the first corruption; readers lose all records after it, and the bytes are saved
             in the side folder.
+        quarantine: note the corrupt ranges of the log that a valid record follows, so that everything goes on after them;
+            no byte of the log changes. Not together with `cut`.
         accept: accept sealed segments that differ from their digests; their digests are replaced.
         on_progress: called during the work with the counts so far.
         files: the file system; tests pass one that injects faults.
@@ -116,47 +120,50 @@ def repair(
         ArgumentError: an argument has a wrong type or value.
         StoreLockedError: a process has the store open for writing.
         UnreadableError: the disk returns an error for a file; nothing was repaired.
+        StorageError: a quarantine is refused, with the reason and what to do instead; nothing was changed.
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be interpreted as a store.
     """
     call = "repair"
     root = arguments.folder(call, "path", path)
-    apply, cut, accept = (
-        arguments.flag(call, name, value)
-        for name, value in (("apply", apply), ("cut", cut), ("accept", accept))
-    )
+    given = {"apply": apply, "cut": cut, "quarantine": quarantine, "accept": accept}
+    flags = _Flags(**{name: arguments.flag(call, name, value) for name, value in given.items()})
+    if flags.cut and flags.quarantine:
+        raise ArgumentError(call, "quarantine", quarantine, "False together with cut")
     arguments.function(call, "on_progress", on_progress)
     opener = make_opener(
         root, config, files, clock, None, environ, settings, call=call,
-        names=("config", "apply", "cut", "accept", "on_progress", "files", "clock", "environ"),
+        names=("config", *given, "on_progress", "files", "clock", "environ"),
     )  # fmt: skip
-    return repair_with(opener, apply=apply, cut=cut, accept=accept, on_progress=on_progress)
+    return _repair_with(opener, flags, on_progress)
 
 
-def repair_with(
-    opener: Opener,
-    *,
-    apply: bool,
-    cut: bool,
-    accept: bool,
-    on_progress: OnProgress = lambda _: None,
-) -> RepairReport:
-    """Like `repair`, for a store given by an opener, which has its configuration and strategies."""
+class _Flags(NamedTuple):
+    """What a repair may do; see `repair`."""
+
+    apply: bool
+    cut: bool
+    quarantine: bool
+    accept: bool
+
+
+def _repair_with(opener: Opener, flags: _Flags, on_progress: OnProgress) -> RepairReport:
+    """Repair the store of an opener, which has its configuration and strategies; see `repair`."""
     files, root = opener.files, opener.root
     opener.check_strategies()
     if not is_store(files, root):
         raise no_store(files, root)
-    check_layout(files, root, writes=apply)
-    if not apply:
+    check_layout(files, root, writes=flags.apply)
+    if not flags.apply:
         if files.is_locked(root / "lock"):
             raise StoreLockedError(root, SideFolder(files, root).read_holder())
-        plan = _Repair(opener).plan(on_progress, cut=cut, accept=accept)
+        plan = _Repair(opener, flags).plan(on_progress)
         return RepairReport(
             steps=tuple(steps_of(plan, root)), standing=tuple(plan.standing), applied=False
         )
     lock = opener.lock()
     try:
         check_foreign(root, opener.foreign(opener.geometry()), "the repair is refused")
-        return _Repair(opener).apply(on_progress, cut=cut, accept=accept)
+        return _Repair(opener, flags).apply(on_progress)
     finally:
         lock.release()
 
@@ -164,8 +171,9 @@ def repair_with(
 class _Repair:
     """One repair of one store. Not thread-safe."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, flags: _Flags) -> None:
         self._opener = opener
+        self._flags = flags
         self._files = opener.files
         self._root = opener.root
         self._geometry = opener.geometry()
@@ -174,10 +182,10 @@ class _Repair:
     def _context(self, log: SegmentedLog) -> Context:
         return self._opener.context(self._geometry, log, read_only=True)
 
-    def plan(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairPlan:
+    def plan(self, on_progress: OnProgress) -> RepairPlan:
         """Return the repair plan; raises `UnreadableError` if the disk does not return the bytes of a file."""
         try:
-            return self._plan(on_progress, cut=cut, accept=accept)
+            return self._plan(on_progress)
         except OSError as error:
             if error.filename is None:
                 # Not an error of the store's files: `on_progress` may raise anything.
@@ -188,15 +196,16 @@ class _Repair:
                 "another disk, where unreadable ranges are zeros, and repair the copy",
             ) from error  # fmt: skip
 
-    def _plan(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairPlan:
+    def _plan(self, on_progress: OnProgress) -> RepairPlan:
         log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
+        flags = self._flags
         planner = Planner(
             self._files, self._root, self._geometry.segment_bytes, self._dispatchers, on_progress
         )
-        return planner.plan(cut=cut, accept=accept)
+        return planner.plan(cut=flags.cut, quarantine=flags.quarantine, accept=flags.accept)
 
-    def apply(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairReport:
+    def apply(self, on_progress: OnProgress) -> RepairReport:
         """Perform the repairs; each step is durable before the next begins."""
         files, root = self._files, self._root
         side = SideFolder(files, root)
@@ -205,7 +214,7 @@ class _Repair:
         is_unfinished = journal.is_begun()
         if is_unfinished:
             journal.begin()
-        plan = self.plan(on_progress, cut=cut, accept=accept)
+        plan = self.plan(on_progress)
         steps, standing = tuple(steps_of(plan, root)), tuple(plan.standing)
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)
@@ -265,7 +274,9 @@ class _Repair:
             self._cut(plan, log.cut, journal)
 
     def _note_ranges(self, plan: RepairPlan) -> None:
-        """Record durably which program wrote which range, and where queue offsets will be missing; before the log changes.
+        """Record durably which program wrote which range, where queue offsets will be missing, and what is quarantined.
+
+        That is before the log changes.
 
         After the repair the lock file says that Penstock wrote last, but records of another program still count as its
         own. A range that is cut off is not covered by record CRCs, since another program may append there before
@@ -277,9 +288,11 @@ class _Repair:
             ranges = ranges.ended(log.cut, NO_END)
         fills = [p.log_offset for p in log.patches if len(p.data) == BLANK_SIZE]
         gaps = {(at, s.end_offset) for at in fills if (s := log.find(at)) is not None}
+        counting = [quarantined_at(log, each.start) for each in plan.noted]
         noted = attrs.evolve(
             ranges,
             gaps=tuple(sorted({*ranges.gaps, *gaps})),
+            quarantined={n.start: n for n in counting if n is not None},
             lock_mtime_ns=lock_mtime_ns(files, root),
         )
         if noted != read_ranges(files, root):
@@ -334,7 +347,7 @@ class _Repair:
         olds = [d for d in self._dispatchers if d.name in plan.rebuilds]
         paths = [finding.path for found in plan.rebuilds.values() for finding in found]
         wrong = {path.relative_to(self._root).parts[0] for path in paths}
-        damages = [(damage.start, damage.stop) for damage in plan.damages]
+        damages = [(each.start, each.stop) for each in (*plan.damages, *plan.noted)]
         view = StoreView(self._context(plan.log), plan.log, olds)
         journal.rebuild(view, damages, wrong)
         for old in olds:
@@ -408,6 +421,12 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
             action="fill" if is_fill else "turn-back", path=segment.path, position=position,
             stop=position + len(patch.data), messages=0 if is_fill else 1, text=patch.why,
         ))  # fmt: skip
+    made += [
+        RepairStep(
+            action="quarantine", path=each.segment.path, position=each.start - each.segment.base_offset,
+            stop=each.stop - each.segment.base_offset, text=f"note what everything steps over: {each.text}",
+        ) for each in plan.new_notes
+    ]  # fmt: skip
     made += _cut_steps(plan)
     for base in sorted(plan.drops):
         path = Digests(Files(), root).path(base)

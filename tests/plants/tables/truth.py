@@ -116,8 +116,9 @@ PLANTS = {
     "repair-sees-no-torn-tail": Plant(
         "repair takes what the next opening would cut off for messages",
         "penstock.repairs.planner",
-        "        plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)",
-        "        plan.log.torn_at = None",
+        "        log.torn_at = torn_end(\n"
+        "            self._files, self._root, log, ranges, after_repair=bool(self._plan.new_notes)\n        )",
+        "        log.torn_at = None",
         (f"{INNER}::test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail[at the end-mapped-crc32]",),
     ),
     "durable-forgotten": Plant(

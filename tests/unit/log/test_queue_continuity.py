@@ -1,5 +1,6 @@
 """The counts of queues as evidence: which breaks are corruption, and which are generations that brokers leave."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ class Fake:
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
         return self.places.get((topic, queue, queue_offset))
+
+    def within(self, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+        yield from ()
 
     def end(self, topic: bytes, queue: int) -> int:
         return max((o + 1 for t, q, o in self.places if (t, q) == (topic, queue)), default=0)

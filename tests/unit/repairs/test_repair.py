@@ -268,8 +268,11 @@ def test_damage_stands_and_costs_no_sound_message(
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("body", "320 bytes are not a valid record"),
-        ("segment short", "the records end here, although later segments have more"),
+        ("body", "320 bytes are not a valid record (topic-0, queue 1, offset 47)"),
+        (
+            "segment short",
+            "the records end here, although later segments have more (topic-0, queue 0, offset 110; topic-0, queue 0, offset 111; topic-0, queue 0, offset 112; and others)",
+        ),
         ("segment lost", "65536 bytes of log are missing before this segment"),
     ],
 )

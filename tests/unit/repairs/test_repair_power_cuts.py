@@ -25,8 +25,8 @@ def repaired(disk: SimulatedDisk) -> RepairReport:
         "geometry.index_slots": SMALL.index_slots, "geometry.index_entries": SMALL.index_entries,
     }  # fmt: skip
     return penstock.repair(
-        ROOT, apply=True, files=disk, clock=ManualClock(), environ={}, **sizes, retention=[]
-    )
+        ROOT, apply=True, quarantine=True, files=disk, clock=ManualClock(), environ={}, **sizes, retention=[],
+    )  # fmt: skip
 
 
 def lost_queue(disk: SimulatedDisk) -> None:
@@ -48,7 +48,15 @@ def lost_index_and_marks(disk: SimulatedDisk) -> None:
     disk.remove(ROOT / "checkpoint")
 
 
-DAMAGES: list[Callable[[SimulatedDisk], None]] = [lost_queue, wrong_entries, lost_index_and_marks]
+def corrupt_record(disk: SimulatedDisk) -> None:
+    file = disk.open(disk.entries(ROOT / "commitlog")[1].path, writable=True)
+    file.pwrite(b"\xa5\x5a", 95)
+    file.close()
+
+
+DAMAGES: list[Callable[[SimulatedDisk], None]] = [
+    lost_queue, wrong_entries, lost_index_and_marks, corrupt_record,
+]  # fmt: skip
 
 
 def make(damage: Callable[[SimulatedDisk], None]) -> SimulatedDisk:
@@ -67,11 +75,12 @@ def bodies(store: Any) -> set[tuple[str, int, int, bytes]]:
 
 
 def check(disk: SimulatedDisk) -> str:
-    """Open the store, which has all its messages and nothing wrong; returns the state it was in."""
+    """Open the store, which has all messages but a quarantined one, and nothing wrong; returns the state it was in."""
     with open_store(ROOT, files=disk, spawn=ManualWorkers(), retention=[]) as store:
         assert store.recovery is not None
-        assert len(bodies(store)) == COUNT
-        assert not list(store.verify(deep=True))
+        found = list(store.verify(deep=True))
+        assert all(finding.is_note for finding in found)
+        assert len(bodies(store)) == COUNT - len(found)
         return store.recovery.state
 
 

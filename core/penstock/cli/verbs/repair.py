@@ -33,6 +33,11 @@ from penstock.repairs.repair import RepairReport
     help="Cut the log at the first corruption; readers lose all records after it, and the bytes are saved.",
 )
 @click.option(
+    "--quarantine",
+    is_flag=True,
+    help="Note corrupt bytes of the log, so that the store opens for writing with all other messages.",
+)
+@click.option(
     "--accept",
     is_flag=True,
     help="Accept sealed segments that differ from their digests; their digests are replaced.",
@@ -44,6 +49,7 @@ def command(
     path: str,
     apply: bool,
     cut: bool,
+    quarantine: bool,
     accept: bool,
     settings: tuple[str, ...],
     config: str | None,
@@ -54,8 +60,8 @@ def command(
     """Show the repairs a store needs: which files, which bytes, how many messages. With --apply, perform them.
 
     Rebuilds queues and index from the log, rewrites the checkpoint and the progress file, restores single
-    flipped bits in sealed segments, and cuts off a torn tail. Corruption in the log is not changed unless --cut
-    is given. Removed and overwritten bytes are saved in penstock/saved. Exit code 1 if corruption remains, or
+    flipped bits in sealed segments, and cuts off a torn tail. Other corruption in the log stays unless --quarantine
+    or --cut is given: the former keeps all other messages. Removed and overwritten bytes are saved in penstock/saved. Exit code 1 if corruption remains, or
     if repairs are needed and --apply was not given.
     """
     given = chosen(settings, broker_conf)
@@ -66,8 +72,9 @@ def command(
             bar.set(tally.bytes_seen, tally.records)
 
         report = penstock.repair(
-            path, config, apply=apply, cut=cut, accept=accept, on_progress=on_progress, **given
-        )
+            path, config, apply=apply, cut=cut, quarantine=quarantine, accept=accept,
+            on_progress=on_progress, **given,
+        )  # fmt: skip
     if as_json:
         _print_json(report)
     else:
