@@ -72,8 +72,10 @@ class StoreView:
             log_min_offset=lambda: log.min_offset,
         )  # fmt: skip
         ranges = known_ranges(context.files, self.context.root, log)
+        # A wrong entry may point anywhere.
+        queued = min(queues.end_log_offset() if queues else 0, log.next_free_base())
         trust = Trust(
-            log=RecoveredLog(log, max(end, queues.end_log_offset() if queues else 0)), durable_offset=end,
+            log=RecoveredLog(log, max(end, queued)), durable_offset=end,
             is_clean=True, was_abnormal=False, survivors=queues,
             history=read_deleted_topics(context.files, self.context.root, ranges),
         )  # fmt: skip

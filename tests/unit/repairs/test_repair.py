@@ -614,3 +614,13 @@ def test_a_folder_that_does_not_exist_is_not_repaired(tmp_path: Path) -> None:
         NotAStoreError, match="/none is not a message store: it does not exist; check the path"
     ):
         repair(tmp_path / "none")
+
+
+def test_an_entry_past_the_log_is_rebuilt_beside_corruption(tmp_path: Path) -> None:
+    """The rebuild took the log to end where the entry points, and ended with an `OffsetError`."""
+    root = tmp_path / "s"
+    with open_store(root, spawn=ManualWorkers()) as store:
+        puts = [store.put("t", b"body %d" % n * 9, queue=0) for n in range(5)]
+    two_bytes(root / "commitlog" / f"{0:020d}", puts[3].log_offset + 95)
+    patch(next((root / "consumequeue" / "t" / "0").iterdir()), 2, b"\x07")
+    assert [step.action for step in repair(root, apply=True).steps] == ["rebuild"]
