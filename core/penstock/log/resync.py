@@ -101,6 +101,10 @@ class Resync:
         head = self._head_at(after)
         claims = () if head is None else self._claims(after, head)
         following = [end for end in claims if self._record_at(end) is not None]
+        named = [end for end in following if self._is_named(end)]
+        if named:
+            # No content of a record has a queue entry.
+            return min(named)
         leading = [end for end in following if self._counts(end)]
         if leading or len(following) == 1:
             # Everything before the later one is content of the corrupt record.

@@ -183,6 +183,14 @@ def test_the_end_of_the_log_is_not_quarantined(tmp_path: Path) -> None:
     assert offsets(tmp_path / "s") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
 
+def test_a_size_that_includes_the_next_record_costs_one_message(tmp_path: Path) -> None:
+    """A flipped bit makes it where the next record has 128 bytes. That one counted as content, so it could not be quarantined."""
+    log, puts = ten(tmp_path / "s")
+    patch(log, puts[3].log_offset, (puts[3].size + puts[4].size).to_bytes(4, "big"))
+    quarantine(tmp_path / "s")
+    assert offsets(tmp_path / "s") == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
 def test_what_is_not_certainly_our_own_is_not_quarantined(place: Path) -> None:
     two_bytes(segment(place, 1), 95)
     (place / "abort").write_text("1")
