@@ -511,15 +511,20 @@ class OutcomeUnknownError(StorageError):
         path: the store's folder.
         holder: the process.
         call: the method of the store that it was asked to call.
+        done: the method that it has called before for the same command; "" if there is none.
+        begun: whether it has begun with `call`.
     """
 
-    def __init__(self, path: Path, holder: str, call: str) -> None:
-        self.path = path
-        self.holder = holder
-        self.call = call
+    def __init__(self, path: Path, holder: str, call: str, done: str, *, begun: bool) -> None:
+        self.path, self.holder, self.call = path, holder, call
+        self.done, self.begun = done, begun
+        first = f"{done} was done; " if done else ""
+        who = f"the process that has the store open for writing ({holder})"
         super().__init__(
-            f"{path}: it is not known whether {call} was done: it was begun by the process that has the store open for writing "
-            f"({holder}), which was killed since, or needs longer. Look at the store before you try again"
+            f"{path}: {first}it is not known whether {call} was done: it was begun by {who}, which was killed since, or needs longer. "
+            f"Look at the store before you try again"
+            if begun
+            else f"{path}: {first}{call} was not: {who} has not begun it in time. Look at the store before you try again"
         )
 
 

@@ -17,7 +17,7 @@ import penstock
 from penstock.cli.root import run
 from penstock.files import Files
 from penstock.store import asking
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.retries.copies import retry_copy
 
 Capture = pytest.CaptureFixture[str]
@@ -161,6 +161,48 @@ def test_each_command_is_carried_out_by_the_writer(path: Path, begin: Begin, cap
         )
         assert "billing" not in {each.group for each in store.groups()}
         assert not list(store.verify(deep=True))
+
+
+class Ticking(ManualClock):
+    """A minute passes whenever somebody looks, once that is asked for."""
+
+    passes_ms = 0
+
+    def monotonic_ms(self) -> int:
+        self.now_ms += self.passes_ms
+        return super().monotonic_ms()
+
+
+def test_a_withdrawn_part_of_a_command_is_no_withdrawn_command(path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """The message was stored, its flush was not begun, and the command said that nothing was done."""
+    writer, clock = begin(), Ticking()
+    monkeypatch.setattr(asking, "Clock", lambda: clock)
+    with asking.StoreToChange(path, None, 60_000) as store:
+        store.put("t", b"x")
+        stopped(writer)
+        clock.passes_ms = 60_000
+        with pytest.raises(penstock.errors.OutcomeUnknownError, match="put was done; flush was not"):  # fmt: skip
+            store.flush()
+    assert requests(path) == []
+
+
+def test_a_store_that_is_moved_meanwhile_is_not_made_anew(path: Path, begin: Begin) -> None:
+    begin()
+    with asking.StoreToChange(path, None, 60_000) as store:
+        store.put("t", b"x")
+        path.rename("moved")
+        with pytest.raises(
+            penstock.StorageError, match="was moved or removed meanwhile; put was done"
+        ):
+            store.put("t", b"y")
+    assert not path.exists()
+
+
+def test_a_writer_that_has_not_said_who_it_is_yet_is_not_asked(path: Path, begin: Begin, capsys: Capture) -> None:  # fmt: skip
+    begin()
+    (path / "penstock" / "holder").unlink()
+    assert run(["put", "data", "t", "x"]) == 3
+    assert "is open for writing elsewhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", [
@@ -341,6 +383,7 @@ def test_files_that_nobody_waits_for_are_removed_and_not_carried_out(tmp_path: P
         for name in ("a.new", "b.request", "c.taken", "d", "../outside"):
             (folder / name).write_bytes(PUT)
         (folder / "e.request").symlink_to(folder / "../outside")
+        (folder / "i.request").hardlink_to(tmp_path / "s" / "lock")
         os.mkfifo(folder / "f.request")
         (folder / "g.request").mkdir()
         lock = Files().lock_one(folder / "h.taken")

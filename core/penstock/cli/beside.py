@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,7 +50,12 @@ def open_to_change(
         if Files().lock_owner(Path(path, "lock")) is not None:
             raise
         # Each writer writes this file anew.
-        if Path(path, SIDE_FOLDER, "holder").stat().st_uid != os.geteuid():
+        try:
+            owner = Path(path, SIDE_FOLDER, "holder").stat().st_uid
+        except FileNotFoundError:
+            # It is opening the store for the first time.
+            raise error from None
+        if owner != os.geteuid():
             error.add_note(
                 "run the command as the user of that process, and that process is asked to do it"
             )
@@ -76,5 +81,6 @@ def alone(store: "Store", what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        files.remove(path)
+        with suppress(FileNotFoundError):
+            files.remove(path)
         lock.release()

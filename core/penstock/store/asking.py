@@ -1,5 +1,6 @@
 """A store that this process changes itself, or asks another process to change that has it open for writing; see `requests`."""
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -8,7 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock.durability.side_folder import SideFolder
-from penstock.errors import MessageTooLargeError, OutcomeUnknownError, StoreLockedError
+from penstock.errors import (
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreLockedError,
+)
 from penstock.files import File, Files
 from penstock.files.lock_file import Lock
 from penstock.format.names import SIDE_FOLDER
@@ -20,6 +26,7 @@ from penstock.store.requests import (
     CALLS,
     FOLDER,
     NEW,
+    READING,
     TAKEN,
     WHOLE,
     call,
@@ -27,6 +34,9 @@ from penstock.store.requests import (
     parse_answer,
 )
 from penstock.store.store import Store
+
+# Between two tries to open a store that is held, and whose holder answers no requests.
+_PAUSE_S = 0.05
 
 
 class WriterGoneError(Exception):
@@ -50,6 +60,9 @@ class StoreToChange(ExitStack):
         self._writing = None if writing is None else self.enter_context(writing)
         self._reading: Store | None = None
         self._files, self._clock = Files(), Clock()
+        self._inode = self._files.inode(root)
+        # The last change that another process has made for this object.
+        self._done = ""
         self._wakes = Wakes(self._files, root)
         self._waiter = Waiter(self._wakes)
 
@@ -78,16 +91,27 @@ class StoreToChange(ExitStack):
         """Call a method in the process that writes; raises what it raises there, and what `_ask` raises."""
         end_ms = self._clock.monotonic_ms() + self._limit_ms
         while self._writing is None:
+            self._check_folder()
             try:
-                return self._ask(name, args, named)
+                result = self._ask(name, args, named)
             except WriterGoneError:
-                pass
+                self._check_folder()
+            except StoreLockedError:
+                if self._done:
+                    raise OutcomeUnknownError(
+                        self._root, self._holder(), name, self._done, begun=False
+                    ) from None
+                raise
+            else:
+                self._done = self._done if name in READING else name
+                return result
             try:
                 self._writing = self.enter_context(open_store(self._root))
             except StoreLockedError:
-                # A third process was faster, and is asked.
+                # A third process was faster, and is asked; or one that opens the store, or holds it without a lock file.
                 if self._clock.monotonic_ms() > end_ms:
                     raise
+                time.sleep(_PAUSE_S)
         return call(self._writing.lowlevel, name, args, named)
 
     def _ask(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -112,11 +136,19 @@ class StoreToChange(ExitStack):
                 self._files.remove(path)
             lock.release()
         if found is None:
-            raise OutcomeUnknownError(self._root, self._holder(), name)
+            raise OutcomeUnknownError(self._root, self._holder(), name, self._done, begun=True)
         result, error = found
         if error is not None:
             raise error
         return result
+
+    def _check_folder(self) -> None:
+        """Raise `StorageError` if the store was moved or removed: another one must not be made, nor changed, in its place."""
+        if self._files.inode(self._root) != self._inode:
+            what = (
+                f"{self._done} was done, and nothing after it" if self._done else "nothing was done"
+            )
+            raise StorageError(f"{self._root} was moved or removed meanwhile; {what}")
 
     def _holder(self) -> str:
         return SideFolder(self._files, self._root).read_holder()
@@ -124,7 +156,8 @@ class StoreToChange(ExitStack):
     def _send(self, request: bytes) -> tuple[Path, File, Lock]:
         """Write a request; return its path, the file, and the lock that says that this process waits."""
         folder = self._root / SIDE_FOLDER / FOLDER
-        self._files.make_folder(folder)
+        with suppress(FileExistsError):
+            folder.mkdir()
         while True:
             path = folder / f"{uuid.uuid4().hex}{NEW}"
             lock = self._files.lock_one(path)

@@ -55,6 +55,10 @@ CALLS = frozenset(
 )  # fmt: skip
 
 
+# Those that change nothing by themselves.
+READING = frozenset({"check", "flush", "stats", "body_bytes_max"})
+
+
 def call(store: Any, name: str, args: Iterable[Any], named: Mapping[str, Any]) -> Any:
     """Return what a call of `CALLS` returns, on a store that is open for writing; refuses any other."""
     if name not in CALLS:
@@ -119,7 +123,7 @@ def _value_of(data: bytes) -> Any:
     return json.loads(data, object_hook=made)
 
 
-def _failed(error: Exception) -> bytes:
+def _failed(error: BaseException) -> bytes:
     """Return the answer for a call that has raised."""
     if not isinstance(error, PenstockError):
         error = StorageError(str(error) or repr(error))
@@ -195,7 +199,8 @@ class RequestDesk(Extension):
         taken = path.with_suffix(TAKEN)
         # The client removes a request that it withdraws.
         with suppress(FileNotFoundError):
-            if not self._files.is_locked(path):
+            # A link may lead to a file that somebody else has locked.
+            if not self._files.is_locked(path) or self._files.has_other_names(path):
                 self._files.remove(path)
             elif path.suffix in (WHOLE, TAKEN):
                 if path != taken:
@@ -218,7 +223,8 @@ class RequestDesk(Extension):
             return _failed(StorageError(f"the request is refused, and nothing was done: {error!r}"))
         try:
             result = call(self._store, name, args, named)
-        except Exception as error:
+        except BaseException as error:
+            # Also what ends a thread: others wait for this one.
             return _failed(error)
         # Nobody needs thousands of receipts.
         return line_of(["done", None if isinstance(result, Receipts) else result])

@@ -87,6 +87,7 @@ def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[
             note(f"committed to {found[-1].topic}/{receipt.queue}, queue offset {receipt.queue_offset}")  # fmt: skip
         else:
             finish(commits=False)
+            store.flush()
             note("rolled back")
     return 0
 
