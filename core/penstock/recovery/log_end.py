@@ -143,7 +143,9 @@ def find_end(
             break
         at = segment.end_offset
         reason = _IS_FULL
-    rejected = {} if generations is None else generations.finish().rejected
+    # Entries may speak of records after the place where the scan has stopped: these are no end of the log.
+    found = {} if generations is None else generations.finish().rejected
+    rejected = {first: record for first, record in found.items() if first < at}
     if rejected:
         first = min(rejected)
         following = first + rejected[first].size

@@ -403,3 +403,24 @@ def test_a_copy_of_a_store_in_use_shows_nothing_of_a_batch_in_part(
         assert [m.body for m in reader.scan("a")] == [b"before"]
     with open_store(copy) as again:
         assert [m.body for m in again.scan("a")] == [b"before"]
+
+
+def test_a_record_that_its_queue_contradicts_after_corruption_is_not_the_end_of_the_log(tmp_path: Path) -> None:  # fmt: skip
+    """Everything from it on was cut as a torn tail of -438 bytes, and its queue offsets were given again."""
+    root, settings = tmp_path / "s", dict[str, Any]({"log.checksum": "crc32"})
+    with open_store(root, spawn=ManualWorkers(), **settings) as store:
+        puts = [store.put("t", b"body %d" % n * 9, queue=0) for n in range(10)]
+    # As after a kill, with nothing known to be on disk.
+    (root / "abort").write_text("1")
+    (root / "penstock" / "clean").unlink()
+    progress = Progress(Files(), root)
+    state = progress.read()
+    state.flushed_offset = 0
+    progress.replace(state)
+    with next((root / "commitlog").iterdir()).open("r+b") as log:
+        # The body of one record, and the queue offset of a later one, which no checksum covers.
+        for place, data in ((puts[3].log_offset + 95, b"?!"), (puts[6].log_offset + 20, (7).to_bytes(8, "big"))):  # fmt: skip
+            log.seek(place)
+            log.write(data)
+    with pytest.raises(CorruptionError):
+        open_store(root, spawn=ManualWorkers())
