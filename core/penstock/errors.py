@@ -515,7 +515,9 @@ class OutcomeUnknownError(StorageError):
         begun: whether it has begun with `call`.
     """
 
-    def __init__(self, path: Path, holder: str, call: str, done: str, *, begun: bool) -> None:
+    def __init__(
+        self, path: Path, holder: str, call: str, done: str = "", begun: bool = True
+    ) -> None:
         self.path, self.holder, self.call = path, holder, call
         self.done, self.begun = done, begun
         first = f"{done} was done; " if done else ""

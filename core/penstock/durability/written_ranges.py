@@ -189,7 +189,9 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
         )
         perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
         gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
-        noted = {int(a): Quarantined(int(a), int(b), str(d)) for a, b, d in about["quarantined"]}
+        noted = {
+            int(a): Quarantined(int(a), int(b), str(d)) for a, b, d in about.get("quarantined", ())
+        }
         lock_mtime = int(about["lock_mtime_ns"])
     except _NOT_UNDERSTOOD:
         return None

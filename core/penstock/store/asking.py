@@ -1,6 +1,5 @@
 """A store that this process changes itself, or asks another process to change that has it open for writing; see `requests`."""
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -111,7 +110,8 @@ class StoreToChange(ExitStack):
                 # A third process was faster, and is asked; or one that opens the store, or holds it without a lock file.
                 if self._clock.monotonic_ms() > end_ms:
                     raise
-                time.sleep(_PAUSE_S)
+                self._waiter.ask()
+                self._waiter.rest(_PAUSE_S)
         return call(self._writing.lowlevel, name, args, named)
 
     def _ask(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:

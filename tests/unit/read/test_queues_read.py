@@ -111,13 +111,6 @@ def test_a_database_beside_the_files_hides_none_of_them(tmp_path: Path) -> None:
     assert not has_queues(served(empty, Path("/s"), found))
 
 
-def test_what_only_a_writer_does_is_a_mistake(index: TwoTopics) -> None:
-    made: Any = served(index, Path("/s"), [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue"))])
-    for call in (lambda: made.load(None), lambda: made.dispatch(None), made.flush, lambda: made.truncate(0), lambda: made.trim(0)):  # fmt: skip
-        with pytest.raises(AssertionError, match="read-only"):
-            call()
-
-
 class Several(OneQueue):
     """Two queues of one topic, one of another, all with the same entries."""
 
