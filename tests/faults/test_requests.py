@@ -99,6 +99,8 @@ def end(writer: Writer) -> None:
 
 def stopped(writer: Writer) -> Writer:
     writer.send_signal(signal.SIGSTOP)
+    # Until then its other threads may run.
+    assert os.WIFSTOPPED(os.waitpid(writer.pid, os.WUNTRACED)[1])
     return writer
 
 
@@ -274,7 +276,7 @@ def test_what_a_killed_writer_had_begun_is_reported_as_unknown_and_not_done_agai
     assert said(writer) == "begun"
     assert requests(path) == [".taken"]
     if has_next:
-        client.send_signal(signal.SIGSTOP)
+        stopped(client)
     writer.kill()
     writer.wait()
     if has_next:
