@@ -1,9 +1,12 @@
 """Ctrl-C in put, batch, read, flush, close and opening: no lock is left held, and nothing half done."""
 
+import errno
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,9 +15,9 @@ from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 from tests.lanes import rounds
 
-from penstock import Message
+from penstock import Message, StoreFailedError
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import copy_store
 from penstock.testing.platter import Survival
 
@@ -108,6 +111,30 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
         assert again.recovery.state == "clean"
         check(again, sure, number)
     assert turns > 10
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["put", "batch"])
+def test_an_interrupt_of_the_clean_up_leaves_no_lock(count: int, tmp_path: Path) -> None:
+    """After a full disk and one Ctrl-C, the append lock was held for good, and `close` waited for ever."""
+    files = FaultyFiles()
+    store = open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), write="file")
+    story(store, 0, [10])
+    files.plan.fail("pwrite", errno.ENOSPC, path="commitlog")
+
+    def entered(frame: FrameType, _event: str, _: object) -> None:
+        if frame.f_code.co_name.startswith("_complete_or_undo"):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sys.settrace(entered)
+        story(store, 1, [10] * count)
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"x", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with open_store(tmp_path / "s") as again:
+        check(again, {0}, 3)
 
 
 class Alarm(Exception):  # noqa: N818 - as a program calls it

@@ -153,7 +153,10 @@ class CommitLog:
             self._attach()
             self.lock.release()
         except BaseException as error:
-            self._complete_or_undo(tail, data, draft, following, now, error)
+            try:
+                self._complete_or_undo(tail, data, draft, following, now, error)
+            finally:
+                self._release_at_last()
             if isinstance(error, OSError):
                 raise self.failed_append(error) from error
             raise
@@ -185,6 +188,12 @@ class CommitLog:
                 self.appender.last_time_ms = now
             self._attach()
         finally:
+            self.lock.release()
+
+    def _release_at_last(self) -> None:
+        """Release the lock if the clean-up was cut short itself; nothing is appended to what it has left."""
+        if self.lock.is_owned():
+            self.appender.refuse(FAILED)
             self.lock.release()
 
     def _check_accepts(self) -> None:
@@ -254,7 +263,10 @@ class CommitLog:
             except BaseException as error:
                 if not pieces and self.lock.is_owned():
                     self.tail.forget(planned)
-                self._complete_or_undo_batch(pieces, data, batch, now, error)
+                try:
+                    self._complete_or_undo_batch(pieces, data, batch, now, error)
+                finally:
+                    self._release_at_last()
                 raise
         return now
 
