@@ -276,11 +276,12 @@ def _find_many(store: Store) -> int:
 
 def _read_some(store: Store) -> int:
     count = 0
-    for topic in list(store.topics())[:20]:
-        offset = 0
-        while messages := (answer := store.read(topic, 0, offset, 256)).messages:
-            count += len(messages)
-            offset = answer.next_offset
+    for topic, queues in list(store.topics().items())[:20]:
+        for queue in queues:
+            offset = 0
+            while messages := (answer := store.read(topic, queue, offset, 256)).messages:
+                count += len(messages)
+                offset = answer.next_offset
     return count
 
 
@@ -292,7 +293,7 @@ def _recover(path: Path, last: int) -> int:
     with _open(path) as store:
         report = store.recovery
         assert report is not None
-        held = store.max_offset("victim", 0)
+        held = sum(store.max_offset("victim", queue) for queue in store.topics().get("victim", ()))
         note(
             f"  acknowledged before the kill: {last + 1:,} messages; in the store: {held:,}; state at open: {report.state}"
         )
