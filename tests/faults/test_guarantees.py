@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.lanes import eventually
 
 import penstock
 from penstock import Durability, PutStatus
@@ -136,6 +137,22 @@ with penstock.open(sys.argv[1], environ={}) as store:
         consumer.run(lambda message: print(message.body.decode(), flush=True))
 print("ended", flush=True)
 """
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_ends_a_service(tmp_path: Path) -> None:
+    """One that came just before the thread waited was caught, and the service went on for ever."""
+    orders(tmp_path / "s")
+    elsewhere = "lambda m: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)"
+    script = SERVICE.replace("import sys", "import signal, sys, threading")
+    script = script.replace("lambda message: print(message.body.decode(), flush=True)", elsewhere)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            eventually(lambda: process.poll() is not None, "the service ends")
+        finally:
+            process.kill()
+        assert (process.returncode, process.communicate()[0]) == (0, "ended\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

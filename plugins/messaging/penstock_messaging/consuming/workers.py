@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import SpawnWorker
@@ -93,7 +93,11 @@ class HandlerRun:
                 for number in range(self._count):
                     name = f"penstock-handler-{self._consumer.group}-{number}"
                     workers.append(self._spawn(name, self._step))
-                self._ending.get()
+                while not self._is_ending:
+                    # Not for ever: a signal that comes just before this waits, or in another thread, does not end it, and
+                    # Python calls the handlers of signals in this thread only.
+                    with contextlib.suppress(Empty):
+                        self._ending.get(timeout=_POLL_S)
         finally:
             self._request_end()
             try:
