@@ -7,7 +7,7 @@ the file is long enough.
 A copy of the bytes is scanned, so that a failing disk raises `OSError` instead of killing the process by a signal. Only
 the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
 
-A scan that stops at corrupt bytes goes on after them if a repair has noted them (decision 24). The note counts only while
+A scan that stops at corrupt bytes goes on after them if a repair has noted them (decision 25). The note counts only while
 the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides no
 valid record, and never moves the log's end.
 """

@@ -327,9 +327,11 @@ class Planner:
         while plan.noted and plan.noted[-1].stop == log.torn_at:
             # A part of an atomic batch followed, which is cut off: a corrupt range does not become the log's end.
             log.torn_at = plan.noted.pop().start
-        if log.torn_at is not None:
-            # Valid records of a part of an atomic batch.
-            plan.cut_records = self._records_from(log.torn_at)
+        if (torn_at := log.torn_at) is not None:
+            # Valid records of a part of an atomic batch, which the log shows only without that end.
+            log.torn_at = None
+            plan.cut_records = self._records_from(torn_at)
+            log.torn_at = torn_at
         noted = {each.start for each in plan.noted}
         plan.new_notes = [each for each in plan.new_notes if each.start in noted]
 

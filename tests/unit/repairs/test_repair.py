@@ -14,7 +14,6 @@ from tests.unit.integrity.test_verification import (
     SEGMENT,
     findings,
     index_file,
-    make,
     patch,
     segment,
 )
@@ -37,22 +36,6 @@ from penstock.testing.kit import messages
 
 Bodies = dict[tuple[str, int, int], bytes]
 COUNT = 1400
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("repair") / "s")
-
-
-@pytest.fixture(scope="module")
-def sound(made: Path) -> Bodies:
-    return bodies(made)
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "s", copy_function=shutil.copy2)
-    return tmp_path / "s"
 
 
 def repair(path: Path, **how: Any) -> RepairReport:
