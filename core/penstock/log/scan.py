@@ -7,7 +7,7 @@ the file is long enough.
 A copy of the bytes is scanned, so that a failing disk raises `OSError` instead of killing the process by a signal. Only
 the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
 
-A scan that stops at corrupt bytes goes on after them if a repair has noted them (decision 25). The note counts only while
+A scan that stops at corrupt bytes continues after them if a repair has noted them (decision 25). The note counts only while
 the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides no
 valid record, and never moves the log's end.
 """
@@ -86,7 +86,7 @@ def scan_segment(
     """Yield the valid records in [start, stop) of a segment, window by window; a record must begin at `start`.
 
     A result with `QUARANTINED` has no records: it is the quarantined range from the end of the one before on, and the scan
-    goes on after it, except at the segment's end. Otherwise the last result is the only one whose `stop` is not `MORE`. If
+    continues after it, except at the segment's end. Otherwise the last result is the only one whose `stop` is not `MORE`. If
     `window_bytes` is given, windows grow from that size.
     """
     size = window_bytes or WINDOW_BYTES
