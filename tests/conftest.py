@@ -320,14 +320,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _scope(super()._split_scope(nodeid))
 
         def remove_node(self, node: Any) -> Any:
-            """Do not run again what has ended a worker, by a crash or after `faulthandler_timeout`: it may end each."""
-            for tests in self.assigned_work.get(node, {}).values():
-                for test, is_done in tests.items():
-                    if not is_done:
-                        tests[test] = True
-                        super().remove_node(node)
-                        return test
-            return super().remove_node(node)
+            """Run neither again what has ended a worker, which may end each, nor what is done: a worker that gets no test waits for ever."""
+            work = self.assigned_work.get(node, {})
+            left = [
+                test for tests in work.values() for test, is_done in tests.items() if not is_done
+            ]
+            for scope, tests in [*work.items()]:
+                tests.update((test, True) for test in left[:1] if test in tests)
+                if all(tests.values()):
+                    del work[scope]
+            super().remove_node(node)
+            return left[0] if left else None
 
     # In the order that `pytest_collection_modifyitems` made, not by how many tests a file has.
     config.option.loadscopereorder = False

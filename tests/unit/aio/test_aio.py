@@ -44,7 +44,7 @@ def run(work: Callable[[aio.AsyncStore], Coroutine[Any, Any, None]], path: Path,
         async with aio.open(path / "s", environ={}, **given) as store:
             await work(store)
 
-    asyncio.run(asyncio.wait_for(opened(), 300))
+    asyncio.run(asyncio.wait_for(opened(), 120))
     eventually(
         lambda: not [each for each in threading.enumerate() if each.name.startswith("penstock")],
         "no thread is left",
@@ -271,10 +271,10 @@ def test_run_awaits_a_handler_for_each_message_until_it_closes(tmp_path: Path) -
             async def handle(message: aio.AsyncMessage) -> None:
                 seen.append(message.body)
                 await asyncio.sleep(0)
-                if message.body == b"3":
-                    raise ValueError("refused")
                 if len(seen) == 8:
                     await consumer.close()
+                if message.body == b"3":
+                    raise ValueError("refused")
 
             await consumer.run(handle)
         assert sorted(seen) == [b"%d" % n for n in range(8)]

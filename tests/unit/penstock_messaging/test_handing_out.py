@@ -463,10 +463,10 @@ def test_run_calls_the_handler_until_close(store: Store, workers: int) -> None:
 
     def handle(message: Any) -> None:
         seen.append(message.body)
-        if message.body in (b"7", b"8"):
-            raise ValueError(message.body)
         if len(seen) == 50:
             consumer.close()
+        if message.body in (b"7", b"8"):
+            raise ValueError(message.body)
 
     with members(workers=workers) as consumer:
         consumer.run(handle)
