@@ -26,7 +26,7 @@ from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import BusyError, ForkedStoreError, MessageError, StoreFailedError
 from penstock.files import Files
 from penstock.files.file import File
-from penstock.log.log_tail import LogTail
+from penstock.log.commit_log import LogTail
 from penstock.retention.runner import Retention
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store

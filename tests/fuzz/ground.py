@@ -13,7 +13,7 @@ from penstock.contracts.findings import Finding
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
 from penstock.integrity.verification import Tally, Verification
-from penstock.log.batches import read_batches
+from penstock.log.resync import read_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.read.reader import Reader

@@ -13,7 +13,7 @@ from penstock.format.record import (
     RecordFields,
     encode_record,
 )
-from penstock.log.atomic_batches import batch_marks
+from penstock.log.scan import batch_marks
 
 SEEDS = Path(__file__).parent / "seeds"
 

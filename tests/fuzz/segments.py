@@ -7,10 +7,9 @@ from tests.fuzz.ground import folder, verified
 
 from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.files import Files
-from penstock.log.atomic_batches import read_mark
-from penstock.log.batches import read_batches
 from penstock.log.record_reader import RecordReader
-from penstock.log.resync import Resync
+from penstock.log.resync import Resync, read_batches
+from penstock.log.scan import read_mark
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.log_end import (
     LogEnd,

@@ -30,8 +30,6 @@ AREAS = {
             f"{CORE}/store/background.py",
             f"{CORE}/store/shutdown.py",
             f"{CORE}/log/commit_log.py",
-            f"{CORE}/log/log_tail.py",
-            f"{CORE}/log/queue_cursors.py",
             f"{CORE}/write/*.py",
         ),
         (f"{KERNEL}/append.pxi", f"{KERNEL}/encode.pxi", f"{KERNEL}/record.h"),

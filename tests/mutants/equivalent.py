@@ -140,7 +140,7 @@ EQUIVALENT = (
         "No segment ends at log offset 0.",
     ),
     Equivalent(
-        "core/penstock/log/log_tail.py",
+        "core/penstock/log/commit_log.py",
         "segment, position = self.segment, self.segment.wrote_position if self.segment else 0",
         "segment, position = self.segment, self.segment.wrote_position if self.segment else 1",
         "Without a segment the position is not used: it is set with the first one.",

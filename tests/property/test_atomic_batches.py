@@ -10,7 +10,7 @@ from tests.lanes import examples
 
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
-from penstock.log.atomic_batches import batch_marks
+from penstock.log.scan import batch_marks
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.log_end import LogEnd, find_end, without_part_of_batch
 

@@ -540,7 +540,7 @@ cdef class Batch:
         m.has_crc = self.encoder.crc_property
         m.born_host.p, m.born_host.n = span.p + 48, 20 if row.sys_flag & 0x10 else 8
         m.flag, m.sys_flag, m.reconsume, m.born_ms = row.flag, row.sys_flag, row.reconsume, row.born_ms
-        # A mark says where the batch of the original is; see `penstock.log.atomic_batches`.
+        # A mark says where the batch of the original is; see `penstock.log.scan`.
         m.prepared = max(row.prepared, 0)
         self.put(&m, self.number_of(cursor))
 

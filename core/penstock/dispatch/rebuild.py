@@ -23,7 +23,7 @@ from penstock.durability.side_folder import lock_mtime_ns, penstock_wrote_last
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.salvage import Valid, walk_segment
+from penstock.log.resync import Valid, walk_segment
 
 logger = get_logger(__name__)
 

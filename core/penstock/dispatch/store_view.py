@@ -16,8 +16,8 @@ from penstock.dispatch.deleted_topics import read_deleted_topics
 from penstock.durability.written_ranges import known_ranges, watch_coverage
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.entry_witness import use_entries
-from penstock.log.log_view import RecoveredLog
+from penstock.log.queue_evidence import use_entries
+from penstock.log.resync import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
 

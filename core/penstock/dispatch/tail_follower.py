@@ -16,8 +16,8 @@ from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.findings import Finding
 from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
-from penstock.log.batches import SHORT_BYTES, read_short
 from penstock.log.commit_log import CommitLog
+from penstock.log.resync import SHORT_BYTES, read_short
 from penstock.log.scan import is_filler
 
 logger = get_logger(__name__)

@@ -15,7 +15,7 @@ repair has noted; whether they count depends on the log alone (see `scan`).
 The file is written, durably, before the first record of a new range. It answers two questions:
 
     * Must this record end in a CRC of its own (see `validity.Coverage`), and did Penstock assign its queue offset (see
-      `queue_continuity`)? If in doubt, the answer is no: losing the file costs protection, never data.
+      `queue_evidence`)? If in doubt, the answer is no: losing the file costs protection, never data.
     * May this record belong to a topic that a broker has deleted (see `deleted_topics`)? If in doubt, the answer is no:
       Penstock may have written it.
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from penstock.contracts import is_light
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
-from penstock.log.record_reader import is_shared
 from penstock.message import StoredMessage
 from penstock.read.filters import TagFilter, has_key
 from penstock.read.span_merge import Lost, QueueSpan, refuse_lost
@@ -66,7 +66,7 @@ class Selection:
     def _has_topic(self, topic: str) -> bool:
         if self.topics:
             return topic in self.topics
-        return not is_shared(topic) and not is_waiting(topic)
+        return not is_light(topic) and not is_waiting(topic)
 
     def _range(self, store: Store, topic: str, queue: int) -> tuple[int, int]:
         start, stop = 0, 1 << 62

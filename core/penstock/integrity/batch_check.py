@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from penstock.contracts.findings import Finding
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
-from penstock.log.atomic_batches import batch_marks, read_mark
+from penstock.log.scan import batch_marks, read_mark
 from penstock.log.segment import Segment
 
 

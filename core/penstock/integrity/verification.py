@@ -1,6 +1,6 @@
 """Verifies a store: finds inconsistencies in log, queues, index, digests and metadata files. Changes nothing.
 
-Records after corruption in the log are checked, too (see `salvage`). The checks of segments are independent of
+Records after corruption in the log are checked, too (see `resync`). The checks of segments are independent of
 each other, so they can run in multiple processes (`parallel`); the findings are in log order in any case. While a
 store is being written, only the records that its queues contain are compared with them. The queues of a closed
 store must contain all records, and nothing else.
@@ -27,9 +27,8 @@ from penstock.integrity.batch_check import BatchCheck
 from penstock.integrity.copy_findings import CopyFindings
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, check_digest
-from penstock.log.entry_witness import messages_within
-from penstock.log.queue_continuity import Note
-from penstock.log.salvage import (
+from penstock.log.queue_evidence import Note, messages_within
+from penstock.log.resync import (
     Corrupt,
     End,
     Valid,

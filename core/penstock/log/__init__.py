@@ -2,11 +2,9 @@
 
 In reading order:
 
-* a log of files: `segment` (one file), `segmented_log` (all of them as one range of bytes), `log_view` (as dispatchers see it);
-* appending: `queue_cursors` (the next queue offset), `atomic_batches` (marks of records that are stored together), `log_tail`
-  (the segment that takes records), `commit_log` (the append lock), `decided` (the transactions in the log);
-* reading: `scan` (valid records, window by window), `batches` (the same for dispatchers), `record_reader` (one
-  record by its offset);
-* corruption: `queue_continuity` and `entry_witness` (evidence that a record is genuine), `resync` (the next valid record after
-  corrupt bytes), `salvage` (a scan that continues there), `offset_context` (what is at an offset where no record begins).
+* a log of files: `segment` (one file), `segmented_log` (all of them as one range of bytes);
+* appending: `commit_log` (the append lock, the segment that takes records, and the next queue offset);
+* reading: `scan` (valid records, window by window, and the marks of atomic batches), `record_reader` (one record by its offset);
+* corruption: `queue_evidence` (whether a record is genuine, by queue entries and offsets), `resync` (the next valid record after corrupt
+  bytes, and scans that continue there).
 """

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock import _kernel
+from penstock.contracts import is_light
 from penstock.errors import CorruptionError, OffsetError
 from penstock.format.arrays import Int64s
 from penstock.format.record import (
@@ -29,12 +30,6 @@ _BYTES = 4 << 20
 # Two records with less than this between them are read by one call: the copy costs less than a call.
 GAP_BYTES = 16 << 10
 _SHORT_BYTES = 2048
-_SHARED_PREFIX = "%LMQ%"
-
-
-def is_shared(topic: str) -> bool:
-    """Return whether a topic's queues may point to records of other topics (spec section 3.7)."""
-    return topic.startswith(_SHARED_PREFIX)
 
 
 class Entries(NamedTuple):
@@ -66,7 +61,7 @@ class QueuePosition(NamedTuple):
     @lru_cache(maxsize=1024)
     def of(topic: str, queue: int) -> "QueuePosition":
         """Return the position of a queue."""
-        return QueuePosition(None if is_shared(topic) else topic.encode(), queue)
+        return QueuePosition(None if is_light(topic) else topic.encode(), queue)
 
     def has(self, record: bytes, ordinal: int) -> bool:
         """Return whether a valid record is the one with that ordinal in this queue."""

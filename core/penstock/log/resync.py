@@ -1,4 +1,4 @@
-"""Finds the next valid record after corruption.
+"""Reads on after corruption: the next valid record, walks over a segment and batches that continue there, and errors for wrong offsets.
 
 A record states its own log offset, so a later valid record can be recognised. That alone is no proof: a body may hold
 the bytes of a complete valid record that states the log offset at which it will be stored. If the outer record is
@@ -16,12 +16,20 @@ counts only with a witness, in this order:
 Everything else in between is content of the corrupt record, or lost: it is reported and not changed. The bytes may be
 hostile: a place that only looks like a record's head costs a read of that head, and a chain that does not reach the end
 is scanned once.
+
+A record that its queue's offsets show to be corrupt (`SegmentedLog.rejected`, see `queue_evidence`) is not valid either.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from penstock import _kernel
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.errors import NoRecordError, OffsetError
+from penstock.escape import get_logger
+from penstock.format.arrays import np
+from penstock.format.columns import Buffer, RecordColumns, ScannedColumns
 from penstock.format.record import (
     BLANK_SIZE,
     BORN_IPV6,
@@ -32,12 +40,22 @@ from penstock.format.record import (
     MAGIC_V2,
     PREPARED,
     ROLLBACK,
+    SIZE_AND_MAGIC,
     STORE_IPV6,
     TRANSACTION_MASK,
     decode_record,
 )
 from penstock.format.validity import is_valid
-from penstock.log.scan import Checks, scan_segment
+from penstock.log.queue_evidence import Due, Note, QueueGenerations
+from penstock.log.scan import (
+    CORRUPT,
+    Checks,
+    Scanned,
+    StopReason,
+    quarantined_at,
+    scan_segment,
+    scan_window,
+)
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -50,11 +68,6 @@ _OFFSET_AT = slice(28, 36)
 # The bytes before the body of a record with two IPv6 hosts.
 _HEAD_BYTES = 88 + 2 * IPV6_EXTRA
 _WALK_BYTES = 1 << 20
-
-
-def find_next_valid(log: SegmentedLog, segment: Segment, after: int) -> int | None:
-    """Return where the next valid record of a segment begins after the corrupt bytes at log offset `after`, or None."""
-    return Resync(log, segment).next_valid(after)
 
 
 def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
@@ -281,3 +294,271 @@ class Resync:
 
 def _i32(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 4], "big", signed=True)
+
+
+class Valid(NamedTuple):
+    """Valid records in [start, stop); their memory is valid only until the next part is requested."""
+
+    columns: RecordColumns
+    start: int
+    stop: int
+
+
+class Corrupt(NamedTuple):
+    """A range [start, stop) in which no valid record begins; at `stop` one begins, or the segment's records end.
+
+    `reason` is empty if the bytes themselves are not valid records. `is_noted`: the range is quarantined.
+    """
+
+    start: int
+    stop: int
+    reason: str = ""
+    is_noted: bool = False
+
+
+class End(NamedTuple):
+    """The records of a segment end at `start`, with a blank record or without one."""
+
+    start: int
+    is_blank: bool
+
+
+Piece = Valid | Corrupt | End
+
+
+def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
+    """Yield the parts of a segment in log order, all checks made for every record; the last one is an `End`.
+
+    A torn tail (`SegmentedLog.torn_at`) is not scanned.
+    """
+    at, resync = segment.base_offset, Resync(log, segment)
+    limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
+    while at < limit:
+        reason = StopReason.END
+        for records, end, reason in scan_segment(log, segment, at, limit, Checks(log.coverage)):
+            if reason is StopReason.QUARANTINED:
+                yield Corrupt(at, end, is_noted=True)
+            else:
+                yield from _without_rejected(log, records, at, end)
+            at = end
+        is_blank = reason in (StopReason.FILLER, StopReason.QUARANTINED)
+        following = None if is_blank else resync.next_valid(at)
+        if following is None or following >= limit:
+            yield End(at, is_blank)
+            return
+        yield Corrupt(at, following)
+        at = following
+    yield End(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
+
+
+def _without_rejected(
+    log: SegmentedLog, columns: RecordColumns, start: int, stop: int
+) -> Iterator[Valid | Corrupt]:
+    """Yield valid records, and as corrupt ranges those records that were rejected by their queues' offsets."""
+    offsets = columns.log_offsets
+    rejected = [r for r in sorted(log.rejected) if start <= r < stop] if log.rejected else []
+    rows = np.searchsorted(offsets, np.array(rejected, np.int64))
+    first = 0
+    for offset, row in zip(rejected, rows.tolist(), strict=True):
+        if row >= len(offsets) or int(offsets[row]) != offset:
+            continue
+        size, reason = log.rejected[offset]
+        yield Valid(columns.rows(slice(first, row)), start, offset)
+        yield Corrupt(offset, offset + size, reason)
+        first, start = row + 1, offset + size
+    yield Valid(columns.rows(slice(first, None)), start, stop)
+
+
+def needs_counts(log: SegmentedLog) -> bool:
+    """Return whether `reject_by_counts` scans the log: not if all records end in a CRC of their own bytes."""
+    spans = log.spans()
+    return bool(spans) and not log.coverage.has_all(spans[0][0], spans[-1][1])
+
+
+def reject_by_counts(
+    log: SegmentedLog,
+    is_own: Callable[[int], bool],
+    gaps: Sequence[tuple[int, int]],
+    on_scanned: Callable[[int], None] = lambda _: None,
+) -> list[Note]:
+    """Set `log.rejected` to the records that their queues' offsets show to be corrupt; return notes on new generations.
+
+    Nothing is scanned unless `needs_counts`. `on_scanned` is called during the scan, with the log offset it has reached.
+    """
+    log.rejected = {}
+    if not needs_counts(log):
+        return []
+    free = log.min_offset > 0
+    generations = QueueGenerations(log, lambda _queue: None if free else Due(0), is_own, gaps)
+    expected = log.min_offset
+    for segment in log.segments:
+        if segment.base_offset > expected:
+            generations.lose(expected, segment.base_offset)
+        for piece in walk_segment(log, segment):
+            if isinstance(piece, Valid):
+                generations.add(piece.columns)
+            elif isinstance(piece, Corrupt):
+                generations.lose(piece.start, piece.stop)
+            elif not piece.is_blank:
+                generations.lose(piece.start, segment.end_offset)
+            on_scanned(piece.start)
+        expected = segment.end_offset
+    found = generations.finish()
+    log.rejected = found.rejected
+    return found.notes
+
+
+logger = get_logger(__name__)
+
+# The maximum bytes of log in a batch: smaller batches stay in a core's cache, larger ones hold the GIL less often.
+BATCH_BYTES = 4 << 20
+# What a follower that keeps up finds: a record, or some.
+SHORT_BYTES = 64 << 10
+# Larger if CRCs are checked, as at an opening: work that is done for each queue in each batch is done less often.
+_CHECKED_BATCH_BYTES = 8 << 20
+
+
+def read_batches(
+    log: SegmentedLog,
+    start: int,
+    stop: int,
+    *,
+    check_crc: bool = False,
+    is_copied: bool = False,
+) -> Iterator[DispatchBatch]:
+    """Return the records in [start, stop) as batches; a record must begin at `start`.
+
+    The lengths and the stated log offset of every record are checked, CRCs only with `check_crc`. If a batch meets corrupt
+    bytes, its range extends to the next valid record that has a witness (see `resync`), or to the segment's end, so that
+    no record after the corrupt bytes is skipped. A mapped log is copied only with `is_copied` (see `scan`).
+    """
+    at, size = start, _CHECKED_BATCH_BYTES if check_crc else BATCH_BYTES
+    while at < stop:
+        with log.lease(at) as segment:
+            limit = min(stop, segment.end_offset)
+            checks = Checks(log.coverage, crc=check_crc)
+            scanned = scan_window(
+                log, segment, at, limit, checks, window_bytes=size, is_copied=is_copied
+            )
+            end = _end_of(log, segment, scanned, stop)
+            yield DispatchBatch(scanned.records, at, end)
+        at = end
+
+
+def read_short(
+    log: SegmentedLog, segment: Segment, start: int, stop: int, *, check_crc: bool
+) -> DispatchBatch | None:
+    """Return the records in [start, stop) as `read_batches` does, without a copy; None if it is not just valid records.
+
+    For ranges of up to `SHORT_BYTES`. The caller holds the segment until the batch is dispatched.
+    """
+    if stop > segment.end_offset:
+        return None
+    window = log.read_from(segment, start, stop - start)
+    checks = _kernel.CRC if check_crc else 0
+    rows, size, _, _ = _kernel.scan(window, start, checks, log.coverage.packed)
+    if size != stop - start:
+        return None
+    return DispatchBatch(ScannedColumns(window, rows, stop), start, stop)
+
+
+def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) -> int:
+    """Return where the next records begin: after the scanned ones, and after filler or corrupt bytes that follow them."""
+    at = scanned.end_offset
+    if scanned.stop is StopReason.FILLER:
+        return segment.end_offset
+    if scanned.stop not in CORRUPT:
+        return at
+    if (noted := quarantined_at(log, at)) is not None:
+        return min(noted.stop, stop)
+    following = Resync(log, segment).next_valid(at)
+    end = segment.end_offset if following is None else following
+    logger.error(
+        "%s: %d bytes at log offset %d are not a valid record; they are skipped, other records are not affected; see "
+        "penstock verify", segment.path, end - at, at,
+    )  # fmt: skip
+    return min(end, stop)
+
+
+class RecoveredLog:
+    """The log as dispatchers may read it while they load (`contracts.LogView`)."""
+
+    def __init__(self, log: SegmentedLog, end_offset: int) -> None:
+        self._log = log
+        self.end_offset = end_offset
+
+    @property
+    def min_offset(self) -> int:
+        """Log offset of the first byte that the log still has."""
+        return self._log.min_offset
+
+    def read(self, log_offset: int, size: int) -> Buffer:
+        """See `contracts.LogView`."""
+        return self._log.read(log_offset, size)
+
+    def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
+        """See `contracts.LogView`."""
+        stop = min(stop, self.end_offset)
+        return read_batches(self._log, start, stop, check_crc=True, is_copied=True)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """See `contracts.LogView`."""
+        return [(a, min(b, self.end_offset)) for a, b in self._log.spans() if a < self.end_offset]
+
+
+def explain(log: SegmentedLog, log_offset: int) -> OffsetError | None:
+    """Return why no record begins at `log_offset`; None if the log is corrupt there, or a record can be read after all.
+
+    A wrong offset from a caller must not be reported as corruption. Called only after a read has failed: the segment is scanned
+    from its start with all checks.
+    """
+    segment = log.find(log_offset)
+    if segment is None or log_offset < log.min_offset or not segment.lease.hold():
+        return None
+    try:
+        return _explain_in(log, segment, log_offset)
+    finally:
+        segment.lease.release()
+
+
+def _explain_in(log: SegmentedLog, segment: Segment, log_offset: int) -> OffsetError | None:
+    """Return why no record begins at an offset of a segment; see `explain`."""
+    before: int | None = None
+    for piece in walk_segment(log, segment):
+        if isinstance(piece, End):
+            if piece.start > log_offset:
+                return None
+            return _explain_after_records(log, segment, piece, log_offset, before)
+        if isinstance(piece, Valid):
+            if piece.start <= log_offset < piece.stop:
+                return _explain_inside(piece.columns, piece.stop, log_offset)
+            if len(piece.columns):
+                before = int(piece.columns.log_offsets[-1])
+        elif log_offset < piece.stop:
+            return None
+    return None
+
+
+def _explain_inside(records: RecordColumns, stop: int, log_offset: int) -> OffsetError | None:
+    """Return the error for an offset within a range that valid records fill."""
+    offsets = records.log_offsets.tolist()
+    row = int((records.log_offsets <= log_offset).sum()) - 1
+    if row < 0 or offsets[row] == log_offset:
+        # The record can be read after all: it was written, or repaired, meanwhile.
+        return None
+    after = offsets[row + 1] if row + 1 < len(offsets) else stop
+    return NoRecordError(log_offset, offsets[row], after, "the offset is inside a record")
+
+
+def _explain_after_records(
+    log: SegmentedLog, segment: Segment, piece: End, log_offset: int, before: int | None
+) -> OffsetError | None:
+    """Return the error for an offset at or after the end of a segment's records."""
+    if piece.is_blank:
+        why = "the rest of that segment is filler"
+        return NoRecordError(log_offset, before, log.next_base(log_offset), why)
+    room = min(SIZE_AND_MAGIC.size, segment.end_offset - piece.start)
+    if bytes(log.read(piece.start, room)).strip(b"\0") or log.next_base(log_offset) is not None:
+        # Bytes that are not a record, or a hole before later segments: corruption.
+        return None
+    return OffsetError(log_offset, log.min_offset, piece.start)

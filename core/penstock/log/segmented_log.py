@@ -35,7 +35,7 @@ _NEVER = 1 << 63
 
 
 class Rejected(NamedTuple):
-    """A record whose bytes pass all checks, but whose queue offset shows that it is corrupt (see `queue_continuity`)."""
+    """A record whose bytes pass all checks, but whose queue offset shows that it is corrupt (see `queue_evidence`)."""
 
     size: int
     reason: str
@@ -50,7 +50,7 @@ class Quarantined(NamedTuple):
 
 
 class Witness(Protocol):
-    """Evidence about records from queue entries; see `entry_witness`, `resync` and `queue_continuity`."""
+    """Evidence about records from queue entries; see `queue_evidence` and `resync`."""
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
         """Return log offset and size of the record that an entry points at, or None if there is no entry."""

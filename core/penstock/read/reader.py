@@ -30,8 +30,8 @@ from penstock.escape import get_logger
 from penstock.format import arguments
 from penstock.format.arrays import np
 from penstock.format.names import check_queue, check_topic, is_waiting
-from penstock.log.offset_context import explain
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
+from penstock.log.resync import explain
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.read.checked_ranges import (

@@ -29,7 +29,7 @@ from penstock.contracts.foreign import (
 from penstock.errors import ForeignContentError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.log.log_view import RecoveredLog
+from penstock.log.resync import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.store_layout import was_made_here
 

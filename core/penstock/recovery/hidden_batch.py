@@ -22,8 +22,8 @@ from penstock.errors import FormatVersionError
 from penstock.files import Files
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
-from penstock.log.atomic_batches import read_mark
-from penstock.log.batches import read_batches
+from penstock.log.resync import read_batches
+from penstock.log.scan import read_mark
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import doubtful_tail
 

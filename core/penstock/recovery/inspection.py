@@ -19,8 +19,7 @@ from penstock.durability.side_folder import (
 from penstock.durability.written_ranges import NO_RANGES, Ranges, known_ranges
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
-from penstock.log.entry_witness import end_before
-from penstock.log.queue_continuity import Due, QueueGenerations
+from penstock.log.queue_evidence import Due, QueueGenerations, end_before
 from penstock.log.resync import Resync
 from penstock.log.scan import is_filler
 from penstock.log.segmented_log import SegmentedLog

@@ -3,7 +3,7 @@
     1. Who wrote last? After a clean close by Penstock with no file changed since, everything is trusted.
        After a crash of Penstock, the log is trusted up to the flushed offset, and scanned with all checks from
        there. After any other program (the Java store), it is scanned from where the Java store would begin.
-    2. The scan stops at the first bytes that are not a valid record (see `validity`, `queue_continuity`). After them, it
+    2. The scan stops at the first bytes that are not a valid record (see `validity`, `queue_evidence`). After them, it
        searches for a survivor: a later valid record with a witness (see `resync`).
     3. Without a survivor, the end is a torn tail, or simply the end. The log is cut there and the bytes after it are
        erased. This is normal.
@@ -11,7 +11,7 @@
        machine stopped between writes that were not yet durable. The log is cut as in 3, but the bytes cut off are saved
        in the side folder.
        In 3 and 4, if the last records before the end belong to an atomic batch whose end is missing, the log is cut where
-       the batch begins (see `atomic_batches`), unless a part of the batch is known to be durable.
+       the batch begins (see `scan`), unless a part of the batch is known to be durable.
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
        the page cache may hold bytes that a failed sync never wrote to the disk.
@@ -29,11 +29,9 @@ from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
-from penstock.log.atomic_batches import find_incomplete
-from penstock.log.entry_witness import messages_within
-from penstock.log.queue_continuity import QueueGenerations
-from penstock.log.resync import find_next_valid, used_windows
-from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
+from penstock.log.queue_evidence import QueueGenerations, messages_within
+from penstock.log.resync import Resync, used_windows
+from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, find_incomplete, scan_segment
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -240,7 +238,7 @@ def _find_survivor(log: SegmentedLog, end: int) -> tuple[int | None, int]:
         before = dirty
         for at, window in used_windows(log, segment, max(end, segment.base_offset)):
             dirty = at + len(window.rstrip(b"\0")) - end
-        survivor = find_next_valid(log, segment, end) if dirty > before else None
+        survivor = Resync(log, segment).next_valid(end) if dirty > before else None
         if survivor is not None:
             return survivor, max(dirty, survivor - end)
     return None, dirty

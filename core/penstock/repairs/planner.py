@@ -39,9 +39,8 @@ from penstock.integrity.verification import (
     Verification,
     used_bytes,
 )
-from penstock.log.entry_witness import messages_within, use_entries
-from penstock.log.resync import Resync
-from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
+from penstock.log.queue_evidence import messages_within, use_entries
+from penstock.log.resync import Corrupt, Resync, Valid, reject_by_counts, walk_segment
 from penstock.log.scan import is_followed, note_of
 from penstock.log.segment import Segment
 from penstock.recovery.inspection import NOTHING, torn_end

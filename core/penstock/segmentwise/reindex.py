@@ -37,7 +37,7 @@ from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.salvage import Corrupt, Valid, walk_segment
+from penstock.log.resync import Corrupt, Valid, walk_segment
 from penstock.recovery.foreign_content import check_foreign
 from penstock.segmentwise.row_files import Stretch, condense, restore, shard_rows
 from penstock.store.open import Opener

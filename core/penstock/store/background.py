@@ -15,8 +15,7 @@ from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
 from penstock.errors import StorageError, StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
-from penstock.log.commit_log import CommitLog
-from penstock.log.log_tail import LIMITS
+from penstock.log.commit_log import LIMITS, CommitLog
 from penstock.log.segment import Segment
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock

@@ -51,8 +51,7 @@ from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.background import Upkeep
-from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
-from penstock.log.queue_cursors import make_cursor
+from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog, make_cursor
 from penstock.log.segment import Segment
 from penstock.message import Durability, Message, PutStatus
 from penstock.retention.runner import Retention

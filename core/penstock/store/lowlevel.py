@@ -16,7 +16,7 @@ from penstock.errors import ArgumentError, ArgumentTypeError, PenstockError, Unk
 from penstock.files import Files
 from penstock.format import arguments
 from penstock.format.names import check_queue, check_topic
-from penstock.log.decided import decided_batches
+from penstock.log.commit_log import decided_batches
 from penstock.message import Message, Receipt, StoredMessage
 from penstock.read.checked_ranges import checked_columns, checked_span, checked_spans
 from penstock.read.column_reader import BATCH_BYTES_MAX

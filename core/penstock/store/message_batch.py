@@ -1,4 +1,4 @@
-"""A batch to which messages are added one by one, and that is stored whole or not at all; see `log.atomic_batches`."""
+"""A batch to which messages are added one by one, and that is stored whole or not at all; see `log.scan`."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence

@@ -48,10 +48,9 @@ from penstock.integrity.background import Upkeep
 from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import Verification
-from penstock.log.commit_log import CommitLog
-from penstock.log.entry_witness import use_entries
-from penstock.log.log_tail import LogTail
-from penstock.log.log_view import RecoveredLog
+from penstock.log.commit_log import CommitLog, LogTail
+from penstock.log.queue_evidence import use_entries
+from penstock.log.resync import RecoveredLog
 from penstock.log.scan import Checks, scan_window
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry

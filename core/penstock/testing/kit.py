@@ -16,7 +16,7 @@ from penstock.durability.progress import Progress
 from penstock.durability.side_folder import lock_ctime_ns, lock_inode
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.log_view import RecoveredLog
+from penstock.log.resync import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.plugins.registry import Registry, load_registry

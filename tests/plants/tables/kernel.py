@@ -91,7 +91,7 @@ PLANTS = {
     ),
     "atomic-over-a-border": Plant(
         "an atomic batch that is a few bytes too long is split over two segments",
-        "penstock.log.log_tail",
+        "penstock.log.commit_log",
         "or (atomic and batch.size > room):",
         "or (atomic and batch.size > room + BLANK_SIZE):",
         (

@@ -10,8 +10,7 @@ from penstock.contracts import NoOptions
 from penstock.durability import log_flusher
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import StoreFailedError
-from penstock.log.commit_log import CommitLog
-from penstock.log.log_tail import LogTail
+from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.testing import ManualClock, SimulatedDisk, make_context, open_store

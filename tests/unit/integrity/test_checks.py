@@ -20,8 +20,7 @@ from penstock.integrity.metadata_checks import check_marks
 from penstock.integrity.parallel import SegmentWorker, spread_over
 from penstock.integrity.segment_digests import BLOCK_BYTES
 from penstock.integrity.verification import Scope
-from penstock.log.atomic_batches import batch_marks
-from penstock.log.scan import Checks, scan_segment
+from penstock.log.scan import Checks, batch_marks, scan_segment
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import SMALL, messages

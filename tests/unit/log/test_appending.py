@@ -24,8 +24,7 @@ from penstock.errors import (
 )
 from penstock.files import File, Files
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
-from penstock.log.commit_log import CommitLog
-from penstock.log.log_tail import LogTail
+from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, make_context, open_store
 from penstock.testing.kit import SMALL

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.log.logs import CAPACITY, MARKED_SIZE, marked_log
 
 from penstock import Message
-from penstock.log.atomic_batches import (
+from penstock.log.commit_log import decided_batches
+from penstock.log.resync import read_batches
+from penstock.log.scan import (
     DECISION_MASK,
     BatchMark,
     batch_marks,
@@ -18,8 +20,6 @@ from penstock.log.atomic_batches import (
     is_mark,
     read_mark,
 )
-from penstock.log.batches import read_batches
-from penstock.log.decided import decided_batches
 from penstock.testing import open_store
 
 POSITIONS = st.integers(0, (1 << 30) - 1)

@@ -19,9 +19,8 @@ from penstock.format.record import (
     RecordFields,
     encode_record,
 )
-from penstock.log.entry_witness import EntryWitness
-from penstock.log.queue_continuity import INNER_BATCH, Due, QueueGenerations
-from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
+from penstock.log.queue_evidence import INNER_BATCH, Due, EntryWitness, QueueGenerations
+from penstock.log.resync import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import WrittenLog, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher

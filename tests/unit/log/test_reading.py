@@ -16,8 +16,8 @@ from penstock import Message
 from penstock.errors import CorruptionError, NoRecordError, OffsetError
 from penstock.files import Files
 from penstock.format.record import MAGIC_V1
-from penstock.log.batches import read_batches
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
+from penstock.log.resync import read_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import ManualWorkers, WrittenLog, open_store
 from penstock.testing.kit import SMALL

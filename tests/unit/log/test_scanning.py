@@ -10,8 +10,15 @@ from tests.unit.log.logs import BODY_AT, CAPACITY, HEAD, CountedLog, chain, flip
 
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
 from penstock.format.validity import Coverage
-from penstock.log.resync import Resync, find_next_valid
-from penstock.log.salvage import Corrupt, End, Piece, Valid, reject_by_counts, walk_segment
+from penstock.log.resync import (
+    Corrupt,
+    End,
+    Piece,
+    Resync,
+    Valid,
+    reject_by_counts,
+    walk_segment,
+)
 from penstock.log.scan import Checks, StopReason, is_filler, scan_segment
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.testing import WrittenLog
@@ -108,7 +115,7 @@ def test_the_next_record_is_found_whatever_is_wrong_with_one(
 ) -> None:
     at = STARTS[1] + position
     log = log_of(tmp_path, DATA[:at] + spoilt + DATA[at + len(spoilt) :])
-    assert find_next_valid(log, log.segments[0], STARTS[1]) == STARTS[2]
+    assert Resync(log, log.segments[0]).next_valid(STARTS[1]) == STARTS[2]
 
 
 def test_a_record_within_the_body_of_another_is_content(tmp_path: Path) -> None:
@@ -120,12 +127,12 @@ def test_a_record_within_the_body_of_another_is_content(tmp_path: Path) -> None:
     after = len(first) + len(outer)
     data = first + bytes(48) + outer[48:] + record(after, b"z", 2)
     log = log_of(tmp_path, data)
-    assert find_next_valid(log, log.segments[0], len(first)) == after
+    assert Resync(log, log.segments[0]).next_valid(len(first)) == after
 
 
 def test_where_nothing_follows_nothing_is_found(tmp_path: Path) -> None:
     log = log_of(tmp_path, flipped(DATA, STARTS[3] + BODY_AT))
-    assert find_next_valid(log, log.segments[0], STARTS[3]) is None
+    assert Resync(log, log.segments[0]).next_valid(STARTS[3]) is None
 
 
 def test_records_within_a_corrupt_range_are_told_whoever_vouches_for_them(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.durability.progress import Progress
 from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
-from penstock.log import batches, scan
+from penstock.log import resync, scan
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.control import InlineWorkers
@@ -86,7 +86,7 @@ def test_records_larger_than_what_is_read_at_once(
     lose_all_queues(path)
     # A window is larger than all records that a test of this speed could write.
     monkeypatch.setattr(scan, "WINDOW_BYTES", 100)
-    monkeypatch.setattr(batches, "BATCH_BYTES", 100)
+    monkeypatch.setattr(resync, "BATCH_BYTES", 100)
     with open_small(path=path) as store:
         check(store, bodies)
 

@@ -12,7 +12,7 @@ from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.record import BLANK, MAGIC_BLANK, RecordFields, encode_record
 from penstock.format.validity import Coverage
-from penstock.log.queue_continuity import QueueGenerations, QueueHistory
+from penstock.log.queue_evidence import QueueGenerations, QueueHistory
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery.log_end import (
     LogEnd,

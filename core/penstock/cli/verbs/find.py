@@ -15,8 +15,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import NO, examples
 from penstock.cli.times import check_order, since_option, until_option
+from penstock.contracts import is_light
 from penstock.format.names import is_waiting
-from penstock.log.record_reader import is_shared
 from penstock.message import StoredMessage
 
 
@@ -61,7 +61,7 @@ def command(
         # Of all topics, those of messages that wait, and of second names of messages, are left out, as by `export`.
         there = [
             name for name in store.topics()
-            if topic == name or (topic is None and not is_waiting(name) and not is_shared(name))
+            if topic == name or (topic is None and not is_waiting(name) and not is_light(name))
         ]  # fmt: skip
         found: list[StoredMessage] = []
         if topic is not None and not there:
