@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from penstock.recovery.log_end import RecoveryReport
     from penstock.repairs.repair import RepairReport, RepairStep, repair
     from penstock.store.lowlevel import LowLevelStore
+    from penstock.store.open import open_several
     from penstock.store.open import open_store as open  # noqa: A004 - the public face: penstock.open
-    from penstock.store.open_several import open_several
     from penstock.store.store import Store
 
 __version__ = "0.1.0"
@@ -249,14 +249,13 @@ _NAMES = {
         "StoredMessage",
         "StoreStats",
     ),
-    "penstock.store.open": ("open",),
     "penstock.recovery.log_end": ("RecoveryReport",),
     "penstock.repairs.repair": (
         "RepairReport",
         "RepairStep",
         "repair",
     ),
-    "penstock.store.open_several": ("open_several",),
+    "penstock.store.open": ("open", "open_several"),
     "penstock.read.span_merge": (
         "Lost",
         "QueueSpan",

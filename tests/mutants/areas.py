@@ -26,9 +26,8 @@ AREAS = {
     "append": Area(
         (
             f"{CORE}/store/engine.py",
-            f"{CORE}/store/put_batch.py",
+            f"{CORE}/store/batches.py",
             f"{CORE}/store/background.py",
-            f"{CORE}/store/shutdown.py",
             f"{CORE}/log/commit_log.py",
             f"{CORE}/write/*.py",
         ),

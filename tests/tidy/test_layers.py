@@ -43,7 +43,6 @@ MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 NAMES_OF_SYSTEM = {
     "format/arguments.py": "os",
     "store/open.py": "os",
-    "store/open_several.py": "os",
     "segmentwise/checkup.py": "os",
     "log/segment.py": "mmap",
 }

@@ -428,7 +428,7 @@ cdef class Producer:
 
 
 cdef class BatchProducer:
-    """A batch that is filled by `put`: see `penstock.store.message_batch`. Safe from any thread if the subclass uses `_hold`."""
+    """A batch that is filled by `put`: see `penstock.store.batches`. Safe from any thread if the subclass uses `_hold`."""
 
     cdef Batch batch
     cdef Appender appender

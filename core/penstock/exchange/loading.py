@@ -23,7 +23,7 @@ from penstock.exchange.formats import STANDARD
 from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
 from penstock.exchange.rows import Put, is_stored_as
 from penstock.message import StoredMessage
-from penstock.store.put_batch import with_queues
+from penstock.store.batches import with_queues
 from penstock.store.store import Store
 
 logger = get_logger(__name__)

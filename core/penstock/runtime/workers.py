@@ -235,7 +235,10 @@ class WorkerGroup:
             )
 
     def when_ended(self, job: Callable[[], None]) -> None:
-        """Run `job` in a new thread once every thread has ended, without a time limit."""
+        """Run `job` once every thread has ended: now, or in a new thread if one still runs, without a time limit."""
+        if not self.hanging():
+            job()
+            return
 
         def wait() -> None:
             for worker in list(self._workers):

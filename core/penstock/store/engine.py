@@ -30,12 +30,14 @@ from penstock.contracts import (
     Stoppable,
 )
 from penstock.contracts.findings import Finding
+from penstock.dispatch.deleted_topics import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.manifest import write_manifest
 from penstock.durability.progress import Progress
 from penstock.durability.removed_topics import RemovedTopicsFile
-from penstock.durability.side_folder import SideFolder
+from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -60,7 +62,6 @@ from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.shutdown import Shutdown
 
 logger = get_logger(__name__)
 
@@ -69,24 +70,6 @@ Ask = Callable[..., list[tuple[str, Exception]]]
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 _ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
 _LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
-
-
-@attrs.frozen(kw_only=True)
-class Intervals:
-    """How often background work runs, milliseconds."""
-
-    follow_ms: int
-    checkpoint_ms: int
-    retain_ms: int
-
-    @classmethod
-    def of(cls, config: Config) -> "Intervals":
-        """Return the intervals of a configuration."""
-        return cls(
-            follow_ms=config.index.follow_interval_ms,
-            checkpoint_ms=config.index.flush_interval_ms,
-            retain_ms=config.retention.interval_ms,
-        )
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
@@ -109,7 +92,7 @@ class Engine:
     lock: Lock
     offsets: ConsumerOffsets
     upkeep: Upkeep
-    intervals: Intervals
+    config: Config
     crew: WorkerGroup
     wakes: Wakes
     fire: Fire
@@ -125,20 +108,15 @@ class Engine:
 
     following: FollowerTask = attrs.field(init=False)
     checkpoints: CheckpointTask = attrs.field(init=False)
-    _shutdown: Shutdown = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.following = FollowerTask(
             self.log, self.flusher, self.follower, self.policy, self.progress, self.wakes, self.clock,
-            self.intervals.follow_ms, self._announce_sealed,
+            self.config.index.follow_interval_ms, self._announce_sealed,
         )  # fmt: skip
         self.checkpoints = CheckpointTask(
             self.dispatchers, self.follower, self.flusher, self.progress, self.checkpoint,
-            self.intervals.checkpoint_ms,
-        )  # fmt: skip
-        self._shutdown = Shutdown(
-            self.root, self.files, self.log, self.flusher, self.follower, self.dispatchers,
-            self.progress, self.side, self.wakes, self.crew, self.lock,
+            self.config.index.flush_interval_ms,
         )  # fmt: skip
         self._connect()
 
@@ -221,7 +199,7 @@ class Engine:
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
         """Begin background work; `is_threaded` is False if the workers of `spawn` run only when called."""
         self.follower.on_lost = self.flusher.lost
-        retaining = RetentionTask(self.retention, self.flusher, self.intervals.retain_ms)
+        retaining = RetentionTask(self.retention, self.flusher, self.config.retention.interval_ms)
         self.following.worker = spawn("penstock-follow", self.following.step)
         self._workers = [
             self.following.worker,
@@ -412,14 +390,14 @@ class Engine:
         try:
             self._stop()
             self.crew.check_ended()
-            self._shutdown.close_cleanly(self.checkpoints.write)
+            self._close_cleanly()
         except OSError as error:
             raise StorageError(
                 f"the store {self.root} could not be closed cleanly ({error}); it stays marked as not cleanly "
                 f"closed, and the next open for writing recovers it"
             ) from error
         finally:
-            self._shutdown.release_all()
+            self._release_all()
             self.is_interrupted = False
 
     def abandon(self) -> None:
@@ -427,7 +405,7 @@ class Engine:
         try:
             self._stop()
         finally:
-            self._shutdown.release_all()
+            self._release_all()
 
     def _stop(self) -> None:
         self.retention.stop(self.crew.limit_s)
@@ -437,3 +415,65 @@ class Engine:
         self.policy.close()
         # The strategies' own threads as well.
         self.crew.stop()
+
+    def _release_all(self) -> None:
+        """Release everything now, or once the last thread that could still write has ended."""
+        self.crew.stop()
+        self.crew.when_ended(self._release)
+
+    def _close_cleanly(self) -> None:
+        """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
+        self.log.stop()
+        self.flusher.flush()
+        self.follower.finish()
+        # A store whose records cannot be read back has failed, and is never marked clean.
+        self.flusher.check()
+        self.checkpoints.write()
+        if self.follower.progress < self.log.end_offset:
+            names = ", ".join(self.follower.troubles) or "a dispatcher"
+            raise StorageError(
+                f"{names} lags the log, so the store {self.root} stays marked as not cleanly closed; "
+                f"no data is lost, and the next open for writing dispatches the missing records"
+            )
+        self.log.log.check_there()
+        self.flusher.close()
+        # Before the fingerprint is taken: this changes the files' times.
+        self.log.tail.give_back()
+        for dispatcher in self.dispatchers:
+            dispatcher.give_back()
+        self.log.log.close()
+        self.log.tail.close()
+        digest = fingerprint(self.files, vouched_for(self.root))
+        parts = {
+            d.name: part for d in self.dispatchers if (part := d.closing_summary()) is not None
+        }
+        # Before the clean-close file, without which the manifest is not used.
+        write_manifest(self.files, self.root, digest, parts)
+        self.side.write_clean(
+            CleanClose(
+                log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest,
+                topics=tuple(sorted(listed_topics(self.files, self.root) or ())),
+            )
+        )  # fmt: skip
+        if self.files.exists(self.root / "abort"):
+            self.files.remove(self.root / "abort")
+        self.files.sync_folder(self.root)
+
+    def _release(self) -> None:
+        """Close all files and release the lock, in whatever state the store is."""
+        try:
+            parts = [
+                self.flusher.close,
+                self.log.log.close,
+                self.log.tail.close,
+                self.progress.close,
+                self.wakes.close,
+            ]
+            for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
+                try:
+                    close()
+                except Exception:
+                    # An exception from one plugin must not prevent the release of the other files and of the lock.
+                    logger.exception("%s failed; the next open for writing recovers from it", close)
+        finally:
+            self.lock.release()

@@ -26,9 +26,8 @@ from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
 from penstock.read.span_messages import span_messages
 from penstock.retention.forecast import DAYS_MAX, SegmentForecast
 from penstock.runtime.waking import Waiter, WorkWaiter
-from penstock.store.message_batch import StoreBatch
-from penstock.store.offset_table import check_group, check_known, check_offset
-from penstock.store.put_batch import append_encoded, with_queues
+from penstock.store.batches import StoreBatch, append_encoded, with_queues
+from penstock.store.consumer_offsets import check_group, check_known, check_offset
 from penstock.store.store import Store
 from penstock.write.copies import encode_copies
 from penstock.write.staged_file import StagedBatch, count_marked

@@ -10,19 +10,25 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import attrs
 
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
 from penstock.config.model import Config
+from penstock.config.profiles import Profile
 from penstock.contracts import (
     CheckBacks,
     Context,
     Dispatcher,
+    Extension,
     QueueIndex,
+    RetentionPolicy,
     SpawnWorker,
     WorkWakes,
 )
@@ -37,7 +43,13 @@ from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
-from penstock.errors import ArgumentTypeError, ConfigError, StorageError, StoreLockedError
+from penstock.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    ConflictError,
+    StorageError,
+    StoreLockedError,
+)
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
@@ -66,15 +78,21 @@ from penstock.recovery.restore import (
     sync_names_below,
     sync_names_up,
 )
-from penstock.recovery.store_layout import check_layout, is_store, no_store, was_made_here
+from penstock.recovery.store_layout import (
+    check_layout,
+    find_geometry,
+    find_profile,
+    is_store,
+    no_store,
+    was_made_here,
+)
 from penstock.retention.forecast import RetentionForecast
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import JUMP_MS, Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
-from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.engine import Engine, Intervals
+from penstock.store.engine import Engine
 from penstock.store.lowlevel import LowLevelStore
 from penstock.store.requests import RequestDesk
 from penstock.store.store import Store
@@ -133,6 +151,33 @@ def open_store(
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
+def open_several(
+    config: str | os.PathLike[str] | None = None,
+    *,
+    files: Files | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Callable[[str | os.PathLike[str]], Store]:
+    """Return a function that opens a store read-only, given its path; the arguments are those of `open`.
+
+    Plugins are searched for once, which takes longer than opening a store: it matters for a data set of a thousand stores. The function uses a `Path` unchanged, and resolves anything else as a path on this machine.
+    """
+    call = "open_several"
+    made = make_opener(
+        ".", config, files, None, None, environ, settings, call=call,
+        names=("config", "files", "environ"),
+    )  # fmt: skip
+
+    def open_one(path: str | os.PathLike[str]) -> Store:
+        root = arguments.folder("open", "path", path)
+        if not isinstance(path, Path):
+            root = root.absolute()
+        opener = Opener(root, made.asked, made.registry, made.files, made.clock, None)
+        return opener.open_for_reading()
+
+    return open_one
+
+
 def make_opener(
     path: str | os.PathLike[str],
     config: str | os.PathLike[str] | None,
@@ -189,21 +234,29 @@ def _is_within(module: str, package: str) -> bool:
     return module.partition(".")[0] == package
 
 
-class Opener(Choices):
-    """Opens one store once."""
+class Opener:
+    """Opens one store once.
+
+    Attributes:
+        asked: the configuration as given, which may be used for other stores too.
+    """
 
     def __init__(
         self,
         root: Path,
-        config: Config,
+        asked: Config,
         registry: Registry,
         files: Files,
         clock: Clock,
         spawn: SpawnWorker | None,
     ) -> None:
-        super().__init__(root, config, registry, files)
+        # The user may have put the store on another disk. Links within a store are refused.
+        self.root = files.followed(root)
+        self.asked = asked
+        self.registry = registry
+        self.files = files
         self.clock = clock
-        plugins = config.plugins
+        plugins = asked.plugins
         self._crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
@@ -214,6 +267,72 @@ class Opener(Choices):
         # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
         own = spawn is None and type(files) is Files
         self._opened_at = _place_of_program() if own else None
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The profile whose defaults apply to this store."""
+        return find_profile(self.files, self.root, self.asked.profile)
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration that applies to this store; determined once, before the store is created."""
+        return self.asked.for_store(self.profile)
+
+    def geometry(self) -> Geometry:
+        """Return the store's sizes; raises `GeometryError` if the configuration requests other ones."""
+        asked = attrs.asdict(self.asked.geometry)
+        return find_geometry(self.files, self.root, asked, self.profile.geometry)
+
+    def check_strategies(self) -> None:
+        """Raise if no plugin offers a configured strategy, or if the configured strategies conflict."""
+        config = self.config
+        picks = config.picks()
+        chosen = [
+            (kind, self.registry.sets()[kind].get(name))
+            for kind, names in picks.items()
+            for name in names
+        ]
+        queue_indexes = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
+        if queue_indexes != 1:
+            raise ConfigError(
+                f"index.use is {config.index.use}: exactly one of its dispatchers must be a queue index, for "
+                f"example consume-queue, but {queue_indexes} are. Nothing was opened; correct index.use"
+            )
+        for kind, cls in chosen:
+            reason = cls.conflict(picks)
+            if reason is not None:
+                raise ConflictError(kind, cls.name, reason)
+
+    def warn_of_idle_policies(self) -> None:
+        """Log a warning for each option of a retention policy that is set although the policy is not used."""
+        names = self.config.picks()["retention"]
+        for key in self.asked.origins:
+            kind, *rest = key.split(".")
+            if kind == "retention" and len(rest) > 1 and rest[0] not in names:
+                logger.warning(
+                    "%s is set, but retention.use is %s: that policy deletes nothing from %s; add %r to retention.use",
+                    key, names, self.root, rest[0],
+                )  # fmt: skip
+
+    def dispatchers(self, context: Context) -> list[Dispatcher]:
+        """Return the configured dispatchers, not yet loaded."""
+        return [cls(options, context) for cls, options in self.dispatcher_kinds()]
+
+    def dispatcher_kinds(self) -> tuple[tuple[type[Dispatcher], Any], ...]:
+        """Return the classes of the configured dispatchers, each with its options."""
+        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
+        return tuple((cls, self.config.options_for("index", cls)) for cls in classes)
+
+    def policies(self, context: Context) -> list[RetentionPolicy]:
+        """Return new instances of the configured retention policies."""
+        names = self.config.picks()["retention"]
+        classes = [self.registry.retention_policies.get(name) for name in names]
+        return [cls(self.config.options_for("retention", cls), context) for cls in classes]
+
+    def extensions(self, context: Context) -> list[Extension]:
+        """Return the configured extensions, not yet attached."""
+        classes = [self.registry.extensions.get(name) for name in self.config.extensions.use]
+        return [cls(self.config.options_for("extensions", cls), context) for cls in classes]
 
     def take_callback(self, name: str, given: object) -> None:
         """Pass a function of the program, or several by name, to the extensions that list the argument's name."""
@@ -505,7 +624,7 @@ class Opener(Choices):
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            config=config, wakes=Wakes(self.files, self.root, writes=True),
             removed_topics=self._removed_topics,
             extensions=self.extensions(context),
         )  # fmt: skip
@@ -563,3 +682,6 @@ class Opener(Choices):
             mended=tuple(found.mended),
             duration_ms=duration_ms,
         )
+
+
+logger = get_logger(__name__)

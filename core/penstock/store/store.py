@@ -55,10 +55,9 @@ from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import RetentionForecast
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import run_aside
-from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.batches import append_encoded
+from penstock.store.consumer_offsets import ConsumerOffsets, check_group, check_known, check_offset
 from penstock.store.engine import Engine
-from penstock.store.offset_table import check_group, check_known, check_offset
-from penstock.store.put_batch import append_encoded
 from penstock.write.copies import add_copy
 from penstock.write.rewriting import rewritten
 from penstock.write.validation import check_messages, check_wait, encode_messages, listed

@@ -16,7 +16,7 @@ from penstock import LostQueueError, Message, StorageError, Store, StoreFailedEr
 from penstock.contracts import Consumer
 from penstock.files import Files
 from penstock.format.crc32c import crc32c
-from penstock.store.message_batch import StoreBatch
+from penstock.store.batches import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.groups.fold import Fold

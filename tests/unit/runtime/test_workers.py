@@ -137,6 +137,25 @@ def test_a_wake_during_a_step_is_not_lost(crew: WorkerGroup) -> None:
     may_end.release(9)
 
 
+def test_a_job_for_the_end_runs_when_the_last_thread_has_ended_or_at_once() -> None:
+    began, may_end, ran = (threading.Semaphore(0) for _ in range(3))
+    crew = WorkerGroup(lambda name, error: None, slow_ms=0, limit_ms=0)
+
+    def step() -> None:
+        began.release()
+        may_end.acquire()
+
+    crew("w", step)
+    assert began.acquire(timeout=LONG_S)
+    crew.stop()
+    crew.when_ended(ran.release)
+    assert not ran.acquire(blocking=False)
+    may_end.release()
+    assert ran.acquire(timeout=LONG_S)
+    crew.when_ended(ran.release)
+    assert ran.acquire(blocking=False)
+
+
 def test_a_step_that_raises_is_told_and_is_the_last(
     crew: WorkerGroup, errors: list[tuple[str, Exception]]
 ) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -18,7 +18,6 @@ from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
-from penstock.store.shutdown import Shutdown
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock_alloc.on_demand import OnDemandAllocator
@@ -393,24 +392,6 @@ def test_one_part_that_cannot_be_closed_keeps_no_other_open(
     filled(disk, strategies=[Unclosable]).close()
     assert "failed; the next open for writing recovers from it" in caplog.text
     assert not disk.is_locked(ROOT / "lock")
-
-
-def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended() -> None:
-    hanging, calls, waiting = ["penstock-follow"], list[str](), list[Callable[[], None]]()
-    crew: Any = SimpleNamespace(
-        stop=lambda: calls.append("stop"), hanging=lambda: hanging, when_ended=waiting.append
-    )
-    part: Any = SimpleNamespace(close=lambda: calls.append("close"))
-    part.log = part.tail = part
-    lock: Any = SimpleNamespace(release=lambda: calls.append("release"))
-    shutdown = Shutdown(ROOT, Files(), part, part, part, [], part, part, part, crew, lock)
-    shutdown.release_all()
-    assert calls == ["stop"]
-    waiting.pop()()
-    assert calls == ["stop", *["close"] * 5, "release"]
-    hanging.clear()
-    shutdown.release_all()
-    assert calls[7:] == ["stop", *["close"] * 5, "release"]
 
 
 def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(

@@ -23,8 +23,7 @@ from penstock.errors import (
     TopicError,
 )
 from penstock.files import Files
-from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.offset_table import FILE_BYTES_MAX, Table
+from penstock.store.consumer_offsets import FILE_BYTES_MAX, ConsumerOffsets, Table
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_files
 

@@ -11,8 +11,6 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock.config import sources
-from penstock.config.build import build_config
 from penstock.errors import (
     ConfigError,
     ConflictError,
@@ -32,9 +30,7 @@ from penstock.errors import (
     TopicError,
     UnknownStrategyError,
 )
-from penstock.plugins.registry import load_registry
-from penstock.store.choices import Choices
-from penstock.store.open import open_store
+from penstock.store.open import Opener, make_opener, open_store
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk
 
@@ -138,11 +134,8 @@ def test_options_of_a_policy_that_is_not_used_are_warned_of(
 
 
 def test_what_was_asked_for_beats_the_defaults_of_a_new_store(tmp_path: Path) -> None:
-    registry = load_registry()
-
-    def choices(**settings: Any) -> Choices:
-        config = build_config(sources.gather(None, {}, settings), registry)
-        return Choices(tmp_path, config, registry, SimulatedDisk())
+    def choices(**settings: Any) -> Opener:
+        return make_opener(tmp_path, None, SimulatedDisk(), None, None, {}, settings)
 
     plain, own = choices(), choices(profile="rocketmq", **{"geometry.queue_entries": 7})
     assert (plain.config.log.checksum, plain.config.picks()["retention"]) == ("crc32+record", [])

@@ -1,21 +1,85 @@
-"""A batch to which messages are added one by one, and that is stored whole or not at all; see `log.scan`."""
+"""Batches of a store that is open for writing: encoded ones, and those to which messages are added one by one."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from penstock._kernel import Batch, BatchProducer
-from penstock.errors import MessageError, MessageTooLargeError, TransactionEndedError
+from penstock.errors import (
+    MessageError,
+    MessageTooLargeError,
+    TopicQueueError,
+    TransactionEndedError,
+)
 from penstock.format.record import BLANK_SIZE
-from penstock.message import Message, Receipt
+from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.store.engine import Engine
-from penstock.store.put_batch import append_encoded, prepared_refused
 from penstock.write.copies import add_copy
 from penstock.write.rewriting import is_plain, rewritten
 from penstock.write.validation import check_messages, check_wait, listed
 
 
+def append_encoded(
+    engine: Engine,
+    batch: Batch,
+    *,
+    atomic: bool = False,
+    decision: int | None = None,
+    wait: bool = False,
+    first_mark: int = 0,
+) -> tuple[int, tuple[PutStatus, Durability]]:
+    """Append an encoded batch and apply the flush policy; returns its store time, and its status and durability."""
+    size, room = batch.size, engine.log.log.segment_bytes - 8
+    if atomic and size > room:
+        raise MessageTooLargeError(
+            "the batch", size, room,
+            "an atomic batch must fit into one segment: use a smaller batch, or do not set atomic",
+        )  # fmt: skip
+    if atomic and batch.has_prepared:
+        raise prepared_refused()
+    try:
+        time_ms = engine.log.append_batch(
+            batch, atomic=atomic, decision=decision, first_mark=first_mark
+        )
+    except OSError as error:
+        raise engine.failed_append(error) from error
+    known = PutStatus.PUT_OK, Durability.ACCEPTED
+    return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known
+
+
+Result = TypeVar("Result")
+
+
+def with_queues(
+    add_queue: Callable[[str, int], None], places: Iterable[tuple[str, int | None]], append: Callable[[], Result]
+) -> Result:  # fmt: skip
+    """Return what `append` returns; adds the queues that it puts to, where messages have created the topic.
+
+    For messages whose queues were picked elsewhere: imported ones, and those of a parallel job.
+    """
+    grown = set[str]()
+    while True:
+        try:
+            return append()
+        except TopicQueueError as error:
+            if error.topic in grown:
+                raise
+            grown.add(error.topic)
+            add_queue(
+                error.topic, max(queue or 0 for topic, queue in places if topic == error.topic)
+            )
+
+
+def prepared_refused() -> MessageError:
+    """Return the error for a message in an atomic batch that has a PREPAREDTRANSACTIONOFFSET of its own."""
+    return MessageError(
+        "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it by "
+        "itself; nothing was stored"
+    )
+
+
 class StoreBatch(BatchProducer):
-    """Implements `contracts.MessageBatch`; the kernel has `put`. Safe from any thread."""
+    """Implements `contracts.MessageBatch`, which is stored whole or not at all (see `log.scan`); the kernel has `put`. Safe from any thread."""
 
     def __init__(self, writer: Callable[[], Engine]) -> None:
         """`writer` returns the store's writing half, or raises if messages may not be put."""
