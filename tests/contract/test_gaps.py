@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.contracts import QueueEntries, QueueIndex, Trust
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.message import Message, ReadStatus
 from penstock.read.reader import Reader
 from penstock.read.span_merge import QueueSpan

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from penstock.contracts.geometry import INDEX_HEADER_SIZE
+from penstock.contracts.base import INDEX_HEADER_SIZE
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.log_flusher import LogFlusher
 from penstock.files import Files

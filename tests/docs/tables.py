@@ -19,7 +19,7 @@ from penstock import errors
 from penstock.cli.root import code_of
 from penstock.config import model
 from penstock.config.profiles import PROFILES
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.plugins.registry import load_registry
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,7 +9,7 @@ import pytest
 from tests.lanes import eventually
 
 from penstock.contracts import RetentionPolicy, Vote
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import StorageError, StoreLockedError
 from penstock.store.store import Store
 from penstock.testing import open_store

@@ -17,7 +17,7 @@ from tests.faults.children import TIMES, writing
 from tests.lanes import explored
 
 import penstock
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import copy_store, messages

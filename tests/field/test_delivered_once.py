@@ -8,7 +8,7 @@ from shutil import copytree
 import pytest
 
 from penstock import Message
-from penstock.contracts.transaction import PutOptions
+from penstock.contracts.messaging import PutOptions
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock_messaging.delays.schedule import delivered
 from penstock_messaging.timers.timer_message import SECOND_MS

@@ -10,8 +10,7 @@ import pytest
 import penstock
 from penstock import ArgumentError, Message, MessageError, Store
 from penstock.cli.root import run
-from penstock.contracts.extension import Extension
-from penstock.contracts.open_store import OpenStore
+from penstock.contracts.extension import Extension, OpenStore
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 HOUR_MS = 3_600_000

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.contracts import Context, Dispatcher
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import Finding
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
+from penstock.contracts.dispatcher import DispatchBatch, Finding
 from penstock.files import Files
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.resync import read_batches

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 
 from penstock import _kernel
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.format.columns import ROW, RecordColumns
 from penstock.format.java_hash import index_hash, java_hash
 from penstock.format.properties import KEYS, TAGS, UNIQ_KEY, decode_properties

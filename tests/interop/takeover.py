@@ -14,7 +14,7 @@ from tests.interop.programs import run_program, wait_for_end
 import penstock
 from penstock import Store
 from penstock.contracts import Consumer
-from penstock.contracts.dispatch_batch import DELAY_SECONDS
+from penstock.contracts.dispatcher import DELAY_SECONDS
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "retention.use": []}

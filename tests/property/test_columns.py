@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
 
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import hash_pieces, index_hash, java_hash

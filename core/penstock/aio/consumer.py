@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from penstock.aio.calls import Wrapper, awaited, completed, in_own_thread
 from penstock.aio.waking import Bell
 from penstock.contracts import ConsumedMessage, Consumer, Pending
-from penstock.contracts.consumer import AnsweredMessages
+from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import ArgumentTypeError, ConsumerClosedError, PenstockError
 from penstock.format import arguments
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
-    from penstock.contracts.findings import Finding
+    from penstock.contracts.dispatcher import Finding
     from penstock.message import StoredMessage
     from penstock.store.store import Store
 

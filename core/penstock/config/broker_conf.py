@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.errors import ConfigError
 
 _BROKER_KEYS = {

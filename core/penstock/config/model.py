@@ -10,7 +10,7 @@ import attrs
 
 from penstock.config.profiles import EMBEDDED, PROFILES, Profile
 from penstock.contracts import MS_MAX, Strategy, limits
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.files import FILE_MODE
 
 _MODE_MAX = 0o666

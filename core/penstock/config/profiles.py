@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from penstock.contracts.geometry import ROCKETMQ, Geometry
+from penstock.contracts.base import ROCKETMQ, Geometry
 
 
 @attrs.frozen(kw_only=True)

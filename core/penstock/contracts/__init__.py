@@ -1,8 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `transaction`, `prepared`, `topic_config`, `delayed`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`,
-`history`, `foreign`, `findings`.
+In reading order: `base` (every strategy), `strategies` (flush policies, segment writers, allocators, retention policies), `dispatcher`,
+`extension`; then what they use: `messaging`, `index_entries`, `deliveries`, `foreign`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -31,10 +30,19 @@ A complete third-party flush policy::
         return [EveryFlush]
 """
 
+# Parts of the compiled kernel for writers: a buffer that takes a record in one call, and a copy of records that writes each size last.
+from penstock._kernel import GatherBuffer, store_records
 from penstock.contracts.base import (
     CONTRACT_VERSION,
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
     MS_MAX,
+    NO_HISTORY,
+    QUEUE_ENTRY_SIZE,
     Context,
+    Geometry,
+    History,
     NoOptions,
     SpawnWorker,
     Stoppable,
@@ -42,18 +50,13 @@ from penstock.contracts.base import (
     WorkWakes,
     limits,
 )
-from penstock.contracts.consumer import (
-    ConsumedMessage,
-    Consumer,
-    ConsumerOptions,
-    GroupLag,
-    Pending,
-)
-from penstock.contracts.delayed import DelayedMessage
-from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.dispatcher import (
+    COPYING,
+    Checker,
+    DispatchBatch,
     Dispatcher,
     EntryChunk,
+    Finding,
     KeyIndex,
     LogView,
     QueueBounds,
@@ -62,18 +65,14 @@ from penstock.contracts.dispatcher import (
     QueueReader,
     Trust,
 )
-from penstock.contracts.extension import Extension, SummaryLine
-from penstock.contracts.findings import COPYING, Checker, Finding
-from penstock.contracts.flush_policy import Flusher, FlushPolicy
-from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
-from penstock.contracts.geometry import (
-    INDEX_ENTRY_SIZE,
-    INDEX_HEADER_SIZE,
-    INDEX_SLOT_SIZE,
-    QUEUE_ENTRY_SIZE,
-    Geometry,
+from penstock.contracts.extension import (
+    Extension,
+    MessageBatch,
+    MessageWaiter,
+    OpenStore,
+    SummaryLine,
 )
-from penstock.contracts.history import NO_HISTORY, History
+from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
 from penstock.contracts.index_entries import (
     EntryRun,
     EntryRuns,
@@ -85,19 +84,32 @@ from penstock.contracts.index_entries import (
     queue_entries,
     split_entries,
 )
-from penstock.contracts.open_store import MessageBatch, MessageWaiter, OpenStore
-from penstock.contracts.prepared import CheckBack, CheckBacks, Prepared
-from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
-from penstock.contracts.segment_writer import (
+from penstock.contracts.messaging import (
+    CheckBack,
+    CheckBacks,
+    ConsumedMessage,
+    Consumer,
+    ConsumerOptions,
+    DelayedMessage,
+    GroupLag,
+    Pending,
+    Prepared,
+    PutOptions,
+    TopicConfig,
+    Transaction,
+)
+from penstock.contracts.strategies import (
     Allocator,
     Committer,
-    GatherBuffer,
+    DiskUse,
+    Flusher,
+    FlushPolicy,
+    RetentionPolicy,
     SegmentChannel,
+    SegmentInfo,
     SegmentWriter,
-    store_records,
+    Vote,
 )
-from penstock.contracts.topic_config import TopicConfig
-from penstock.contracts.transaction import PutOptions, Transaction
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [

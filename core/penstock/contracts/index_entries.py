@@ -13,8 +13,8 @@ from penstock._kernel import index_file_add, index_file_find, index_file_links, 
 from penstock._kernel import queue_entries as _queue_entries
 from penstock._kernel import row_entries as _row_entries
 from penstock.contracts import QUEUE_ENTRY_SIZE, QueueEntries
-from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC, DispatchBatch
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
+from penstock.contracts.dispatcher import SCHEDULE_TOPIC, DispatchBatch
 from penstock.format.arrays import Int64s, np
 from penstock.format.columns import Buffer
 from penstock.format.names import QUEUE_MAX

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import attrs
 
+from penstock.contracts import History
 from penstock.durability.progress import Progress
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder, penstock_wrote_last
@@ -32,7 +33,7 @@ _SIZE_MAX = 64 << 20
 
 
 @attrs.frozen
-class DeletedTopics:
+class DeletedTopics(History):
     """Determines whether records belong to a topic that a broker has deleted. Safe from any thread.
 
     Attributes:
@@ -46,19 +47,19 @@ class DeletedTopics:
     removed: Mapping[str, int] = attrs.Factory(dict)
 
     def is_unlisted(self, topic: str) -> bool:
-        """Return whether the broker's list of topics exists and lacks this topic, although it is not a system topic."""
+        """See `contracts.History`."""
         return self.listed is not None and topic not in self.listed and not is_system(topic)
 
     def are_ours(self, log_offsets: Int64s) -> Bools:
-        """Return which records Penstock wrote, or may have written."""
+        """See `contracts.History`."""
         return self.ranges.may_be_own(log_offsets)
 
     def may_have_ours(self, first: int, last: int) -> bool:
-        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        """See `contracts.History`."""
         return self.ranges.may_have_own(first, last)
 
     def is_one_run(self, first: int, last: int) -> bool:
-        """Return whether Penstock surely wrote everything from one log offset to another."""
+        """See `contracts.History`."""
         return self.ranges.is_one_run(first, last)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.contracts import QueueIndex
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.dispatch.store_view import StoreView
 from penstock.durability.side_folder import lock_mtime_ns, penstock_wrote_last
 from penstock.escape import get_logger

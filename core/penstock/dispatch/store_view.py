@@ -11,7 +11,7 @@ from typing import Any, Self
 import attrs
 
 from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.dispatch.deleted_topics import read_deleted_topics
 from penstock.durability.written_ranges import known_ranges, watch_coverage
 from penstock.files import Files

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import DispatchBatch, Finding
 from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
 from penstock.log.commit_log import CommitLog

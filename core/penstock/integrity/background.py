@@ -7,7 +7,7 @@ import attrs
 
 from penstock.config.model import ScrubConfig
 from penstock.contracts import SpawnWorker, Stoppable
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.files import Files
 from penstock.integrity.scrubber import Scrubber
 from penstock.integrity.sealer import Sealer

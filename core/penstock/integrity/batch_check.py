@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
 from penstock.log.scan import batch_marks, read_mark

@@ -8,7 +8,7 @@ Copying never explains invalid bytes before the log's last valid record.
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from penstock.contracts.findings import COPYING, Finding
+from penstock.contracts.dispatcher import COPYING, Finding
 from penstock.integrity.segment_digests import BLOCK_BYTES
 
 _PART = "copy"

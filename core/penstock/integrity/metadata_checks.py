@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
-from penstock.contracts.findings import COPYING, Finding
+from penstock.contracts.dispatcher import COPYING, Finding
 from penstock.durability.checkpoint import CHECKPOINT_BYTES
 from penstock.durability.manifest import manifest_path, read_manifest
 from penstock.durability.progress import Progress, State

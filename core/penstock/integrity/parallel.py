@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity.verification import Result, Scope, Spread, Tally, Verification

@@ -9,7 +9,7 @@ meanwhile is skipped. Pages in the system's page cache are compared as they are 
 from collections import deque
 from collections.abc import Callable
 
-from penstock.contracts.findings import Finding, damaged_blocks
+from penstock.contracts.dispatcher import Finding, damaged_blocks
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.files import Files

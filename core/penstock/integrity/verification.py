@@ -15,8 +15,7 @@ from typing import Protocol
 import attrs
 
 from penstock.contracts import Dispatcher, QueueIndex
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import Checker, Finding, damaged_blocks
+from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding, damaged_blocks
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from penstock._kernel import Appender, AppendLock, Batch, Draft, QueueCursor, RecordEncoder
 from penstock.contracts import Allocator, QueueReader, SegmentChannel, SegmentWriter
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import (
     DiskFullError,
     MessageTooLargeError,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock import _kernel
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import NoRecordError, OffsetError
 from penstock.escape import get_logger
 from penstock.format.arrays import np

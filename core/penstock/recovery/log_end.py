@@ -23,7 +23,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.contracts.findings import CORRUPT_LOG
+from penstock.contracts.dispatcher import CORRUPT_LOG
 from penstock.durability.checkpoint import Times
 from penstock.errors import CorruptionError
 from penstock.files import Files

@@ -8,7 +8,7 @@ import attrs
 
 from penstock.config.profiles import Profile
 from penstock.contracts import Dispatcher, History, LogView, Trust
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.durability.side_folder import SideFolder, lock_mtime_ns
 from penstock.durability.written_ranges import read_ranges, write_ranges
 from penstock.errors import PluginError, StorageError

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES, Profile
-from penstock.contracts.geometry import (
+from penstock.contracts.base import (
     INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,

@@ -19,8 +19,7 @@ import attrs
 import numpy as np
 
 from penstock.contracts import Dispatcher
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import ONLY_CUT, Checker, Finding, damaged_blocks
+from penstock.contracts.dispatcher import ONLY_CUT, Checker, DispatchBatch, Finding, damaged_blocks
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from penstock.contracts import Context
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import StoreView, open_log
 from penstock.durability.checkpoint import Checkpoint, Times

@@ -8,7 +8,7 @@ In reading order: `checkup` (verification), `reindex` (queues and index rebuilt)
 it), `plain_values`.
 """
 
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.integrity.verification import Tally
 from penstock.segmentwise.checkup import (
     DERIVED,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.errors import NotAStoreError
 from penstock.files import Files

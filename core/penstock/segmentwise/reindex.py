@@ -22,7 +22,7 @@ from typing import Self
 import attrs
 
 from penstock.contracts import KeyIndex, QueueIndex
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.durability.progress import Progress

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from penstock.contracts.dispatch_batch import DispatchBatch, IndexColumns
+from penstock.contracts.dispatcher import DispatchBatch, IndexColumns
 from penstock.format.arrays import Int64s
 from penstock.format.java_hash import distinct_of
 from penstock.format.text_columns import Keys

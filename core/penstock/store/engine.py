@@ -29,7 +29,7 @@ from penstock.contracts import (
     SpawnWorker,
     Stoppable,
 )
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.deleted_topics import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.checkpoint import Checkpoint

@@ -32,8 +32,8 @@ from penstock.contracts import (
     SpawnWorker,
     WorkWakes,
 )
+from penstock.contracts.base import Geometry
 from penstock.contracts.foreign import Foreign
-from penstock.contracts.geometry import Geometry
 from penstock.dispatch.deleted_topics import deleted_since_close, read_deleted_topics
 from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import Recipe, open_log

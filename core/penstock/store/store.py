@@ -26,9 +26,9 @@ from penstock.contracts import (
     TopicConfig,
     Transaction,
 )
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
-from penstock.contracts.topic_config import PERM_MAX, READ, WRITE
+from penstock.contracts.messaging import PERM_MAX, READ, WRITE
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (

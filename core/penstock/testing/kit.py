@@ -10,8 +10,8 @@ import attrs
 from penstock.config import sources
 from penstock.config.build import build_config
 from penstock.contracts import CheckBacks, Context, Strategy
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import lock_ctime_ns, lock_inode
 from penstock.files import Files

@@ -10,7 +10,7 @@ from random import Random
 
 import attrs
 
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.errors import ReadOnlyError
 from penstock.message import Durability, Message, StoredMessage
 from penstock.store.store import Store

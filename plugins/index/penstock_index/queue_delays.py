@@ -5,7 +5,7 @@
 * Where a broker wrote extension files it is the address of a unit (see `queue_extension`), which may hold the bitmap of a filter.
 """
 
-from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from penstock.contracts.dispatcher import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
 from penstock.format.arrays import Bools, Int64s, np
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_runs import Run

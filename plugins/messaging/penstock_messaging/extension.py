@@ -31,7 +31,7 @@ from penstock.contracts import (
     WorkWakes,
     limits,
 )
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.errors import MessageError, PenstockError, StoreClosedError
 from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id

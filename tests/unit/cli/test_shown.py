@@ -17,7 +17,7 @@ from penstock.cli.contents import no_group, why_nothing
 from penstock.cli.state import StoreState, state_of
 from penstock.cli.store_files import index_used, parts
 from penstock.cli.wording import EXTRAS, missing_extra, text_of
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.format.record import RecordFields, encode_record
 from penstock.message import StoredMessage
 from penstock.store.store import Store

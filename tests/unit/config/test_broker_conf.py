@@ -10,7 +10,7 @@ from penstock.cli.root import run
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
 from penstock.config.build import build_config
 from penstock.config.sources import gather
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 from penstock.store.store import Store

@@ -5,7 +5,7 @@ import pytest
 
 from penstock import _kernel
 from penstock.contracts import index_entries
-from penstock.contracts.dispatch_batch import DELAY_SECONDS, SCHEDULE_TOPIC, DispatchBatch
+from penstock.contracts.dispatcher import DELAY_SECONDS, SCHEDULE_TOPIC, DispatchBatch
 from penstock.contracts.index_entries import (
     entry_runs,
     find_in_index_file,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts.extension import Extension, SummaryLine
-from penstock.contracts.open_store import OpenStore
+from penstock.contracts.extension import Extension, OpenStore, SummaryLine
 from penstock.errors import (
     ConfigError,
     MessageError,

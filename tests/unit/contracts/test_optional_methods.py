@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 from penstock.contracts.base import NoOptions
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.dispatcher import Dispatcher, QueueBounds, QueueEntries, QueueIndex, Trust
-from penstock.contracts.findings import Checker, Finding
-from penstock.contracts.segment_writer import Allocator, SegmentChannel, SegmentWriter
+from penstock.contracts.dispatcher import (
+    Checker,
+    DispatchBatch,
+    Dispatcher,
+    Finding,
+    QueueBounds,
+    QueueEntries,
+    QueueIndex,
+    Trust,
+)
+from penstock.contracts.strategies import Allocator, SegmentChannel, SegmentWriter
 from penstock.files import File
 from penstock.format.columns import Buffer
 from penstock.testing import make_context

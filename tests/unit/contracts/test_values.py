@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.contracts.findings import COPYING, Finding, damaged_blocks
-from penstock.contracts.geometry import ROCKETMQ, Geometry
-from penstock.contracts.topic_config import PERM_MAX, READ, WRITE, TopicConfig
+from penstock.contracts.base import ROCKETMQ, Geometry
+from penstock.contracts.dispatcher import COPYING, Finding, damaged_blocks
+from penstock.contracts.messaging import PERM_MAX, READ, WRITE, TopicConfig
 from penstock.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from tests.unit.integrity.test_segment_digests import seal_all
 from tests.unit.log.logs import MARKED_SIZE as SIZE
 from tests.unit.log.logs import marked_log
 
-from penstock.contracts.findings import COPYING, Finding
+from penstock.contracts.dispatcher import COPYING, Finding
 from penstock.dispatch.store_view import Recipe
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.files import Files

@@ -14,8 +14,7 @@ from tests.unit.log.logs import chain, log_of
 from tests.unit.recovery.losses import LOSSES
 
 import penstock
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.findings import Checker, Finding
+from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity import verification

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.integrity.test_segment_digests import seal_all
 
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.files import Entry, File, Files
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store

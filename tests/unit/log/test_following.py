@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import Message
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.format.record import CRC_PROPERTY_SIZE
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store

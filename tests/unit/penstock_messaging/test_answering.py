@@ -10,7 +10,7 @@ from tests.consumers import Members, bodies
 
 import penstock
 from penstock import ArgumentError, ArgumentTypeError, LostQueueError, Message, StorageError, Store
-from penstock.contracts.open_store import OpenStore
+from penstock.contracts.extension import OpenStore
 from penstock.errors import AlreadyAnsweredError, ConsumerClosedError
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.consuming.consumer import GroupConsumer

@@ -12,7 +12,7 @@ from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock.contracts import Context, Dispatcher, Trust
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.durability.progress import Progress
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files

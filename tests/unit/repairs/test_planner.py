@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from penstock.contracts import Dispatcher, NoOptions, Trust
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.contracts.geometry import Geometry
+from penstock.contracts.base import Geometry
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.files import Files
 from penstock.repairs.patched_log import Patch, PatchedLog
 from penstock.repairs.planner import Corruption, Planner, RepairPlan

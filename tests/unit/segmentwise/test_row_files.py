@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import PluginError
 from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.row_files import condense, restore, shard_rows

@@ -23,7 +23,7 @@ from penstock.cli.root import examples
 from penstock.cli.state import state_of
 
 if TYPE_CHECKING:
-    from penstock.contracts.geometry import Geometry
+    from penstock.contracts.base import Geometry
     from penstock.store.store import Store
 
 

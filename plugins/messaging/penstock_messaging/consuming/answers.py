@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.contracts.deliveries import of_one_flight, open_offsets
-from penstock.contracts.dispatch_batch import DELAY_SECONDS
+from penstock.contracts.dispatcher import DELAY_SECONDS
 from penstock.errors import (
     AlreadyAnsweredError,
     ArgumentError,

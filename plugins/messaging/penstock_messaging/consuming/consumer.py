@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.contracts import Context, GroupLag, OpenStore, Pending, Stoppable
-from penstock.contracts.consumer import AnsweredMessages
+from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import (
     ArgumentError,
     ConsumerClosedError,

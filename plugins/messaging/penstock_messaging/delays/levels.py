@@ -4,8 +4,8 @@ A broker can be configured with other levels (`messageDelayLevel`). When a waiti
 a message that waits since such a broker is delivered when that broker would have, unless its entry was lost and made from the log again.
 """
 
-from penstock.contracts.dispatch_batch import DELAY_SECONDS
-from penstock.contracts.dispatch_batch import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from penstock.contracts.dispatcher import DELAY_SECONDS
+from penstock.contracts.dispatcher import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
 
 SCHEDULE_TOPIC = _SCHEDULE_TOPIC.decode()
 LEVEL_MAX = len(DELAY_SECONDS)

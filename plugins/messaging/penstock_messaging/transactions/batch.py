@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock import Message, Receipt
 from penstock.contracts import OpenStore, PutOptions
-from penstock.contracts.consumer import AnsweredMessages
+from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import TransactionEndedError
 
 if TYPE_CHECKING:

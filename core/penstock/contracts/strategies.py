@@ -1,25 +1,75 @@
-"""Segment writers and allocators: how bytes reach a segment file, and how files are created and deleted."""
+"""The strategies of the log: flush policies, segment writers and allocators, and retention policies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from penstock._kernel import GatherBuffer, store_records
-from penstock.contracts.base import Strategy
+from penstock._kernel import GatherBuffer
+from penstock.contracts.base import Context, Strategy
 from penstock.files import File
 from penstock.format.columns import Buffer
 
-# `GatherBuffer` and `store_records` are parts of the compiled kernel for writers: a buffer that takes a record in one call,
-# and a copy of records that writes each record's size last.
-__all__ = [
-    "Allocator",
-    "Committer",
-    "GatherBuffer",
-    "SegmentChannel",
-    "SegmentWriter",
-    "store_records",
-]
+
+class Flusher(Protocol):
+    """The kernel's interface for flush policies. Safe from any thread."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Every byte of the log below it is durable."""
+
+    @property
+    def wrote_offset(self) -> int:
+        """Every byte of the log below it was appended."""
+
+    @property
+    def committed_offset(self) -> int:
+        """Every byte of the log below it was passed to the operating system."""
+
+    def flush(self) -> int:
+        """Commit everything appended and make it durable, notify the waiters; return the new flushed offset.
+
+        Raises `StoreFailedError` if a sync fails, and on every call after that.
+        """
+
+
+class FlushPolicy(Strategy):
+    """Decides when appended bytes become durable (`[flush]`).
+
+    Capabilities: "waits" (`appender_waits` is True), "syncs" (messages become durable after some time
+    without a request).
+
+    Attributes:
+        appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
+        hears_appends: whether `after_append` is called; False saves each put a call if the policy does nothing there.
+        group_commit: waiting puts are synced as soon as possible, with one sync for all puts that wait by then. The kernel
+            does that by itself if the writer's files allow it (`SegmentChannel.descriptor`). Then `request` is called
+            only for puts that do not block; it must lead to a `flush`, even if nothing is left to sync.
+        timeout_ms: how long a waiting put waits before its receipt has the status `FLUSH_DISK_TIMEOUT`.
+    """
+
+    appender_waits: ClassVar[bool] = False
+    hears_appends: ClassVar[bool] = True
+    group_commit: ClassVar[bool] = False
+    timeout_ms: int = 5000
+
+    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
+        super().__init__(options, context)
+        self.flusher = flusher
+
+    def start(self) -> None:
+        """Begin background work."""
+
+    @abstractmethod
+    def after_append(self, end_offset: int) -> None:
+        """Called after each append, outside the append lock, if the policy `hears_appends`; must be cheap."""
+
+    def request(self) -> None:
+        """Flush soon, because a put waits for durability. Called from any thread."""
+        self.flusher.flush()
+
+    def close(self) -> None:
+        """End background work; the kernel flushes once more afterwards."""
 
 
 class SegmentChannel(ABC):
@@ -192,3 +242,59 @@ class Allocator(Strategy):
 
     def close(self) -> None:
         """End background work and remove files created in advance."""
+
+
+class SegmentInfo(NamedTuple):
+    """The facts about one segment for a retention policy.
+
+    Attributes:
+        base_offset: the log offset of its first byte.
+        size: its bytes.
+        last_write_ms: when it was last written, by the time of its file; if that is not plausible, by the next segment's.
+        path: its file.
+        is_ahead: the time of its file is in the future, so `last_write_ms` is another one.
+    """
+
+    base_offset: int
+    size: int
+    last_write_ms: int
+    path: Path
+    is_ahead: bool = False
+
+
+class DiskUse(NamedTuple):
+    """Bytes used and bytes still usable on the disk of the commit log."""
+
+    used: int
+    usable: int
+
+
+class Vote(NamedTuple):
+    """The decision of a retention policy.
+
+    Attributes:
+        expired_count: how many of the oldest segments may be deleted; never includes the last one.
+        reason: one phrase, for logs and for `retain --dry-run`.
+        refuse_writes: puts are refused until a later vote has False here.
+    """
+
+    expired_count: int
+    reason: str
+    refuse_writes: bool = False
+
+
+class RetentionPolicy(Strategy):
+    """Decides which segments may be deleted (`[retention]`). Any number may be configured; the largest vote counts.
+
+    Capabilities: "refuses-writes" (may refuse puts).
+    """
+
+    @abstractmethod
+    def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
+        """Return how many of the oldest segments may be deleted, and why. Must not access the disk.
+
+        Args:
+            segments: all segments, oldest first.
+            now_ms: the time in Unix milliseconds.
+            disk: the use of the disk that holds the log.
+        """

@@ -1,11 +1,11 @@
-"""Consumers as programs see them; an extension that provides "consumer" implements them."""
+"""Consumers, transactions, prepared and delayed messages and configurations of topics, as programs see them; extensions provide them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict, Unpack
 
-from penstock.message import StoredMessage
+from penstock.message import Message, Receipt, StoredMessage
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -297,3 +297,219 @@ class Consumer(Protocol):
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception in the block, nack the message in hand first."""
+
+
+class PutOptions(TypedDict, total=False):
+    """The optional arguments of `Store.put`, which `Transaction.put` takes as well; see `Message` for their meaning.
+
+    Attributes:
+        queue: the queue's number; default the topic's queues in turn.
+        tag: one word to filter by.
+        keys: texts to find the message by.
+        properties: further text pairs.
+        flag: 32 bits for the caller.
+        delay_level: 1 to 18: deliver the message later.
+        delay: deliver the message so long after the call of `put`: seconds, or a `timedelta`.
+        deliver_at: deliver the message at this time: a `datetime` with a time zone, or Unix seconds.
+        born_time_ms: when the message was created; default the time of the call.
+        born_host: "address:port" of the producer; default the store's own.
+        partition_key: text that picks the queue.
+        wait: False if this message need not be durable when the transaction ends, under a flush policy that waits; the
+            transaction waits if one of its messages requests it. Default True.
+    """
+
+    queue: int | None
+    tag: str
+    keys: Sequence[str]
+    properties: Mapping[str, str] | None
+    flag: int
+    delay_level: int
+    delay: float | timedelta
+    deliver_at: float | datetime | None
+    born_time_ms: int | None
+    born_host: str | None
+    partition_key: str | None
+    wait: bool
+
+
+class Transaction(Protocol):
+    """Messages that are stored together at the end of a `with` block, or not at all; returned by `Store.transaction`.
+
+    An exception that leaves the block drops all of them. All methods may be called from any thread, inside of the block.
+    """
+
+    @property
+    def receipts(self) -> Sequence[Receipt]:
+        """The receipts of the messages, in the order of the calls, once the block has ended; empty before, and if it failed."""
+
+    def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
+        """Check a message as `Store.put` does, and add it to the transaction.
+
+        If this raises, the message is not part of the transaction, which can still be used.
+
+        Raises:
+            MessageError: the message cannot be stored.
+            MessageTooLargeError: it, or the whole transaction, is too large; a transaction must fit into one segment.
+            TransactionEndedError: the block has ended, or has not begun.
+        """
+
+    def put_many(self, messages: Iterable[Message]) -> None:
+        """Check messages as `Store.put_many` does, and add all of them to the transaction, or none if this raises."""
+
+    def ack(self, messages: AnsweredMessages) -> None:
+        """Acknowledge one message of a consumer, or many, when the block ends: if and only if the messages put here are stored.
+
+        They are held until then: no other answer to them is taken, and `ack_wait` does not end. If the transaction fails, they are
+        given back as if this had not been called: they can be answered, and have their whole `ack_wait`. A transaction without
+        messages to store acknowledges as `Consumer.ack` does.
+
+        Raises:
+            ArgumentError: one is not a message that a group's consumer of this store object has handed out; none is held.
+            AlreadyAnsweredError: one has an answer, is part of a transaction, or was handed out again; none is held.
+            LostQueueError: this consumer no longer has the queue of one; none is held.
+            TransactionEndedError: the block has ended, or has not begun.
+        """
+
+    def __enter__(self) -> Self:
+        """Begin."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Store all messages, or drop them after an exception; if this raises, nothing was stored and nothing acknowledged.
+
+        Only after a failure of the disk during the flush, the outcome is open until the store is opened again: it then has
+        all messages, or none.
+        """
+
+
+class Prepared(Protocol):
+    """A message that is stored, and that no reader of its topic sees until it is committed. Safe from any thread.
+
+    As a context manager, it is committed at the end of the block, unless it was finished there. If an exception leaves the
+    block, it is rolled back; but if the store was opened with a check-back for its group, that decides instead, since the
+    exception may have come after the commit of your database.
+
+    Attributes:
+        transaction_id: its id, also in the property UNIQ_KEY.
+        group: the group whose program decides about it.
+        topic: the topic that it is for.
+        queue: the queue that it is for.
+        checks: how often a check-back was asked about it.
+    """
+
+    transaction_id: str
+    group: str
+    topic: str
+    queue: int
+
+    @property
+    def checks(self) -> int:
+        """The number of check-backs so far."""
+
+    @property
+    def reason(self) -> str:
+        """Why a commit would fail now, as far as its topic's configuration says; else empty."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was born."""
+
+    @property
+    def message(self) -> StoredMessage:
+        """The half message, with the body, tag, keys and properties; raises `OffsetError` if retention has deleted it."""
+
+    def commit(self, *, wait: bool = True) -> Receipt:
+        """Put the message into its topic; returns its receipt. Waits for the disk as `Store.put` does, unless `wait` is False.
+
+        Raises:
+            PreparedFinishedError: it was committed or rolled back before; nothing was stored.
+            MessageError: its topic takes no messages any more; nothing was stored, and it is still prepared.
+        """
+
+    def rollback(self) -> None:
+        """Drop the message.
+
+        Raises `PreparedFinishedError` if it was committed or rolled back before; nothing was stored.
+        """
+
+    def __enter__(self) -> Self:
+        """Return the prepared message; no check-back is asked about it during the block."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back; see above."""
+
+
+CheckBack: TypeAlias = Callable[[Prepared], str | None]
+CheckBacks: TypeAlias = CheckBack | Mapping[str, CheckBack]
+
+
+class DelayedMessage(NamedTuple):
+    """A message that waits to be delivered at a time.
+
+    Attributes:
+        message_id: names it for `Store.cancel_delayed`.
+        topic: the topic to which it will be delivered.
+        queue: the queue of that topic.
+        due_ms: when, Unix milliseconds.
+        born_time_ms: when it was created.
+        body_bytes: the size of its body.
+    """
+
+    message_id: str
+    topic: str
+    queue: int
+    due_ms: int
+    born_time_ms: int
+    body_bytes: int
+
+
+# Bits of `TopicConfig.perm`.
+READ, WRITE = 4, 2
+# The sum of all bits that a new configuration may have; 1 is for topics after which a broker creates others.
+PERM_MAX = 7
+
+
+class TopicConfig(NamedTuple):
+    """The configuration of a topic, as in `config/topics.json`.
+
+    Attributes:
+        topic: its name.
+        read_queues: how many queues consumers read: 0 up to this number.
+        write_queues: how many queues new messages are distributed to; less than `read_queues` while queues are drained.
+        perm: the sum of 4 (may be read), 2 (may be put to) and, in a broker's topics, 1 (topics are created after it) and 8.
+        order: clients of a broker use the name server's order of queues; without effect in Penstock.
+        attributes: attributes of RocketMQ 5, such as `message.type`; empty in files of 4.x.
+        is_auto: the topic was created by its first message; imports and Spark sinks add the queues that they put to.
+    """
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    perm: int = READ | WRITE
+    order: bool = False
+    attributes: Mapping[str, str] = MappingProxyType({})
+    is_auto: bool = False
+
+    @property
+    def queues(self) -> int:
+        """The number of queues."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may read the topic."""
+        return bool(self.perm & READ)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages may be put to the topic."""
+        return bool(self.perm & WRITE)
