@@ -87,7 +87,7 @@ if TYPE_CHECKING:
         StoreStats,
     )
     from penstock.plugins.hookspecs import hookimpl
-    from penstock.read.span_merge import Lost, QueueSpan
+    from penstock.read.spans import Lost, QueueSpan
     from penstock.recovery.log_end import RecoveryReport
     from penstock.repairs.repair import RepairReport, RepairStep, repair
     from penstock.store.lowlevel import LowLevelStore
@@ -256,7 +256,7 @@ _NAMES = {
         "repair",
     ),
     "penstock.store.open": ("open", "open_several"),
-    "penstock.read.span_merge": (
+    "penstock.read.spans": (
         "Lost",
         "QueueSpan",
     ),

@@ -17,7 +17,7 @@ from penstock.contracts import QueueEntries, QueueIndex, Trust
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.message import Message, ReadStatus
 from penstock.read.reader import Reader
-from penstock.read.span_merge import QueueSpan
+from penstock.read.spans import QueueSpan
 from penstock.store.store import Store
 from penstock.testing import make_context
 from penstock.testing.kit import SMALL, open_store

@@ -18,8 +18,8 @@ from unittest.mock import patch
 import numpy as np
 
 from penstock.contracts.base import INDEX_HEADER_SIZE
-from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.progress import Checkpoint, Times
 from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.log.segment import Segment

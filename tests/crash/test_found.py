@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.progress import Checkpoint
 from penstock.errors import StorageError, StoreFailedError
 from penstock.store.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk

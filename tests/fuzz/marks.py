@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.fuzz.ground import folder
 
 from penstock.contracts.base import Geometry
-from penstock.durability.checkpoint import Checkpoint
-from penstock.durability.progress import Progress
+from penstock.durability.progress import Checkpoint, Progress
 from penstock.durability.side_folder import SideFolder, visible_offset
 from penstock.errors import PenstockError
 from penstock.files import Files

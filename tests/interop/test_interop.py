@@ -14,7 +14,7 @@ from tests.lanes import at_night
 import penstock
 from penstock import Message
 from penstock.config.broker_conf import to_broker_conf
-from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.progress import Checkpoint
 from penstock.errors import StoreLockedError
 from penstock.files import Files
 from penstock.store.open import make_opener

@@ -12,7 +12,7 @@ from tests.conftest import SMALL
 from tests.lanes import examples
 
 import penstock
-from penstock.durability.manifest import decode_manifest, encode_manifest, manifest_path
+from penstock.durability.side_folder import decode_manifest, encode_manifest, manifest_path
 from penstock.store.store import Store
 from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 

@@ -74,8 +74,7 @@ cdef encode_words():
 
 cdef add_rewritten(Batch batch, Message message):
     """Add what is stored in place of a message with a delay or a partition key."""
-    from penstock.write import rewriting
-    rewriting.add_rewritten(batch, message)
+    encode_words().add_rewritten(batch, message)
 
 
 @cython.final

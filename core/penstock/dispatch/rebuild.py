@@ -1,4 +1,21 @@
-"""Rebuilds the files of dispatchers beside the store, and swaps them in for the old ones.
+"""Dispatchers of a store that is not open: read-only beside its log, or rebuilt beside the store and swapped in; and deleted topics.
+
+Which topics a broker has deleted is determined from the directory's `config/topics.json`. A broker that deletes a topic removes its queues and its entry in that file; the log keeps the records until
+retention deletes their segments. So if the file does not list a topic and the topic has no queue, its records are
+those of a deleted topic, but only if
+
+    * the file exists and is understood;
+    * a broker wrote the records, since Penstock lists a topic after its first message (see `written_ranges`); or the topic was
+      listed when Penstock closed the store last, and another program has had it since;
+    * the topic is not a system topic of brokers, since not every version lists those.
+
+A queue index searches for surviving entries first (see `contracts.Trust`). Topics that Penstock itself removed are recorded, and need
+no such conclusions: see `side_folder`.
+
+A view takes no lock, maps no file and runs nothing in the background. Its reads use the log ranges whose records end with a CRC of the
+whole record, and queue entries as evidence.
+
+A rebuild::
 
     penstock/repair/journal      exists while a repair is in progress; names the folder of saved files
     penstock/repair/new/         the files being built, laid out as in a store
@@ -13,17 +30,181 @@ renamed into `penstock/saved/`, never deleted.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
-from penstock.contracts import QueueIndex
+import attrs
+
+from penstock.contracts import Context, Dispatcher, History, QueueIndex, Stoppable, Trust
+from penstock.contracts.base import Geometry
 from penstock.contracts.dispatcher import DispatchBatch
-from penstock.dispatch.store_view import StoreView
-from penstock.durability.side_folder import lock_mtime_ns, penstock_wrote_last
+from penstock.durability.progress import Progress
+from penstock.durability.side_folder import (
+    RemovedTopicsFile,
+    SideFolder,
+    lock_mtime_ns,
+    penstock_wrote_last,
+)
+from penstock.durability.written_ranges import Ranges, known_ranges, watch_coverage
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.format.names import SIDE_FOLDER
-from penstock.log.resync import Valid, walk_segment
+from penstock.format.arrays import Bools, Int64s
+from penstock.format.names import SIDE_FOLDER, is_system
+from penstock.format.rocketmq_json import parse_rocketmq_json
+from penstock.log.queue_evidence import use_entries
+from penstock.log.resync import RecoveredLog, Valid, walk_segment
+from penstock.log.segmented_log import SegmentedLog
+from penstock.runtime.clock import Clock
+
+_SIZE_MAX = 64 << 20
+
+
+@attrs.frozen
+class DeletedTopics(History):
+    """Determines whether records belong to a topic that a broker has deleted. Safe from any thread.
+
+    Attributes:
+        ranges: which records Penstock wrote.
+        removed: removed topics, each with the log offset before which its records need no queue entry.
+        listed: the topics in `config/topics.json`, None if there is no such file or it cannot be read.
+    """
+
+    ranges: Ranges
+    listed: frozenset[str] | None
+    removed: Mapping[str, int] = attrs.Factory(dict)
+
+    def is_unlisted(self, topic: str) -> bool:
+        """See `contracts.History`."""
+        return self.listed is not None and topic not in self.listed and not is_system(topic)
+
+    def are_ours(self, log_offsets: Int64s) -> Bools:
+        """See `contracts.History`."""
+        return self.ranges.may_be_own(log_offsets)
+
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """See `contracts.History`."""
+        return self.ranges.may_have_own(first, last)
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        """See `contracts.History`."""
+        return self.ranges.is_one_run(first, last)
+
+
+def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) -> DeletedTopics:
+    """Return the deleted topics of a store; reads the ranges from its folder, too, if they are None."""
+    removed = {**deleted_since_close(files, root), **RemovedTopicsFile(files, root).read().before}
+    return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root), removed)
+
+
+def deleted_since_close(files: Files, root: Path) -> dict[str, int]:
+    """Return the topics that another program has deleted since Penstock closed the store, each with the log's end at that close."""
+    clean, listed = SideFolder(files, root).read_clean(), listed_topics(files, root)
+    if clean is None or listed is None:
+        return {}
+    if penstock_wrote_last(files, root, Progress(files, root).read().lock_mtime_ns):
+        return {}
+    gone = (topic for topic in clean.topics if topic not in listed and not is_system(topic))
+    return dict.fromkeys(gone, clean.log_end)
+
+
+def listed_topics(files: Files, root: Path) -> frozenset[str] | None:
+    """Return the topics in the broker's list; None if there is no list, or it cannot be read.
+
+    The `.bak` beside it is older, so it may lack a topic that is in use: it is not read.
+    """
+    path = root / "config" / "topics.json"
+    if not files.exists(path):
+        return None
+    try:
+        table = parse_rocketmq_json(files.read_whole(path, _SIZE_MAX).decode("utf-8-sig"))
+    except (ValueError, OSError):
+        return None
+    topics = table.get("topicConfigTable")
+    return frozenset(topics) if isinstance(topics, dict) else None
+
+
+@attrs.frozen
+class Recipe:
+    """Everything a process needs to open a `StoreView`; it is sent to the process."""
+
+    root: Path
+    geometry: Geometry
+    dispatchers: tuple[tuple[type[Dispatcher], Any], ...]
+
+    @property
+    def log_only(self) -> "Recipe":
+        """The same without dispatchers."""
+        return attrs.evolve(self, dispatchers=())
+
+
+@attrs.frozen
+class StoreView:
+    """Log and dispatchers of a store that is not open, read-only. Not thread-safe."""
+
+    context: Context
+    log: SegmentedLog
+    dispatchers: list[Dispatcher]
+
+    @classmethod
+    def open(cls, files: Files, recipe: Recipe) -> Self:
+        """Return a view of the store's current files."""
+        log = open_log(files, recipe.root, recipe.geometry)
+        context = Context(
+            root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry,
+            spawn=refuse_background_work, read_only=True, log_min_offset=lambda: log.min_offset,
+            read_history=lambda: read_deleted_topics(files, recipe.root),
+        )  # fmt: skip
+        made = cls(context, log, [kind(options, context) for kind, options in recipe.dispatchers])
+        watch_coverage(files, recipe.root, log)
+        use_entries(log, made.dispatchers)
+        return made
+
+    def begin_anew(self, root: Path, log: SegmentedLog, end: int = 0) -> list[Dispatcher]:
+        """Return new instances of the same dispatchers, loaded, which write under another root.
+
+        Args:
+            root: the folder for their files.
+            log: the log whose records they will get.
+            end: records before this log offset are already in files under `root`.
+        """
+        queues = next((old for old in self.dispatchers if isinstance(old, QueueIndex)), None)
+        context = attrs.evolve(
+            self.context, root=root, read_only=False, spawn=refuse_background_work,
+            log_min_offset=lambda: log.min_offset,
+        )  # fmt: skip
+        ranges = known_ranges(context.files, self.context.root, log)
+        # A wrong entry may point anywhere.
+        queued = min(queues.end_log_offset() if queues else 0, log.next_free_base())
+        trust = Trust(
+            log=RecoveredLog(log, max(end, queued)), durable_offset=end,
+            is_clean=True, was_abnormal=False, survivors=queues,
+            history=read_deleted_topics(context.files, self.context.root, ranges),
+        )  # fmt: skip
+        context.files.make_folder_durably(root / SIDE_FOLDER)
+        news = [type(old)(old.options, context) for old in self.dispatchers]
+        for new in news:
+            new.load(trust)
+        return news
+
+    def close(self) -> None:
+        """Close all files."""
+        for dispatcher in self.dispatchers:
+            dispatcher.close()
+        self.log.close()
+
+
+def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
+    """Return a store's log for reading; its coverage is not set yet."""
+    log = SegmentedLog(files, root / "commitlog", geometry.segment_bytes, mapped=False)
+    log.refresh()
+    return log
+
+
+def refuse_background_work(name: str, step: object, wakes: object = None) -> Stoppable:
+    """Raise; passed as `Context.spawn` for a store in which nothing may run in the background."""
+    raise AssertionError(f"{name}: no background work in a store that is not opened")
+
 
 logger = get_logger(__name__)
 

@@ -1,11 +1,14 @@
-"""The side folder `penstock/` of a store: what Penstock knows of it beyond RocketMQ's own files.
+"""How far a store is durable: RocketMQ's file `checkpoint`, and Penstock's own `penstock/progress`.
 
-    penstock/progress   how far the log is durable, and how far each dispatcher's files are
-    penstock/clean      written last at a clean close: the log's end and a digest of all files
-    penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
-    penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
-    penstock/holder     who has the store open for writing
-    penstock/saved/     bytes that recovery cut off, if they held whole records
+`checkpoint` has store times up to which the parts of a store are durable. Layout (big-endian, 4096 bytes, the rest zero)::
+
+    0 physicMsgTimestamp i64   8 logicsMsgTimestamp i64   16 indexMsgTimestamp i64
+    24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both 0: Penstock does not replicate)
+
+Every record up to the first time is durable in the log, up to the second in the queues, up to the third in the index.
+A time that is too early only makes recovery start earlier; one that is too late loses entries. So a time is written
+only after the sync of the files it describes. Not checksummed, because the Java store reads the values directly.
+Source: spec section 5.
 
 `progress` has two slots of 512 bytes, written alternately, each with a sequence number and a CRC; the valid slot with
 the higher number counts. The file is written after every flush, without a sync: its offset is exact after a crash of
@@ -18,7 +21,7 @@ the process, and may be too small after a crash of the machine. It is synced wit
 No record below `flushed_offset` has a later store time than `last_time_ms`.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
 
-Every value is only a lower bound, so losing the folder costs time at the next open, never data.
+Every value is only a lower bound, so losing `progress` costs time at the next open, never data.
 `lock_mtime_ns` shows whether another program, such as the Java store, has locked the store since: every program writes
 to the lock file when it starts. Then no value of the file is used. `lock_ctime_ns`, which no program can set, shows
 whether the store is a copy: the log may have been copied before the progress file, whose offsets are too large then.
@@ -30,6 +33,7 @@ Another process may read the file while it is written: a half-written slot is re
 import struct
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 
@@ -38,6 +42,48 @@ from penstock.errors import FormatVersionError
 from penstock.files import File, Files
 from penstock.format.names import SIDE_FOLDER
 from penstock.format.record import crc32
+
+CHECKPOINT_BYTES = 4096
+_TIMES = struct.Struct(">qqqqq")
+
+
+class Times(NamedTuple):
+    """The three times in Unix milliseconds; 0 means not known."""
+
+    log_ms: int = 0
+    queues_ms: int = 0
+    index_ms: int = 0
+
+
+class Checkpoint:
+    """The checkpoint file of a store opened for writing. One writer."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._path = root / "checkpoint"
+
+    def read(self) -> Times:
+        """Return the times; zeros where the file is missing or too short to hold them."""
+        if not self._files.exists(self._path):
+            return Times()
+        data = self._files.read_whole(self._path)
+        if len(data) < _TIMES.size:
+            return Times()
+        return Times(*(max(0, value) for value in _TIMES.unpack_from(data)[:3]))
+
+    def write(self, times: Times) -> None:
+        """Write the times and make them durable."""
+        if not self._files.exists(self._path):
+            self._files.write_whole(self._path, bytes(CHECKPOINT_BYTES))
+        file = self._files.open(self._path, writable=True)
+        try:
+            if file.size < CHECKPOINT_BYTES:
+                file.resize(CHECKPOINT_BYTES)
+            file.pwrite(_TIMES.pack(*times, 0, 0), 0)
+            file.sync()
+        finally:
+            file.close()
+
 
 _MAGIC = b"PSTKPRG3"
 _SLOT_BYTES = 512

@@ -2,9 +2,9 @@
 
     penstock/progress   how far the log is durable, and how far each dispatcher's files are (see `progress`)
     penstock/clean      written last at a clean close: the log's end and a digest of all files
-    penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
+    penstock/manifest   the dispatchers' summaries of their files, written before `clean`
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
-    penstock/removed-topics   which topics were removed (see `removed_topics`)
+    penstock/removed-topics   which topics were removed
     penstock/holder     who has the store open for writing
     penstock/loads/     how far files were loaded (see `exchange.progress`)
     penstock/requests/  what other processes ask the writer to do (see `store.requests`)
@@ -13,19 +13,252 @@
 Losing the folder costs time at the next open, never data. Every writer, including RocketMQ's store, writes to the lock
 file when it starts. If the lock file differs from the recorded one, another program has written to the store, or the
 store is a copy.
+
+`manifest`: a store of 20,000 queues has as many files, and opening each of them costs more than the rest of an opening. So a
+dispatcher may summarise its files (`Dispatcher.closing_summary`), and gets the summary back when it loads. Layout (big-endian)::
+
+    file := magic 8s  digest 32s  count u32  part{count}  crc32c u32     # the last 4 bytes, over all before them
+    part := name 24s  size u64  byte{size}
+
+`digest` is the digest in the clean-close file: over the names, sizes and times of all files that the clean-close file
+covers. The manifest is written before the clean-close file and removed after it. It is valid only beside a clean-close
+file with the same digest, and only if the files still have that digest: then nobody has written them since. Otherwise,
+or if any byte of it is wrong, it is ignored, and dispatchers read their files. It holds nothing that the
+files do not hold.
+
+`removed-topics`: JSON, one object: topic to `{"before": 4711, "count": 1}`. The topic's records before log offset `before` have no
+queue entry, whatever the log still holds; records from there on are of a topic of the same name that was created later.
+`count` is how often the topic was removed: queue offsets begin at 0 each time.
+
+Invariants:
+    * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed topic
+      back.
+    * `before` is never after the log's end: if the log has lost its tail, it is lowered before new records are appended.
+    * The size, modulo 1024, is one more after each write: spaces follow the JSON. So a process that reads finds every change
+      by the size, also where two writes have the same time and the same inode number.
+    * An entry stays when its records are gone, since the count tells old queue offsets from new ones.
+    * A file that cannot be read is renamed when the store is next opened for writing, and named: removed topics come back,
+      and no message is lost.
 """
 
+import contextlib
 import hashlib
 import json
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
 from penstock.durability.progress import Progress, State
+from penstock.errors import MessageError
+from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.format.names import SIDE_FOLDER
+from penstock.files.file import NO_ROOM
+from penstock.format.crc32c import crc32c
+from penstock.format.names import SIDE_FOLDER, check_topic
+
+logger = get_logger(__name__)
+
+_MAGIC = b"PSTKMAN1"
+_HEAD = struct.Struct(">8s32sI")
+_PART = struct.Struct(">24sQ")
+_CRC = struct.Struct(">I")
+# A queue takes about 50 bytes, plus some topic names; no store has enough queues to reach this limit.
+MANIFEST_BYTES_MAX = 256 << 20
+
+
+def manifest_path(root: Path) -> Path:
+    """Return the path of a store's manifest."""
+    return root / SIDE_FOLDER / "manifest"
+
+
+def encode_manifest(digest: str, parts: Mapping[str, bytes]) -> bytes:
+    """Return the bytes of a manifest: the digest in the clean-close file, and the summary of each dispatcher."""
+    chunks = [_HEAD.pack(_MAGIC, bytes.fromhex(digest), len(parts))]
+    for name, summary in sorted(parts.items()):
+        chunks += [_PART.pack(name.encode()[:24], len(summary)), summary]
+    body = b"".join(chunks)
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_manifest(data: bytes) -> tuple[str, dict[str, bytes]] | None:
+    """Return the digest and the summaries of a manifest; None if any byte of it is wrong."""
+    if len(data) < _HEAD.size + _CRC.size:
+        return None
+    body = memoryview(data)[: -_CRC.size]
+    magic, digest, count = _HEAD.unpack_from(body)
+    if magic != _MAGIC or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(bytes(body)):
+        return None
+    parts, at = dict[str, bytes](), _HEAD.size
+    while at < len(body) and len(parts) < count:
+        if at + _PART.size > len(body):
+            return None
+        name, size = _PART.unpack_from(body, at)
+        start = at + _PART.size
+        at = start + size
+        if at > len(body):
+            return None
+        parts[name.rstrip(b"\0").decode("utf-8", "replace")] = bytes(body[start:at])
+    return (digest.hex(), parts) if at == len(body) and len(parts) == count else None
+
+
+def read_manifest(files: Files, root: Path) -> tuple[str, dict[str, bytes]] | None:
+    """Return the digest and the summaries of a store's manifest; None if it is missing or not valid."""
+    try:
+        return decode_manifest(files.read_whole(manifest_path(root), MANIFEST_BYTES_MAX))
+    except OSError:
+        return None
+
+
+def summaries_for(files: Files, root: Path, digest: str) -> dict[str, bytes]:
+    """Return each dispatcher's summary of the files with this digest; empty if there is no such manifest."""
+    found = read_manifest(files, root)
+    return found[1] if found is not None and found[0] == digest else {}
+
+
+def write_manifest(files: Files, root: Path, digest: str, parts: Mapping[str, bytes]) -> None:
+    """Write a manifest durably; write none if there are no summaries or the disk has no room."""
+    data = encode_manifest(digest, parts)
+    if not parts or len(data) > MANIFEST_BYTES_MAX:
+        return
+    try:
+        files.write_whole(manifest_path(root), data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logger.warning(
+            "%s: the disk has no room for the manifest; no data is lost, the next opening only takes longer",
+            root,
+        )
+
+
+_SIZE_MAX = 16 << 20
+_OFFSET_MAX = 1 << 62
+_SIZES = 1024
+_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
+
+
+@attrs.frozen
+class Removal:
+    """A topic was removed `count` times, the last time with all its records before log offset `before`."""
+
+    before: int
+    count: int
+
+
+@attrs.frozen
+class RemovedTopics:
+    """The removed topics of one store."""
+
+    topics: Mapping[str, Removal] = attrs.Factory(dict)
+
+    @property
+    def before(self) -> dict[str, int]:
+        """Topic to the log offset before which its records are removed."""
+        return {topic: removal.before for topic, removal in self.topics.items()}
+
+    def before_of(self, topic: str) -> int:
+        """Return the log offset before which a topic's records are removed; 0 if it never was."""
+        found = self.topics.get(topic)
+        return found.before if found else 0
+
+    def count(self, topic: str) -> int:
+        """Return how often a topic was removed."""
+        found = self.topics.get(topic)
+        return found.count if found else 0
+
+    def with_removed(self, topic: str, log_offset: int) -> "RemovedTopics":
+        """Return the same with a topic's records before a log offset removed."""
+        removal = Removal(log_offset, self.count(topic) + 1)
+        return RemovedTopics({**self.topics, topic: removal})
+
+    def lowered(self, log_end: int) -> "RemovedTopics":
+        """Return the same for a log that ends at `log_end`: records written from there on are not removed."""
+        return RemovedTopics(
+            {
+                topic: attrs.evolve(removal, before=min(removal.before, log_end))
+                for topic, removal in self.topics.items()
+            }
+        )
+
+
+class RemovedTopicsFile:
+    """The file of one store. Safe from any thread; one process writes."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._path = root / SIDE_FOLDER / "removed-topics"
+        self._known: tuple[tuple[int, int, int], RemovedTopics] | None = None
+
+    def read(self) -> RemovedTopics:
+        """Return the content, read again only if the file has changed; empty if there is none, or it cannot be read."""
+        now = self._files.version(self._path)
+        known = self._known
+        if known is not None and known[0] == now:
+            return known[1]
+        found = RemovedTopics()
+        if any(now):
+            try:
+                found = self._parse()
+            except _NOT_UNDERSTOOD as error:
+                logger.warning(
+                    "%s cannot be read (%s): topics that were removed have their messages again; no message is lost",
+                    self._path, error,
+                )  # fmt: skip
+        self._known = now, found
+        return found
+
+    def _parse(self) -> RemovedTopics:
+        table = json.loads(self._files.read_whole(self._path, _SIZE_MAX))
+        found = {}
+        for topic, about in table.items():
+            before, count = about["before"], about["count"]
+            if type(before) is not int or type(count) is not int:
+                raise ValueError(f"the entry of topic {topic!r} has no whole numbers")
+            if not (0 <= before <= _OFFSET_MAX and 0 < count <= _OFFSET_MAX):
+                raise ValueError(f"a number of topic {topic!r} is out of range")
+            try:
+                found[check_topic(topic)] = Removal(before, count)
+            except MessageError as error:
+                raise ValueError(str(error)) from error
+        return RemovedTopics(found)
+
+    def write(self, removed: RemovedTopics) -> None:
+        """Write the content durably; a content that is unchanged is not written."""
+        if removed == self.read():
+            return
+        table = {topic: attrs.asdict(removal) for topic, removal in removed.topics.items()}
+        data = json.dumps(table, indent=1).encode()
+        size = self._files.version(self._path)[2] + 1
+        self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
+        self._known = None
+
+    def settle(self, log_end: int) -> list[str]:
+        """Lower what is after the log's end, durably, and set an unreadable file aside; return a sentence for each repair.
+
+        Called while the store is opened for writing, before anything is appended.
+        """
+        if not self._files.exists(self._path):
+            return []
+        try:
+            found = self._parse()
+        except _NOT_UNDERSTOOD as error:
+            aside = self._files.unused(self._path.with_name("removed-topics.unreadable"))
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rename(self._path, aside)
+            self._known = None
+            text = f"{self._path} could not be read ({error}) and was renamed to {aside.name}: "
+            return [f"{text}topics that were removed have their messages again"]
+        lowered = found.lowered(log_end)
+        if lowered == found:
+            return []
+        self.write(lowered)
+        return [
+            f"the log ends before the removal of a topic; {self._path.name} was lowered to {log_end}"
+        ]
+
 
 # The list of topics is as long as the broker's.
 _CLEAN_BYTES_MAX = 64 << 20

@@ -16,7 +16,7 @@ The file is written, durably, before the first record of a new range. It answers
 
     * Must this record end in a CRC of its own (see `validity.Coverage`), and did Penstock assign its queue offset (see
       `queue_evidence`)? If in doubt, the answer is no: losing the file costs protection, never data.
-    * May this record belong to a topic that a broker has deleted (see `deleted_topics`)? If in doubt, the answer is no:
+    * May this record belong to a topic that a broker has deleted (see `dispatch.rebuild`)? If in doubt, the answer is no:
       Penstock may have written it.
 
 `lock_mtime_ns` is the lock file's modification time when this file was written. As in `progress`, it shows whether another

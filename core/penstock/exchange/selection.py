@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
 from penstock.message import StoredMessage
 from penstock.read.filters import TagFilter, has_key
-from penstock.read.span_merge import Lost, QueueSpan, refuse_lost
+from penstock.read.spans import Lost, QueueSpan, refuse_lost
 from penstock.store.store import Store
 
 # Topics that one line lists.

@@ -88,7 +88,7 @@ class SegmentedLog:
         self.quarantined: Mapping[int, Quarantined] = {}
         # Where a torn tail begins, which the next opening for writing cuts off; bytes after it are not messages.
         self.torn_at: int | None = None
-        # Returns the log offset from which valid records are not shown to readers; see `recovery.hidden_batch`.
+        # Returns the log offset from which valid records are not shown to readers; see `recovery.inspection`.
         self.hidden_from: Callable[[], int | None] | None = None
 
     def renew_coverage(self) -> bool:

@@ -1,10 +1,17 @@
-"""Filters by tag expression and by key, and the read status for an offset outside of a queue."""
+"""What a read is asked for: filters by tag expression and by key, checked arguments, and the read status for an offset outside of a queue.
 
-from collections.abc import Iterable
+Each check returns the checked value; see `format.arguments`.
+"""
 
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from penstock.errors import ArgumentError, ArgumentTypeError, UnknownTopicError, near
+from penstock.format import arguments
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import java_hash
+from penstock.format.names import check_queue, check_topic
 from penstock.format.properties import KEYS, TAGS, TRIMMED, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage
 
@@ -111,3 +118,75 @@ def out_of_line(log_offsets: Int64s) -> Bools:
     ascends = np.diff(log_offsets) > 0
     doubted[1:-1] = ~(ascends[1:] & ascends[:-1])
     return doubted
+
+
+# The offset of the only queue, or a mapping by topic and queue.
+Offsets = int | Mapping[tuple[str, int], int]
+Place = tuple[str, int]
+
+
+def checked_topics(call: str, topics: object) -> list[str]:
+    """Return the names of topics, each once; a single one may be given as it is."""
+    if isinstance(topics, str):
+        return [check_topic(topics)]
+    if isinstance(topics, bytes | bytearray) or not isinstance(topics, Iterable):
+        raise ArgumentTypeError(call, "topics", topics, "a topic, or several of them in a list")
+    return list(dict.fromkeys(map(check_topic, topics)))
+
+
+def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicError:
+    """Return the error for a topic that a store does not have, with the nearest one that it has."""
+    return UnknownTopicError(
+        topic,
+        near(topic, known) or "; Store.topics() names those that the store has",
+    )
+
+
+def checked_tags(call: str, tag: object) -> TagFilter:
+    """Return the filter of a tag expression."""
+    return TagFilter(arguments.text(call, "tag", tag, "a string such as '*', 'a' or 'a || b'"))
+
+
+def checked_columns(call: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of columns; None for all of them."""
+    return None if columns is None else arguments.texts(call, "columns", columns)
+
+
+def checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
+    """Return the offset of one queue, or a mapping of (topic, queue) to offset, checked."""
+    if offsets is None:
+        return None
+    if not isinstance(offsets, Mapping):
+        expected = "a queue offset, or a mapping of (topic, queue) to queue offset"
+        if isinstance(offsets, datetime):
+            raise ArgumentTypeError(
+                call, name, offsets, f"{expected}; a time is given as since or until"
+            )
+        if isinstance(offsets, str | bytes | list | tuple | float):
+            raise ArgumentTypeError(call, name, offsets, expected)
+        return arguments.whole(call, name, offsets, arguments.INT64_MIN)
+    checked: dict[tuple[str, int], int] = {}
+    for place, offset in offsets.items():
+        if not isinstance(place, tuple) or len(place) != 2:  # noqa: PLR2004 - topic and queue
+            raise ArgumentTypeError(call, f"{name} key", place, "a tuple of topic and queue")
+        key = check_topic(place[0]), check_queue(place[1])
+        checked[key] = arguments.whole(call, f"{name}[{place!r}]", offset, arguments.INT64_MIN)
+    return checked
+
+
+def by_queue(
+    call: str, name: str, offsets: Offsets | None, topics: Sequence[str], places: Sequence[Place]
+) -> Mapping[Place, int]:
+    """Return queue offsets by topic and queue; raises `ArgumentError` if one is ambiguous or of a topic that is not read."""
+    if offsets is None:
+        return {}
+    if not isinstance(offsets, Mapping):
+        if len(places) > 1:
+            expected = f"a mapping of (topic, queue) to offset, since it could mean any of {len(places)} queues"
+            raise ArgumentError(call, name, offsets, expected)
+        return dict.fromkeys(places, offsets)
+    for topic, queue in offsets:
+        if topic not in topics:
+            expected = f"of the topics that are read, and {topic!r} is not one of them"
+            raise ArgumentError(call, f"{name} key", (topic, queue), expected)
+    return offsets

@@ -34,21 +34,30 @@ from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.resync import explain
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
-from penstock.read.checked_ranges import (
+from penstock.read.filters import (
     Offsets,
     Place,
-    begins_of,
+    RowFilter,
+    TagFilter,
     by_queue,
     checked_columns,
     checked_offsets,
     checked_tags,
     checked_topics,
+    has_key,
+    out_of_bounds,
+    out_of_line,
     unknown_topic,
 )
-from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader
-from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
-from penstock.read.span_merge import Limits, QueueSpan, refuse_lost
+from penstock.read.spans import (
+    BATCH_BYTES_MAX,
+    ColumnReader,
+    Limits,
+    QueueSpan,
+    begins_of,
+    refuse_lost,
+)
 from penstock.runtime.waking import Waiter, Wakes
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from penstock.log.record_reader import QueuePosition
 from penstock.log.scan import quarantined_at
 from penstock.log.segmented_log import SegmentedLog
 from penstock.read.filters import RowFilter
-from penstock.read.span_merge import EntryRows, Limits, Lost, QueueSpan, Window, merged, refuse_lost
+from penstock.read.spans import EntryRows, Limits, Lost, QueueSpan, Window, merged, refuse_lost
 
 try:
     import pyarrow as pa

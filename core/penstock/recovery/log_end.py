@@ -24,7 +24,7 @@ from pathlib import Path
 import attrs
 
 from penstock.contracts.dispatcher import CORRUPT_LOG
-from penstock.durability.checkpoint import Times
+from penstock.durability.progress import Times
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record

@@ -14,6 +14,7 @@ The steps, in order; each is planned against the log as the steps before will le
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -23,12 +24,14 @@ from penstock.contracts.dispatcher import ONLY_CUT, Checker, DispatchBatch, Find
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
-from penstock.errors import StorageError, StrayFileError
+from penstock.errors import OffsetError, StorageError, StrayFileError
 from penstock.files import Files
-from penstock.format.names import topic_of
+from penstock.format.columns import Buffer
+from penstock.format.crc32c import crc32c
+from penstock.format.names import NAME_DIGITS, topic_of
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
-from penstock.integrity.metadata_checks import check_digest_files, check_marks
-from penstock.integrity.segment_digests import Digests, sum_up
+from penstock.integrity.checks import check_digest_files, check_marks
+from penstock.integrity.segment_digests import Digests, Sums, sum_up, sums_of
 from penstock.integrity.verification import (
     NO_LIMIT,
     Advance,
@@ -42,10 +45,121 @@ from penstock.log.queue_evidence import messages_within, use_entries
 from penstock.log.resync import Corrupt, Resync, Valid, reject_by_counts, walk_segment
 from penstock.log.scan import is_followed, note_of
 from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import NOTHING, torn_end
 from penstock.recovery.log_end import is_torn
-from penstock.repairs.bit_flip import flipped_bit
-from penstock.repairs.patched_log import Patch, PatchedLog
+
+
+class Patch(NamedTuple):
+    """Bytes to write at a log offset; `why` is a sentence that explains them."""
+
+    log_offset: int
+    data: bytes
+    why: str
+
+
+class PatchedLog(SegmentedLog):
+    """A log with patches. Not thread-safe.
+
+    Attributes:
+        patches: the bytes that will be written.
+        cut: log offset at which the log will end; None for no cut.
+        short: segments whose files are too short, with their lengths.
+        strays: files in the folder that are not segments.
+    """
+
+    def __init__(self, files: Files, folder: Path, segment_bytes: int) -> None:
+        super().__init__(files, folder, segment_bytes, mapped=False)
+        self.patches: list[Patch] = []
+        self.cut: int | None = None
+        self.short: dict[int, int] = {}
+        self.strays: list[Path] = []
+        found = []
+        for entry in files.entries(folder):
+            if entry.is_folder:
+                continue
+            name, size = entry.name, entry.size
+            is_name = len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()
+            if not (entry.is_file and is_name and int(name) % segment_bytes == 0) or (
+                size > segment_bytes
+            ):
+                self.strays.append(entry.path)
+                continue
+            if size < segment_bytes:
+                self.short[int(name)] = size
+            found.append(Segment(files, entry.path, int(name), segment_bytes))
+        self._segments = tuple(found)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments that remain after the cut, oldest first."""
+        if self.cut is None:
+            return self._segments
+        return tuple(s for s in self._segments if s.base_offset < self.cut) or self._segments[:1]
+
+    @property
+    def after_cut(self) -> tuple[Segment, ...]:
+        """The segments that the cut removes entirely."""
+        return self._segments[len(self.segments) :]
+
+    def refresh(self) -> None:
+        """Do nothing: the repair applies to the segments found at the start."""
+
+    def read_from(
+        self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = True
+    ) -> Buffer:
+        """See `SegmentedLog`; always a copy."""
+        position = log_offset - segment.base_offset
+        if position < 0 or size < 0 or position + size > segment.capacity:
+            raise OffsetError(log_offset, segment.base_offset, segment.end_offset)
+        data = segment.pread(size, position)
+        stop = log_offset + size
+        patches = [p for p in self.patches if log_offset < p.log_offset + len(p.data)]
+        patches = [p for p in patches if p.log_offset < stop]
+        if len(data) == size and not patches and (self.cut is None or stop <= self.cut):
+            return data
+        made = bytearray(data.ljust(size, b"\0"))
+        for patch in patches:
+            for at, byte in enumerate(patch.data, patch.log_offset - log_offset):
+                if 0 <= at < size:
+                    made[at] = byte
+        if self.cut is not None and stop > self.cut:
+            keep = max(self.cut - log_offset, 0)
+            made[keep:] = bytes(size - keep)
+        return bytes(made)
+
+
+_POLYNOMIAL = 0x82F63B78
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_TABLE = _table()
+_LOW_OF_HIGH = {value >> 24: byte for byte, value in enumerate(_TABLE)}
+_BITS = {_TABLE[1 << bit]: 1 << bit for bit in range(8)}
+
+
+def flipped_bit(block: bytes, sums: Sums) -> tuple[int, int] | None:
+    """Return position and mask of the bit whose flip restores `sums`; None if no single bit does."""
+    left = int(crc32c(block)) ^ sums[0]
+    for position in range(len(block) - 1, -1, -1):
+        mask = _BITS.get(left)
+        if mask is not None:
+            fixed = bytearray(block)
+            fixed[position] ^= mask
+            return (position, mask) if sums_of(bytes(fixed)) == sums else None
+        low = _LOW_OF_HIGH[left >> 24]
+        left = (left ^ _TABLE[low]) << 8 | low
+    return None
+
 
 _SEARCH_BYTES = 1 << 20
 # If more blocks of a segment differ, single flipped bits are not the cause, and the search would be slow.

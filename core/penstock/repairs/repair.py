@@ -14,10 +14,8 @@ import attrs
 
 from penstock.contracts import Context
 from penstock.contracts.dispatcher import Finding
-from penstock.dispatch.rebuild import RebuildJournal
-from penstock.dispatch.store_view import StoreView, open_log
-from penstock.durability.checkpoint import Checkpoint, Times
-from penstock.durability.progress import Progress, State
+from penstock.dispatch.rebuild import RebuildJournal, StoreView, open_log
+from penstock.durability.progress import Checkpoint, Progress, State, Times
 from penstock.durability.side_folder import (
     CleanClose,
     SideFolder,
@@ -36,11 +34,9 @@ from penstock.integrity.verification import OnProgress
 from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.foreign_content import check_foreign
 from penstock.recovery.log_end import rewrite
-from penstock.recovery.store_layout import check_layout, is_store, no_store
-from penstock.repairs.patched_log import Patch
-from penstock.repairs.planner import Planner, RepairPlan
+from penstock.recovery.store_layout import check_foreign, check_layout, is_store, no_store
+from penstock.repairs.planner import Patch, Planner, RepairPlan
 from penstock.runtime.clock import Clock
 from penstock.store.open import Opener, make_opener
 

@@ -7,12 +7,18 @@ from typing import Any, NamedTuple
 import attrs
 
 from penstock.contracts.dispatcher import Finding
-from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.errors import NotAStoreError
 from penstock.files import Files
-from penstock.integrity.parallel import SegmentWorker
-from penstock.integrity.verification import OnProgress, Result, Scope, Tally, Verification
-from penstock.read.span_merge import QueueSpan
+from penstock.integrity.verification import (
+    OnProgress,
+    Result,
+    Scope,
+    SegmentWorker,
+    Tally,
+    Verification,
+)
+from penstock.read.spans import QueueSpan
 from penstock.recovery.store_layout import check_layout, is_store
 from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.reindex import Reindex

@@ -23,8 +23,7 @@ import attrs
 
 from penstock.contracts import KeyIndex, QueueIndex
 from penstock.contracts.dispatcher import DispatchBatch
-from penstock.dispatch.rebuild import RebuildJournal
-from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.dispatch.rebuild import RebuildJournal, Recipe, StoreView
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import (
     CleanClose,
@@ -38,7 +37,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 from penstock.log.resync import Corrupt, Valid, walk_segment
-from penstock.recovery.foreign_content import check_foreign
+from penstock.recovery.store_layout import check_foreign
 from penstock.segmentwise.row_files import Stretch, condense, restore, shard_rows
 from penstock.store.open import Opener
 

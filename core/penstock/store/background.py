@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.contracts import Dispatcher, FlushPolicy, Stoppable
 from penstock.dispatch.tail_follower import TailFollower
-from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.log_flusher import LogFlusher
-from penstock.durability.progress import Progress
+from penstock.durability.progress import Checkpoint, Progress, Times
 from penstock.errors import StorageError, StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
 from penstock.log.commit_log import LIMITS, CommitLog

@@ -14,9 +14,14 @@ from penstock.errors import (
 from penstock.format.record import BLANK_SIZE
 from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.store.engine import Engine
-from penstock.write.copies import add_copy
-from penstock.write.rewriting import is_plain, rewritten
-from penstock.write.validation import check_messages, check_wait, listed
+from penstock.write.validation import (
+    add_copy,
+    check_messages,
+    check_wait,
+    is_plain,
+    listed,
+    rewritten,
+)
 
 
 def append_encoded(

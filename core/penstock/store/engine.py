@@ -30,14 +30,18 @@ from penstock.contracts import (
     Stoppable,
 )
 from penstock.contracts.dispatcher import Finding
-from penstock.dispatch.deleted_topics import listed_topics
+from penstock.dispatch.rebuild import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
-from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
-from penstock.durability.manifest import write_manifest
-from penstock.durability.progress import Progress
-from penstock.durability.removed_topics import RemovedTopicsFile
-from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
+from penstock.durability.progress import Checkpoint, Progress
+from penstock.durability.side_folder import (
+    CleanClose,
+    RemovedTopicsFile,
+    SideFolder,
+    fingerprint,
+    vouched_for,
+    write_manifest,
+)
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -52,7 +56,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.format.names import QUEUE_MAX, check_queue, check_topic
-from penstock.integrity.background import Upkeep
+from penstock.integrity.upkeep import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog, make_cursor
 from penstock.log.segment import Segment
 from penstock.message import Durability, Message, PutStatus

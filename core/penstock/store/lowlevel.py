@@ -18,20 +18,25 @@ from penstock.format import arguments
 from penstock.format.names import check_queue, check_topic
 from penstock.log.commit_log import decided_batches
 from penstock.message import Message, Receipt, StoredMessage
-from penstock.read.checked_ranges import checked_columns, checked_span, checked_spans
-from penstock.read.column_reader import BATCH_BYTES_MAX
-from penstock.read.filters import RowFilter
+from penstock.read.filters import RowFilter, checked_columns
 from penstock.read.reader import ROWS_MAX
-from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
-from penstock.read.span_messages import span_messages
+from penstock.read.spans import (
+    BATCH_BYTES_MAX,
+    Limits,
+    Lost,
+    QueueSpan,
+    checked_span,
+    checked_spans,
+    refuse_lost,
+    span_messages,
+)
 from penstock.retention.forecast import DAYS_MAX, SegmentForecast
 from penstock.runtime.waking import Waiter, WorkWaiter
 from penstock.store.batches import StoreBatch, append_encoded, with_queues
 from penstock.store.consumer_offsets import check_group, check_known, check_offset
 from penstock.store.store import Store
-from penstock.write.copies import encode_copies
 from penstock.write.staged_file import StagedBatch, count_marked
-from penstock.write.validation import encode_messages
+from penstock.write.validation import encode_copies, encode_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

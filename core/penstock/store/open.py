@@ -34,14 +34,17 @@ from penstock.contracts import (
 )
 from penstock.contracts.base import Geometry
 from penstock.contracts.foreign import Foreign
-from penstock.dispatch.deleted_topics import deleted_since_close, read_deleted_topics
-from penstock.dispatch.rebuild import RebuildJournal
-from penstock.dispatch.store_view import Recipe, open_log
+from penstock.dispatch.rebuild import (
+    RebuildJournal,
+    Recipe,
+    deleted_since_close,
+    open_log,
+    read_deleted_topics,
+)
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
-from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
-from penstock.durability.removed_topics import RemovedTopicsFile
-from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
+from penstock.durability.progress import Checkpoint
+from penstock.durability.side_folder import RemovedTopicsFile, SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import (
     ArgumentTypeError,
@@ -56,19 +59,16 @@ from penstock.files.lock_file import Lock
 from penstock.format import arguments
 from penstock.format.arrays import np
 from penstock.format.crc32c import crc32c
-from penstock.integrity.background import Upkeep
-from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
-from penstock.integrity.verification import Verification
+from penstock.integrity.upkeep import Upkeep
+from penstock.integrity.verification import Verification, spread_over
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.queue_evidence import use_entries
 from penstock.log.resync import RecoveredLog
 from penstock.log.scan import Checks, scan_window
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
-from penstock.recovery.foreign_content import check_foreign, foreign_in
-from penstock.recovery.hidden_batch import hide_part_of_batch
-from penstock.recovery.inspection import OpenState, inspect_store
+from penstock.recovery.inspection import OpenState, hide_part_of_batch, inspect_store
 from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
 from penstock.recovery.restore import (
     claim,
@@ -79,9 +79,11 @@ from penstock.recovery.restore import (
     sync_names_up,
 )
 from penstock.recovery.store_layout import (
+    check_foreign,
     check_layout,
     find_geometry,
     find_profile,
+    foreign_in,
     is_store,
     no_store,
     was_made_here,

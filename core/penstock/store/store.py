@@ -30,7 +30,7 @@ from penstock.contracts.dispatcher import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.contracts.messaging import PERM_MAX, READ, WRITE
 from penstock.dispatch.tail_follower import pick_indexes
-from penstock.durability.removed_topics import RemovedTopicsFile
+from penstock.durability.side_folder import RemovedTopicsFile
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -47,10 +47,9 @@ from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
+from penstock.read.queues import TopicSpace, has_queues, served, space_by_topic
 from penstock.read.reader import Reader
-from penstock.read.served_queues import has_queues, served
-from penstock.read.topic_usage import TopicSpace, space_by_topic
-from penstock.recovery.hidden_batch import ShownQueues
+from penstock.recovery.inspection import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import RetentionForecast
 from penstock.runtime.waking import Wakes
@@ -58,9 +57,14 @@ from penstock.runtime.workers import run_aside
 from penstock.store.batches import append_encoded
 from penstock.store.consumer_offsets import ConsumerOffsets, check_group, check_known, check_offset
 from penstock.store.engine import Engine
-from penstock.write.copies import add_copy
-from penstock.write.rewriting import rewritten
-from penstock.write.validation import check_messages, check_wait, encode_messages, listed
+from penstock.write.validation import (
+    add_copy,
+    check_messages,
+    check_wait,
+    encode_messages,
+    listed,
+    rewritten,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

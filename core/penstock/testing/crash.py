@@ -31,7 +31,7 @@ from penstock.contracts import (
     SegmentWriter,
     Strategy,
 )
-from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.progress import Checkpoint
 from penstock.errors import PenstockError
 from penstock.plugins.registry import Registry
 from penstock.store.open import Opener

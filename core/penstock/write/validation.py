@@ -1,23 +1,36 @@
 """Validates messages, and encodes batches of messages.
 
 The compiled kernel encodes plain messages itself (see `RecordEncoder`), and calls these functions for all others:
-they return the bytes to store, or raise `MessageError`.
+they return the bytes to store, or raise `MessageError`. What is stored in place of a message with a delay or a partition key, an
+extension decides; see `Extension.rewrite`.
+
+`put` makes the properties text from tag, keys and properties, and refuses some of them, for example a request for a
+delayed delivery. A copy of a message that is stored elsewhere keeps the text that it has there, byte by byte.
 """
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex
 
 from penstock._kernel import Batch, Message, RecordEncoder
+from penstock.config.model import BODY_BYTES_MAX
 from penstock.errors import (
     ArgumentError,
     ArgumentTypeError,
     MessageError,
     MessageTooLargeError,
+    PluginError,
     shown,
 )
 from penstock.format import arguments
 from penstock.format.properties import check_zeros, encode_properties
-from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX, encode_host
+from penstock.format.record import (
+    CRC_PROPERTY_SIZE,
+    PROPERTIES_BYTES_MAX,
+    RecordFields,
+    encode_host,
+    encode_record,
+)
 
 # The number of messages encoded before another thread may run; it takes well under a millisecond.
 _AT_ONCE = 512
@@ -130,3 +143,110 @@ def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batc
             error.add_note(f"it is message {len(batch)} of the batch; nothing was stored")
             raise
     return batch
+
+
+def encode_copies(encoder: RecordEncoder, copies: Iterable[tuple[Message, bytes]]) -> Batch:
+    """Return messages as one batch; raises at the first that cannot be stored, and writes nothing.
+
+    Args:
+        encoder: of the store.
+        copies: messages, each with its properties text in place of its own tag, keys and properties.
+    """
+    batch = Batch(encoder, seals=False)
+    for message, text in copies:
+        add_copy(batch, message, text)
+    return batch
+
+
+def add_copy(batch: Batch, message: Message, text: bytes) -> None:
+    """Add one copy to a batch; raises `MessageError` if it cannot be stored, and adds nothing.
+
+    Extensions are not asked whether puts to its queue are allowed: a copy may belong to a topic that callers must not put to.
+    """
+    encoder = batch.encoder
+    is_plain = message.queue is not None and message.partition_key is None
+    if not is_plain or (message.delay_level, message.delay, message.deliver_at) != (0, 0, None):
+        raise MessageError(
+            "a copy with a delay, a partition_key or no queue is refused: its properties text and queue are stored as "
+            "they are; nothing was stored"
+        )
+    cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
+    # The limit of the store is one for callers: what is stored already may be larger, by an earlier limit or a broker's.
+    body = check_body(message.body, BODY_BYTES_MAX)
+    if message.prepared_offset < 0:
+        # Negative numbers are marks of atomic batches.
+        raise NumberError("prepared_offset", message.prepared_offset)
+    check_text(text, crc_property=encoder.crc_property)
+    born, host = message.born_time_ms, message.born_host
+    fields = RecordFields(
+        topic=cursor.topic_bytes, body=body, queue=cursor.queue, flag=message.flag,
+        sys_flag=message.sys_flag, born_time_ms=encoder.now_ms() if born is None else born,
+        born_host=encoder.store_host if host is None else host_bytes(host),
+        store_host=encoder.store_host, reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset, properties=text,
+    )  # fmt: skip
+    batch.add_record(cursor, _record(fields), has_crc=False)
+
+
+def _record(fields: RecordFields) -> bytes:
+    try:
+        return encode_record(fields)
+    except (struct.error, TypeError) as error:
+        raise MessageError(
+            f"a number of the message does not fit into its field: {error}"
+        ) from error
+
+
+def add_rewritten(batch: Batch, message: Message) -> None:
+    """Add what is stored in place of such a message; raises `MessageError` if nothing is, and adds nothing."""
+    made = rewritten(batch, message)
+    if isinstance(made, tuple):
+        add_copy(batch, *made)
+    else:
+        batch.add(made)
+
+
+def rewritten(batch: Batch, message: Message) -> Message | tuple[Message, bytes]:
+    """Return the message, or the copy with its properties text, that is stored in place of such a message."""
+    given = _checked(message)
+    if is_plain(given):
+        return given
+    if given.queue is None and given.partition_key is None:
+        given.queue = batch.encoder.cursor_of(given.topic, None).queue
+    rewrite = batch.encoder.rewrite
+    if rewrite is None:
+        raise MessageError(
+            "a message with a delay or a partition_key is refused: no extension is used here that handles it; "
+            "nothing was stored"
+        )
+    made = rewrite(given)
+    if not is_plain(made[0] if isinstance(made, tuple) else made):
+        raise PluginError(
+            "an extension returned a message that still has a delay or a partition_key; nothing was stored"
+        )
+    return made
+
+
+def _checked(message: Message) -> Message:
+    """Return a message whose delays are numbers, of seconds and whole milliseconds, and no level if that is 0."""
+    try:
+        level = arguments.whole("put", "delay_level", message.delay_level, arguments.INT64_MIN)
+    except ArgumentError:
+        raise NumberError("delay_level", message.delay_level) from None
+    at = message.deliver_at
+    try:
+        delay_ms = arguments.duration_ms("put", "delay", message.delay)
+        at_ms = None if at is None else arguments.moment_ms("put", "deliver_at", at, up=True)
+    except ArgumentError as error:
+        raise MessageError(
+            f"{error.argument} {shown(error.value)} is refused: it must be {error.expected}; nothing was stored"
+        ) from None
+    at = None if at_ms is None else at_ms / 1000
+    # The kernel takes only the integer 0 for no delay.
+    return message.__replace__(delay_level=level, delay=delay_ms and delay_ms / 1000, deliver_at=at)
+
+
+def is_plain(message: Message) -> bool:
+    """Return whether a message requests only to be stored."""
+    has_time = message.delay_level or message.delay or message.deliver_at is not None
+    return not has_time and message.partition_key is None

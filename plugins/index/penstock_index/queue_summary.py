@@ -11,7 +11,7 @@ entry of a file; the bases of a queue follow each other in the order of the rows
 the last entry that has one, -1 if none has. A row with a `max_offset` of -1 does not give the bounds of its queue,
 only its files.
 
-`penstock.durability.manifest` describes when the manifest is trusted at all. The recorded bounds of a queue are compared
+`penstock.durability.side_folder` describes when the manifest is trusted at all. The recorded bounds of a queue are compared
 with the queue's files when the queue is first used.
 """
 

@@ -7,14 +7,14 @@ VOLUME = "tests/unit/files/test_files.py"
 PLANTS = {
     "manifest-unsummed": Plant(
         "a manifest is believed though a byte of it has flipped",
-        "penstock.durability.manifest",
+        "penstock.durability.side_folder",
         "if magic != _MAGIC or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(bytes(body)):",
         "if magic != _MAGIC:",
         (f"{MANIFEST}::test_no_flipped_bit_is_believed",),
     ),
     "manifest-of-any-close": Plant(
         "a manifest of an earlier close is believed",
-        "penstock.durability.manifest",
+        "penstock.durability.side_folder",
         "return found[1] if found is not None and found[0] == digest else {}",
         "return found[1] if found is not None else {}",
         (f"{MANIFEST}::test_one_of_an_earlier_close_is_not_given_to_anybody",),

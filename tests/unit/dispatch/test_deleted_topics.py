@@ -16,7 +16,7 @@ from tests.conftest import messages_in
 
 import penstock
 from penstock import Store, UnknownTopicError
-from penstock.dispatch.deleted_topics import listed_topics
+from penstock.dispatch.rebuild import listed_topics
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import CorruptionError
 from penstock.files import Files

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.contracts import QueueIndex
-from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.files import Files
 from penstock.plugins.registry import load_registry
 from penstock.testing.kit import SMALL, messages, open_store

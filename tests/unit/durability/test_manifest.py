@@ -12,7 +12,7 @@ from crc32c import crc32c
 from tests.conftest import SMALL
 
 import penstock
-from penstock.durability.manifest import (
+from penstock.durability.side_folder import (
     decode_manifest,
     encode_manifest,
     manifest_path,

@@ -15,11 +15,19 @@ from tests.torn import TornFiles
 from tests.unit.integrity.test_segment_digests import seal_all
 
 from penstock.durability import side_folder
-from penstock.durability.checkpoint import CHECKPOINT_BYTES, Checkpoint, Times
-from penstock.durability.progress import Progress, State, decode_slot, encode_slot
-from penstock.durability.removed_topics import RemovedTopics, RemovedTopicsFile
+from penstock.durability.progress import (
+    CHECKPOINT_BYTES,
+    Checkpoint,
+    Progress,
+    State,
+    Times,
+    decode_slot,
+    encode_slot,
+)
 from penstock.durability.side_folder import (
     CleanClose,
+    RemovedTopics,
+    RemovedTopicsFile,
     SideFolder,
     fingerprint,
     is_copy,

@@ -11,15 +11,12 @@ from tests.unit.log.logs import MARKED_SIZE as SIZE
 from tests.unit.log.logs import marked_log
 
 from penstock.contracts.dispatcher import COPYING, Finding
-from penstock.dispatch.store_view import Recipe
-from penstock.durability.checkpoint import Checkpoint, Times
+from penstock.dispatch.rebuild import Recipe
+from penstock.durability.progress import Checkpoint, Times
 from penstock.files import Files
-from penstock.integrity.batch_check import BatchCheck
-from penstock.integrity.copy_findings import CopyFindings
-from penstock.integrity.metadata_checks import check_marks
-from penstock.integrity.parallel import SegmentWorker, spread_over
+from penstock.integrity.checks import BatchCheck, CopyFindings, check_marks
 from penstock.integrity.segment_digests import BLOCK_BYTES
-from penstock.integrity.verification import Scope
+from penstock.integrity.verification import Scope, SegmentWorker, spread_over
 from penstock.log.scan import Checks, batch_marks, scan_segment
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, open_store

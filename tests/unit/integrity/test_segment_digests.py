@@ -12,9 +12,6 @@ from tests.conftest import Listen
 from penstock.config.model import ScrubConfig
 from penstock.errors import ConfigError
 from penstock.files import File, Files
-from penstock.integrity.background import Upkeep
-from penstock.integrity.scrubber import Scrubber
-from penstock.integrity.sealer import Sealer
 from penstock.integrity.segment_digests import (
     BLOCK_BYTES,
     Digest,
@@ -23,6 +20,7 @@ from penstock.integrity.segment_digests import (
     decode,
     sum_up,
 )
+from penstock.integrity.upkeep import Scrubber, Sealer, Upkeep
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store

@@ -15,7 +15,7 @@ from tests.unit.recovery.losses import LOSSES
 
 import penstock
 from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding
-from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity import verification
 from penstock.integrity.verification import Scope, Tally, Verification

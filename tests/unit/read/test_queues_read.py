@@ -9,8 +9,7 @@ from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
 from penstock.errors import ArgumentError, ForeignContentError, StoreClosedError, TopicError
-from penstock.read.served_queues import ServedQueues, has_queues, served
-from penstock.read.topic_usage import TopicSpace, space_by_topic
+from penstock.read.queues import ServedQueues, TopicSpace, has_queues, served, space_by_topic
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 

@@ -17,7 +17,7 @@ from penstock.contracts.foreign import BATCH_QUEUES, LIGHT_QUEUES, Foreign
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.foreign_content import find_foreign, foreign_in
+from penstock.recovery.store_layout import find_foreign, foreign_in
 from penstock.store.store import Store
 from penstock.testing.kit import SMALL
 

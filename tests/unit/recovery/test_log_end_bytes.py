@@ -6,7 +6,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from penstock.durability.checkpoint import Times
+from penstock.durability.progress import Times
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.columns import RecordColumns

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import OffsetError
 from penstock.format.names import segment_name
-from penstock.repairs.patched_log import Patch, PatchedLog
+from penstock.repairs.planner import Patch, PatchedLog
 from penstock.testing import SimulatedDisk
 
 SIZE = 4096

@@ -6,8 +6,7 @@ from penstock.contracts import Dispatcher, NoOptions, Trust
 from penstock.contracts.base import Geometry
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.files import Files
-from penstock.repairs.patched_log import Patch, PatchedLog
-from penstock.repairs.planner import Corruption, Planner, RepairPlan
+from penstock.repairs.planner import Corruption, Patch, PatchedLog, Planner, RepairPlan
 from penstock.repairs.repair import RepairStep
 from penstock.testing import make_context, messages, open_store
 from penstock.testing.kit import SMALL

@@ -11,8 +11,8 @@ import pytest
 from tests.lanes import eventually
 
 from penstock import BusyError
-from penstock.durability.checkpoint import Times
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files

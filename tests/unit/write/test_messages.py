@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.files import File
 from penstock.runtime.clock import Clock
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
-from penstock.write.rewriting import add_rewritten, is_plain, rewritten
+from penstock.write.validation import add_rewritten, is_plain, rewritten
 
 
 class HalfFull(FaultyFiles):

@@ -18,7 +18,7 @@ from penstock.cli.store_files import file_sizes
 from penstock.config.broker_conf import to_broker_conf
 from penstock.config.model import Config
 from penstock.contracts.base import QUEUE_ENTRY_SIZE
-from penstock.dispatch.store_view import open_log
+from penstock.dispatch.rebuild import open_log
 from penstock.durability.written_ranges import known_ranges
 from penstock.recovery.store_layout import is_store
 from penstock.store.open import Opener, make_opener

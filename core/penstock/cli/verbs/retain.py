@@ -17,7 +17,7 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.root import examples
-from penstock.read.topic_usage import TopicSpace
+from penstock.read.queues import TopicSpace
 from penstock.retention.forecast import DAYS_MAX, SegmentForecast
 from penstock.store.store import Store
 

@@ -1,20 +1,33 @@
-"""Checks the metadata files: checkpoint, progress file, clean-close file, manifest, and digest files."""
+"""Checks beside those of the records: the metadata files, the marks of atomic batches, and what explains the findings in a copy.
+
+A copy of a store that was made during writes contains each file at a different time, so its queues, index and metadata files may be ahead
+of its log or lag it, and the log may end with an incomplete record. Opening the copy for writing repairs all of that. Copying never explains
+invalid bytes before the last valid record of the log.
+"""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
 from penstock.contracts.dispatcher import COPYING, Finding
-from penstock.durability.checkpoint import CHECKPOINT_BYTES
-from penstock.durability.manifest import manifest_path, read_manifest
-from penstock.durability.progress import Progress, State
-from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
+from penstock.durability.progress import CHECKPOINT_BYTES, Progress, State
+from penstock.durability.side_folder import (
+    CleanClose,
+    SideFolder,
+    fingerprint,
+    manifest_path,
+    read_manifest,
+    vouched_for,
+)
 from penstock.durability.written_ranges import read_ranges
 from penstock.errors import FormatVersionError
 from penstock.files import Files
+from penstock.format.arrays import np
+from penstock.format.columns import RecordColumns
 from penstock.format.names import NAME_DIGITS, SIDE_FOLDER, segment_name
-from penstock.integrity.segment_digests import Digests, file_bytes
+from penstock.integrity.segment_digests import BLOCK_BYTES, Digests, file_bytes
+from penstock.log.scan import batch_marks, read_mark
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -186,3 +199,126 @@ def _is_changing(files: Files, digests: Digests, segment: Segment) -> bool:
         )
     except OSError:
         return True
+
+
+class BatchCheck:
+    """Checks the records of a segment in the order of the log. Not thread-safe.
+
+    The findings are notes: the records themselves are valid, and nothing can complete a batch.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        # The batch that is not complete yet: where it begins and ends, and the mark of its other records.
+        self._begin = self._end = self._other = 0
+        self._reached = 0
+
+    def add(self, columns: RecordColumns) -> Iterator[Finding]:
+        """Yield the findings in the next valid records."""
+        numbers = columns.prepared_offsets
+        if self._end == 0 and not (numbers < 0).any():
+            return
+        marked = np.flatnonzero(numbers < 0)
+        parts = numbers[marked], columns.log_offsets[marked], columns.sizes[marked]
+        for number, at, size in zip(*(part.tolist() for part in parts), strict=True):
+            yield from self._add_one(number, at, at + size)
+
+    def _add_one(self, number: int, at: int, end: int) -> Iterator[Finding]:
+        if self._end and at == self._reached and number == self._other and end <= self._end:
+            self._reached = end
+            if end == self._end:
+                self._end = 0
+            return
+        yield from self.finish()
+        if number >= 0:
+            return
+        base, mark = self._segment.base_offset, read_mark(number)
+        if (
+            mark is None
+            or not mark.is_first
+            or not end - base <= mark.end <= self._segment.capacity
+        ):
+            text = f"PREPAREDTRANSACTIONOFFSET {number} is negative, and no mark of an atomic batch that fits there"
+            yield self._note(at, f"{text}; it means nothing, and the record is valid")
+        elif end - base < mark.end:
+            decision = mark.decision if mark.is_decided else None
+            self._begin, self._end, self._reached = at, base + mark.end, end
+            self._other = batch_marks(at - base, mark.end, decision)[1]
+
+    def finish(self) -> Iterator[Finding]:
+        """Yield the finding of a batch that is not complete when other records follow, or the records end."""
+        if self._end == 0:
+            return
+        begin, end, reached, self._end = self._begin, self._end, self._reached, 0
+        yield self._note(
+            begin,
+            f"messages that were to be stored together, at log offsets {begin} to {end}, are there only up to {reached}: a "
+            f"process was killed meanwhile, and another program has written the store before Penstock opened it",
+        )
+
+    def _note(self, log_offset: int, text: str) -> Finding:
+        segment = self._segment
+        return Finding(
+            "log", segment.path, log_offset - segment.base_offset, log_offset, text, is_note=True
+        )
+
+
+_PART = "copy"
+_WHAT_NOW = (
+    "open the copy for writing once: this cuts off the bytes after the log's last record, and updates queues, index "
+    "and metadata. Messages put during the copying may be missing: if they matter, copy again after the "
+    "writer has closed the store"
+)
+
+
+class CopyFindings:
+    """Combines the findings in a copy that copying explains into one finding. Not thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._count = 0
+        self._parts: set[str] = set()
+        self._held: list[Finding] = []
+
+    def sift(self, found: Iterable[Finding], log_end: Callable[[], int]) -> Iterator[Finding]:
+        """Yield the findings that copying does not explain, then one finding for all others.
+
+        Args:
+            found: the findings, those of the log in log order.
+            log_end: returns the offset after the last valid record scanned so far.
+        """
+        for finding in found:
+            if finding.what_now == COPYING:
+                self._explain(finding)
+            elif _reach(finding) >= log_end():
+                # The scan has not yet shown whether valid records follow.
+                self._held.append(finding)
+            else:
+                yield finding
+        end = log_end()
+        for finding in self._held:
+            if _reach(finding) >= end:
+                self._explain(finding)
+            else:
+                yield finding
+        if self._count:
+            yield self._combine(end)
+
+    def _explain(self, finding: Finding) -> None:
+        self._count += 1
+        self._parts.add(finding.part)
+
+    def _combine(self, end: int) -> Finding:
+        what = ", ".join(sorted(self._parts))
+        text = (
+            f"the store was copied while it was written, which explains {self._count} differences ({what}); the "
+            f"log's last valid record ends at log offset {end}"
+        )
+        return Finding(_PART, self._root, -1, end, text, _WHAT_NOW)
+
+
+def _reach(finding: Finding) -> int:
+    """Return the last log offset of a finding: a block of a digest may extend past the log's end."""
+    if finding.log_offset < 0:
+        return -1
+    return finding.log_offset + (BLOCK_BYTES - 1 if finding.part == "digest" else 0)

@@ -1,4 +1,4 @@
-"""Reads ranges of multiple queues together, in the order of the log.
+"""Reads ranges of multiple queues together, in the order of the log, as messages or as columns.
 
 The records of all queues are interleaved in one log: reading queue after queue would read the log once per queue. So
 the entries are merged by log offset first, and the log is read once. If the log is not mapped, its bytes are read
@@ -8,19 +8,31 @@ copied before the next batch is requested.
 Invariants:
     * A batch is within one segment, in ascending order, and no two of its records overlap.
     * The entries of each queue are in queue order; the records they point to have not been checked.
+
+As messages, records are checked and copied out of the log by the kernel, at most a few MiB at a time. A record that is not valid is
+read separately, which determines what is wrong with it; the caller decides whether that is an error.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import _kernel
-from penstock.contracts import EntryChunk, QueueReader
-from penstock.errors import CorruptionError, OffsetError
+from penstock.contracts import EntryChunk, QueueBounds, QueueReader
+from penstock.errors import ArgumentTypeError, CorruptionError, OffsetError
+from penstock.format import arguments
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import Buffer
+from penstock.format.java_hash import distinct_of
+from penstock.format.names import check_queue, check_topic
 from penstock.format.record import FIXED_SIZE
-from penstock.log.record_reader import GAP_BYTES
+from penstock.log.record_reader import GAP_BYTES, Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
+from penstock.message import StoredMessage
+from penstock.read.filters import Offsets, Place, RowFilter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 # The maximum number of entries in memory, shared among the spans; and the minimum number read at a time.
 _HELD = 65_536
@@ -267,3 +279,190 @@ def _read_ranges(rows: EntryRows) -> tuple[Int64s, Int64s]:
     apart = np.nonzero(rows.offsets[1:] - ends[:-1] > GAP_BYTES)[0] + 1
     first = np.concatenate([[0], apart])
     return first, ends[np.concatenate([apart, [len(ends)]]) - 1]
+
+
+def begins_of(
+    topics: Sequence[str], queue: int | None, start: Offsets | None, spans: Iterable[QueueSpan]
+) -> dict[Place, int]:
+    """Return the offset at which each queue begins to be read, also for queues that have no message yet."""
+    given = dict(start) if isinstance(start, Mapping) else {}
+    if queue is not None and isinstance(start, int):
+        given[topics[0], queue] = start
+    return {**given, **{span[:2]: span.start for span in spans}}
+
+
+def checked_spans(call: str, spans: object) -> list[QueueSpan]:
+    """Return the ranges of several queues; see `checked_span`."""
+    if isinstance(spans, QueueSpan | str) or not isinstance(spans, Iterable):
+        raise ArgumentTypeError(call, "spans", spans, "a list of penstock.QueueSpan")
+    return [checked_span(call, span) for span in spans]
+
+
+def checked_span(call: str, span: object) -> QueueSpan:
+    """Return the range of a queue; any tuple of topic, queue, start and stop is one."""
+    if not isinstance(span, tuple) or len(span) != len(QueueSpan._fields):
+        raise ArgumentTypeError(call, "spans", span, "a list of penstock.QueueSpan")
+    topic, queue, start, stop = span
+    return QueueSpan(
+        check_topic(topic),
+        check_queue(queue),
+        arguments.whole(call, "start", start),
+        arguments.whole(call, "stop", stop),
+    )
+
+
+# Entries of one batch at most: the messages of fewer than this, and of a few MiB, are in memory at once.
+_ROWS = 4096
+_BYTES = 4 << 20
+
+
+def span_messages(
+    log: SegmentedLog,
+    index: QueueReader,
+    records: RecordReader,
+    spans: Sequence[QueueSpan],
+    may_match: MayMatch,
+    lost: Lost,
+    corrupt: Callable[[CorruptionError], None],
+) -> Iterator[StoredMessage]:
+    """Yield the messages of ranges of queues in the order of the log.
+
+    Args:
+        log: the log.
+        index: the queue index.
+        records: reads the records of the log.
+        spans: the ranges to read.
+        may_match: returns which entries may match, given their tag codes; the caller compares the texts.
+        lost: called with messages that were deleted; they are skipped unless it raises.
+        corrupt: called with the error of a corrupt record; the record is skipped unless it raises.
+    """
+    places = [QueuePosition.of(span.topic, span.queue) for span in spans]
+    for rows in merged(log, index, spans, Limits(_ROWS, _BYTES), may_match, lost):
+        at = 0
+        while at < len(rows.offsets):
+            found = _leading(records, rows.part(at, len(rows.offsets)), places)
+            yield from found
+            at += len(found)
+            if not found:
+                message = _one(records, rows, at, spans, lost, corrupt)
+                if message is not None:
+                    yield message
+                at += 1
+
+
+def _leading(
+    records: RecordReader, rows: EntryRows, places: Sequence[QueuePosition]
+) -> list[StoredMessage]:
+    """Return the messages of the first entries, up to the first that is not valid; possibly none."""
+    first = int(rows.spans[0])
+    is_one = bool((rows.spans == first).all())
+    # The kernel compares the records with one queue; records of several queues are compared here.
+    place = places[first] if is_one else QueuePosition(None, 0)
+    try:
+        found = records.leading(Entries(rows.ordinals, rows.offsets, rows.sizes), place)
+    except (OffsetError, CorruptionError):
+        return []
+    if is_one:
+        return found
+    wanted = zip(found, rows.spans.tolist(), rows.ordinals.tolist(), strict=False)
+    for count, (message, number, ordinal) in enumerate(wanted):
+        if not _is_of(message, places[number], ordinal):
+            return found[:count]
+    return found
+
+
+def _is_of(message: StoredMessage, place: QueuePosition, ordinal: int) -> bool:
+    return place.topic is None or (
+        message.queue_offset == ordinal
+        and message.queue == place.queue
+        and message.topic.encode() == place.topic
+    )
+
+
+def _one(
+    records: RecordReader,
+    rows: EntryRows,
+    at: int,
+    spans: Sequence[QueueSpan],
+    lost: Lost,
+    corrupt: Callable[[CorruptionError], None],
+) -> StoredMessage | None:
+    """Return the message of one entry; None if it was deleted or is corrupt, and the callback did not raise."""
+    span, ordinal = spans[int(rows.spans[at])], int(rows.ordinals[at])
+    place = QueuePosition.of(span.topic, span.queue)
+    try:
+        return records.message(int(rows.offsets[at]), int(rows.sizes[at]), place, ordinal)
+    except OffsetError as error:
+        lost(span._replace(start=ordinal, stop=ordinal + 1), error)
+    except CorruptionError as error:
+        corrupt(error)
+    return None
+
+
+# Entries read at each sampled position of a queue.
+_SAMPLED = 32
+# The maximum size in bytes of the records of a batch, unless the caller gives another one.
+BATCH_BYTES_MAX = 64 << 20
+
+
+class ColumnReader:
+    """Reads by columns, and returns the bounds of queues; no Python object is made for each message. Safe from any thread.
+
+    It reads what is there: the `Reader` first makes written records readable, and documents the arguments.
+
+    Args:
+        log: the commit log.
+        queue_index: the queues.
+        published: returns the log offset up to which a writer in another process has published; None if this process
+            writes the store.
+    """
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        queue_index: QueueReader,
+        published: Callable[[], int | None],
+    ) -> None:
+        self._log = log
+        self._queue_index = queue_index
+        self._published = published
+
+    def span_batches(
+        self,
+        spans: Sequence[QueueSpan],
+        columns: Sequence[str] | None,
+        limits: Limits,
+        *,
+        verify: bool,
+        wanted: RowFilter,
+        lost: Lost,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the messages of ranges of multiple queues, in log order; see `LowLevelStore.arrow_spans`."""
+        from penstock.format import arrow_schema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+        from penstock.read import to_arrow  # noqa: PLC0415 - as above
+
+        names = arrow_schema.check_columns(columns)
+        return to_arrow.span_batches(
+            self._log, self._queue_index, spans, names, limits,
+            verify=verify, wanted=wanted, lost=lost,
+        )  # fmt: skip
+
+    def bounds(self, wanted: Callable[[str], bool], *, published: bool) -> list[QueueBounds]:
+        """Return the bounds of every queue, sorted; see `Reader.bounds`."""
+        below = self._published() if published else None
+        return list(self._queue_index.bounds(wanted, below))
+
+    def sample(
+        self, topic: str, queue: int, start: int, stop: int, count: int
+    ) -> list[tuple[int, int, float]]:
+        """Sample positions of a queue; see `Reader.sample`."""
+        found = []
+        for at in distinct_of(np.linspace(start, stop - 1, count).astype(np.int64)):
+            offsets, sizes, _ = self._queue_index.entries(
+                topic, queue, at, min(at + _SAMPLED, stop)
+            )
+            present: Int64s = np.nonzero(sizes)[0]
+            if len(present):
+                first = int(present[0])
+                found.append((at + first, int(offsets[first]), float(sizes[present].mean())))
+        return found

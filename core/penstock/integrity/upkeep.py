@@ -1,0 +1,291 @@
+"""The background work on full segments of a writing store: computes their digests, and compares them with the digests periodically.
+
+Each step reads one block, at a limited rate. A segment without a digest, also because of a crash, is "not sealed yet": the sealer
+computes it when the segment is durable. It never waits for the append lock or for a reader, and holds the lease of a segment only for
+one block at a time. A segment that is deleted meanwhile is skipped.
+
+A pass of the scrubber reads all sealed segments, oldest first. The first pass begins one interval after the store was opened, so
+short-lived processes never scrub. Corruption is logged, counted, and passed to the callback; it changes nothing, and reading and writing
+continue. Pages in the system's page cache are compared as they are there, not as on disk.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from penstock.config.model import ScrubConfig
+from penstock.contracts import SpawnWorker, Stoppable
+from penstock.contracts.dispatcher import Finding, damaged_blocks
+from penstock.errors import OffsetError
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.integrity.segment_digests import DigestReader, Digests
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+logger = get_logger(__name__)
+
+MIB = 1 << 20
+# The pause before a full segment that is not yet durable is checked again.
+_WAITING_S = 1.0
+
+
+class Sealer:
+    """Seals the segments of one log. Only one worker may call `step`; the rest is safe from any thread.
+
+    Attributes:
+        durable: returns the log offset below which everything is on disk; set by the engine.
+        sealed: base offsets of the segments that have a digest.
+    """
+
+    def __init__(
+        self, files: Files, digests: Digests, log: SegmentedLog, mib_per_s: int, sealed: list[int]
+    ) -> None:
+        self._files = files
+        self._digests = digests
+        self._log = log
+        self._mib_per_s = mib_per_s
+        self.durable: Callable[[], int] = lambda: 0
+        self.sealed = set(sealed)
+        # Segments that could not be read, or whose digest could not be written; the next open retries them.
+        self._failed: set[int] = set()
+        self._reader: DigestReader | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The number of full segments that are not sealed yet."""
+        return sum(s.base_offset not in self.sealed for s in self._log.segments[:-1])
+
+    def step(self) -> float | None:
+        """Read one block; returns the seconds to pause, None if there is nothing left to seal."""
+        if self._reader is None:
+            segment = self._next()
+            if segment is None:
+                return None
+            if segment.end_offset > self.durable():
+                return _WAITING_S
+            try:
+                self._reader = DigestReader(self._files, segment)
+            except OSError as error:
+                self._give_up(segment, error)
+                return 0.0
+        return self._advance(self._reader) / (self._mib_per_s * MIB)
+
+    def _next(self) -> Segment | None:
+        done = self.sealed | self._failed
+        return next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
+
+    def _advance(self, reader: DigestReader) -> int:
+        """Read the next block, and seal after the last; returns the bytes read, 0 at the end of the segment."""
+        size = 0
+        try:
+            size = reader.step()
+            if size == 0:
+                self._seal(reader)
+        except OffsetError:
+            # The segment is being deleted; the next step must not choose it again.
+            self._failed.add(reader.segment.base_offset)
+        except OSError as error:
+            self._give_up(reader.segment, error)
+            size = 0
+        if size == 0:
+            self.close()
+        return size
+
+    def _seal(self, reader: DigestReader) -> None:
+        segment = reader.segment
+        self._digests.write(reader.digest())
+        self.sealed.add(segment.base_offset)
+        if not segment.lease.is_available:
+            # The segment was deleted while its digest was written, possibly after `forget` was called.
+            self.forget(segment.base_offset)
+
+    def _give_up(self, segment: Segment, error: OSError) -> None:
+        self._failed.add(segment.base_offset)
+        logger.warning(
+            "segment %s could not be sealed (%s); its data is not affected, and the next open retries it",
+            segment.path.name,
+            error,
+        )
+
+    def forget(self, base_offset: int) -> None:
+        """Delete the digest of a segment that was deleted."""
+        self.sealed.discard(base_offset)
+        self._failed.add(base_offset)
+        try:
+            self._digests.remove(base_offset)
+        except OSError as error:
+            # The next open finds that its segment does not exist.
+            logger.warning(
+                "the digest of the deleted segment %d could not be deleted; the next open deletes it: %s",
+                base_offset,
+                error,
+            )
+
+    def close(self) -> None:
+        """Close the file; the segment will be read again from its start."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+_HOUR_S = 3600.0
+# The number of findings kept for `Store.stats()`.
+_FINDINGS_MAX = 20
+
+
+class Scrubber:
+    """Scrubs the sealed segments of one log. Only one worker may call `step`; the rest is safe from any thread.
+
+    Attributes:
+        on_finding: called with each finding; set by the engine.
+        findings: the latest findings.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        digests: Digests,
+        log: SegmentedLog,
+        mib_per_s: int,
+        interval_hours: float,
+    ) -> None:
+        self._files = files
+        self._digests = digests
+        self._log = log
+        self._mib_per_s = mib_per_s
+        self._interval_s = interval_hours * _HOUR_S
+        self.on_finding: Callable[[Finding], None] = lambda _finding: None
+        self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
+        self.found = self.passes = self.bytes_read = 0
+        self._reader: DigestReader | None = None
+        # The log offset from which segments remain in this pass; None before the first pass.
+        self._from: int | None = None
+
+    def step(self) -> float:
+        """Compare one block; returns the seconds to pause."""
+        if self._from is None:
+            self._from = 0
+            return self._interval_s
+        if self._reader is None:
+            segment = self._next(self._from)
+            if segment is None:
+                self._from = 0
+                self.passes += 1
+                return self._interval_s
+            self._from = segment.end_offset
+            try:
+                self._reader = DigestReader(self._files, segment)
+            except OSError as error:
+                self._report_unreadable(segment, 0, error)
+                return 0.0
+        size = self._advance(self._reader)
+        self.bytes_read += size
+        return size / (self._mib_per_s * MIB)
+
+    def _next(self, start: int) -> Segment | None:
+        return next(
+            (s for s in self._log.segments[:-1]
+             if s.base_offset >= start and self._digests.read(s) is not None),
+            None,
+        )  # fmt: skip
+
+    def _advance(self, reader: DigestReader) -> int:
+        """Read the next block, and compare after the last; returns the bytes read, 0 at the end of the segment."""
+        size = 0
+        try:
+            size = reader.step()
+            if size == 0:
+                self._compare(reader)
+        except OffsetError:
+            logger.debug("segment %s was deleted while it was scrubbed", reader.segment.path.name)
+        except OSError as error:
+            self._report_unreadable(reader.segment, reader.position, error)
+            size = 0
+        if size == 0:
+            self.close()
+        return size
+
+    def _compare(self, reader: DigestReader) -> None:
+        segment = reader.segment
+        known = self._digests.read(segment)
+        ranges = known.differing(reader.digest()) if known is not None else []
+        if segment.lease.is_available:
+            for start, stop in ranges:
+                self._report(damaged_blocks(segment.path, segment.base_offset, start, stop))
+
+    def _report_unreadable(self, segment: Segment, position: int, error: OSError) -> None:
+        if segment.lease.is_available:
+            log_offset = segment.base_offset + position
+            text = f"the segment cannot be read: {error}"
+            self._report(Finding("digest", segment.path, position, log_offset, text))
+
+    def _report(self, finding: Finding) -> None:
+        self.found += 1
+        self.findings.append(finding)
+        logger.error("%s, byte %d: %s", finding.path, finding.position, finding.text)
+        self.on_finding(finding)
+
+    def close(self) -> None:
+        """Close the file; the segment will be read again from its start."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@attrs.define(eq=False)
+class Upkeep:
+    """The sealer and the scrubber of one store. Safe from any thread."""
+
+    sealer: Sealer
+    scrub: Scrubber
+    _config: ScrubConfig
+    _workers: list[Stoppable] = attrs.Factory(list)
+
+    @classmethod
+    def of(
+        cls, files: Files, root: Path, log: SegmentedLog, config: ScrubConfig, sealed: list[int]
+    ) -> "Upkeep":
+        """Return the services for a log; `sealed` are the base offsets of the segments with trusted digests."""
+        digests = Digests(files, root)
+        sealer = Sealer(files, digests, log, config.seal_mib_per_s, sealed)
+        return cls(
+            sealer, Scrubber(files, digests, log, config.mib_per_s, config.interval_hours), config
+        )
+
+    def start(
+        self, spawn: SpawnWorker, durable: Callable[[], int], on_finding: Callable[[Finding], None]
+    ) -> None:
+        """Start the services that the configuration enables."""
+        self.sealer.durable, self.scrub.on_finding = durable, on_finding
+        if self._config.digests:
+            self._workers.append(spawn("penstock-seal", self.sealer.step))
+            if self._config.interval_hours > 0:
+                self._workers.append(spawn("penstock-scrub", self.scrub.step))
+
+    def wake(self) -> None:
+        """Wake the sealer: a segment has become full."""
+        for worker in self._workers[:1]:
+            worker.wake()
+
+    def stats(self) -> dict[str, object]:
+        """Return figures for `Store.stats()`."""
+        scrub = self.scrub
+        last = scrub.findings[-1] if scrub.findings else None
+        return {
+            "sealed_segments": len(self.sealer.sealed),
+            "not_sealed_yet": self.sealer.waiting,
+            "scrub_passes": scrub.passes,
+            "scrubbed_bytes": scrub.bytes_read,
+            "damage_found": scrub.found,
+            "last_damage": f"{last.path}, byte {last.position}: {last.text}" if last else None,
+        }
+
+    def stop(self) -> None:
+        """Stop both services, and wait for their current steps."""
+        for worker in self._workers:
+            worker.stop()
+        self.sealer.close()
+        self.scrub.close()
