@@ -25,7 +25,7 @@ from penstock import Receipt, StoredMessage
 from penstock._kernel import Batch
 from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
-from penstock.matrix.summary import file_system
+from penstock.matrix.report import file_system
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Survival

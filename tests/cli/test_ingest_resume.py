@@ -1,7 +1,7 @@
 """An ingest that was interrupted goes on where it stopped: no row is missing, and none is stored twice.
 
 The process kills itself at a call that the test picks, so no test depends on a clock. What a source may be and what a
-note says is tested in `tests/unit/exchange/test_loading.py`; a crash before each call in `tests/crash/test_import.py`.
+note says is tested in `tests/unit/exchange/test_importing.py`; a crash before each call in `tests/crash/test_import.py`.
 """
 
 import json
@@ -24,13 +24,13 @@ ROWS = 1100
 CHILD = """
 import errno, os, signal, sys
 from penstock.cli.root import run
-from penstock.exchange import loading
+from penstock.exchange import importing
 from penstock.exchange.progress import SourceNote
 from penstock.files import Files
 from penstock.store.store import Store
 
 where, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-loading._ROWS, loading._NOTE_ROWS = 10, 30
+importing._ROWS, importing._NOTE_ROWS = 10, 30
 
 def end():
     if how == "interrupt":
@@ -53,7 +53,7 @@ def ending(cls, name, before):
     setattr(cls, name, called)
 
 places = {"put": (Store, "put_many"), "note": (SourceNote, "write"), "rename": (Files, "rename"),
-          "close": (Store, "close"), "end": (loading.Loader, "_end")}
+          "close": (Store, "close"), "end": (importing.Loader, "_end")}
 if where != "nowhere":
     side, place = where.split()
     ending(*places[place], side == "before")

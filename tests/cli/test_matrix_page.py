@@ -13,7 +13,7 @@ import pytest
 
 from penstock.matrix.measure import counts_writes
 from penstock.matrix.page import render
-from penstock.matrix.summary import METRICS, Report, file_system
+from penstock.matrix.report import METRICS, Report, file_system
 
 ONE = ("--only", "write=mmap", "--only", "alloc=on-demand", "--only", "flush=async", "--quick",
        "--seconds", "0.01", "--body", "200")  # fmt: skip

@@ -14,9 +14,8 @@ from penstock.errors import StorageError
 from penstock.files import Files
 from penstock.store.store import Store
 from penstock.testing import ManualClock
-from penstock.testing.control import ManualWorkers
 from penstock.testing.disk import SimulatedDisk
-from penstock.testing.kit import make_context, open_store
+from penstock.testing.kit import ManualWorkers, make_context, open_store
 from penstock.testing.platter import Image
 from penstock_messaging.groups.entries import GROUP_SETTING
 from penstock_messaging.groups.intake import Intake

@@ -4,7 +4,7 @@ import pytest
 from tests.lanes import NIGHT
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
-from penstock.matrix.combos import Combo
+from penstock.matrix.report import Combo
 from penstock.testing.crash import Plot
 from penstock.testing.failures import ERRNOS, explore_failures
 

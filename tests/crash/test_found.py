@@ -13,8 +13,8 @@ from penstock.durability.progress import Checkpoint
 from penstock.errors import StorageError, StoreFailedError
 from penstock.store.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk
-from penstock.testing.control import InlineWorkers
 from penstock.testing.crash import ROOT, Plot, Stage
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
 from penstock.testing.story import TINY
 

@@ -15,10 +15,10 @@ from penstock.errors import PenstockError
 from penstock.exchange import ImportOptions, import_file
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
-from penstock.testing.control import InlineWorkers
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Image, Survival
 
-MODULE = "penstock.exchange.loading"
+MODULE = "penstock.exchange.importing"
 ROOT = Path("/store")
 ROWS = 26
 SETTINGS: dict[str, Any] = {**SMALL, "retention.use": [], "geometry.segment_bytes": 8192}

@@ -17,7 +17,7 @@ from penstock.message import ReadStatus
 from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, SimulatedDisk
-from penstock.testing.control import InlineWorkers
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
 
 ROOT = Path("/store")

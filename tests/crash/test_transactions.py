@@ -18,7 +18,7 @@ from tests.lanes import NIGHT, cases
 import penstock
 from penstock import Message, Store
 from penstock.testing import SimulatedDisk
-from penstock.testing.control import InlineWorkers
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Image, Survival
 
 ROOT = Path("/store")

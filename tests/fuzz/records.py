@@ -8,7 +8,7 @@ import numpy as np
 from penstock import _kernel
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.format.columns import ROW, RecordColumns
-from penstock.format.java_hash import index_hash, java_hash
+from penstock.format.hashes import index_hash, java_hash
 from penstock.format.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from penstock.format.record import (
     CRC_PROPERTY_SIZE,

@@ -16,7 +16,7 @@ from tests.lanes import eventually
 
 from penstock import Store
 from penstock.files import Files
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import read_check
 from penstock_messaging.timers.timer_log import TimerLog

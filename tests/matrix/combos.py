@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.matrix.combos import Combo, combinations
+from penstock.matrix.report import Combo, combinations
 from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()

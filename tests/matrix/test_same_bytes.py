@@ -9,7 +9,7 @@ from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
 from penstock.errors import ConflictError
-from penstock.matrix.combos import Combo
+from penstock.matrix.report import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store
 
 SEGMENT = 64 * 1024

@@ -10,11 +10,10 @@ from tests.lanes import examples
 
 from penstock.contracts.base import Geometry
 from penstock.files import Files
-from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import hash_pieces, index_hash, java_hash
+from penstock.format.columns import Keys, RecordColumns
+from penstock.format.hashes import hash_pieces, index_hash, java_hash
 from penstock.format.properties import decode_properties
 from penstock.format.record import RecordFields, encode_record
-from penstock.format.text_columns import Keys
 from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])

@@ -14,11 +14,9 @@ from tests.lanes import examples
 import penstock
 from penstock import StoredMessage
 from penstock.exchange import FORMATS, export_messages, export_stream, import_file, import_stream
-from penstock.exchange.formats import kind_of
-from penstock.exchange.importing import ImportOptions
+from penstock.exchange.importing import ImportOptions, SourceFile
 from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
-from penstock.exchange.source_file import SourceFile
-from penstock.exchange.text_files import ColumnNames
+from penstock.exchange.text_files import ColumnNames, kind_of
 from penstock.format.names import is_waiting
 from penstock.format.properties import without_crc
 from penstock.format.record import STORE_IPV6, RecordFields, encode_host

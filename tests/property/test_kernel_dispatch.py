@@ -19,7 +19,7 @@ from tests.property.test_kernel_reads import FIELDS, I32, I64
 
 from penstock import _kernel
 from penstock.format.columns import ROW
-from penstock.format.java_hash import index_hash
+from penstock.format.hashes import index_hash
 from penstock.format.properties import NAME_END, PAIR_END
 from penstock.format.record import PREPARED, ROLLBACK, RecordFields, encode_record
 from penstock.message import StoredMessage

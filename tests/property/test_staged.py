@@ -16,7 +16,7 @@ import penstock
 from penstock import Message
 from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import Files
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.staged import (
     MARK_MAX,
     MARK_MIN,

@@ -17,7 +17,7 @@ from penstock.plugins.registry import load_registry
 from penstock.staged import EncodedBatch, Encoder, encoding_for
 from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.control import InlineWorkers
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import Patience, SinkCommitter
 from penstock_spark.sink.ledger import Part

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
 from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import Ledger

@@ -25,7 +25,7 @@ from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.control import InlineWorkers
+from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
 from penstock_spark.sink.commit import Patience, SinkCommitter
 from penstock_spark.sink.ledger import (

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import SMALL, OpenStore
 
 from penstock.errors import MessageTooLargeError, QueueError, TopicError
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.staged import Encoder, Encoding, encoding_for, key_hashes
 from penstock.testing import SimulatedDisk
 from penstock.write.staged_file import StagedFile

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
-from penstock.aio.calls import Wrapper, awaited, completed, in_own_thread
-from penstock.aio.waking import Bell
+from penstock.aio.calls import Bell, Wrapper, awaited, completed, in_own_thread
 from penstock.contracts import ConsumedMessage, Consumer, Pending
 from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import ArgumentTypeError, ConsumerClosedError, PenstockError

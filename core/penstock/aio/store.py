@@ -1,8 +1,8 @@
-"""A store for asyncio."""
+"""A store for asyncio, and its transactions and prepared messages: each wraps what `Store` returns."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from penstock.aio.calls import (
     Arguments,
+    Bell,
     Entered,
     Result,
     Wrapper,
@@ -20,14 +21,101 @@ from penstock.aio.calls import (
     iterated,
     made,
 )
-from penstock.aio.consumer import AsyncConsumer, is_handling
-from penstock.aio.prepared import AsyncPrepared
-from penstock.aio.transaction import AsyncTransaction
-from penstock.aio.waking import Bell
-from penstock.contracts import ConsumerOptions, PutOptions
-from penstock.message import Receipt
+from penstock.aio.consumer import Answered, AsyncConsumer, is_handling, plain
+from penstock.contracts import ConsumerOptions, Prepared, PutOptions, Transaction
+from penstock.message import Message, Receipt
 from penstock.store.open import open_store
 from penstock.store.store import Store
+
+
+class AsyncPrepared:
+    """A prepared message, for the tasks of one event loop; see `contracts.Prepared`.
+
+    As a context manager, it is finished at the end of the block as `contracts.Prepared` says, also if the task is cancelled.
+
+    Attributes:
+        prepared: the prepared message whose methods block.
+    """
+
+    def __init__(self, prepared: Prepared, jobs: Executor) -> None:
+        self.prepared = prepared
+        self._jobs = jobs
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the prepared message, such as `transaction_id`."""
+        if name.startswith("_") or name == "prepared":
+            raise AttributeError(name)
+        return getattr(self.prepared, name)
+
+    async def commit(self, *, wait: bool = True) -> Receipt:
+        """Put the message into its topic; see `contracts.Prepared.commit`. It is committed even if the task is cancelled."""
+        return await completed(self._jobs, partial(self.prepared.commit, wait=wait))
+
+    async def rollback(self) -> None:
+        """Drop the message; see `contracts.Prepared.rollback`."""
+        await completed(self._jobs, self.prepared.rollback)
+
+    async def __aenter__(self) -> Self:
+        """Return the prepared message; no check-back is asked about it during the block."""
+        self.prepared.__enter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back."""
+        await completed(self._jobs, partial(self.prepared.__exit__, kind, error, trace))
+
+
+class AsyncTransaction:
+    """Messages that are stored together at the end of an `async with` block, or not at all; see `contracts.Transaction`.
+
+    Attributes:
+        transaction: the transaction whose end blocks.
+    """
+
+    def __init__(self, transaction: Transaction, jobs: Executor) -> None:
+        self.transaction = transaction
+        self._jobs = jobs
+
+    @property
+    def receipts(self) -> Sequence[Receipt]:
+        """The receipts of the messages, once the block has ended."""
+        return self.transaction.receipts
+
+    async def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
+        """Check a message, and add it; see `Transaction.put`. There is no pause of the task."""
+        self.transaction.put(topic, body, **options)
+
+    async def put_many(self, messages: Iterable[Message]) -> None:
+        """Check messages, and add them; see `Transaction.put_many`. There is no pause of the task."""
+        self.transaction.put_many(messages)
+
+    async def ack(self, messages: Answered) -> None:
+        """Acknowledge messages at the end; see `Transaction.ack`. There is no pause of the task."""
+        self.transaction.ack(plain(messages))
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self.transaction.__enter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Store all messages, or drop them after an exception; what has begun is completed even if the task is cancelled."""
+        end = partial(self.transaction.__exit__, kind, error, trace)
+        if kind is None:
+            await completed(self._jobs, end)
+        else:
+            end()
+
 
 # Calls that wait for the disk; more threads would only wait for the same disk.
 _THREADS = 4

@@ -12,8 +12,8 @@ from penstock.cli.beside import alone, open_to_change
 from penstock.cli.output import NOTHING_NEW, Bar, counted, note, out_json
 from penstock.cli.root import INTERRUPTED, interrupts_wait
 from penstock.errors import MessageError
-from penstock.exchange.formats import STANDARD
 from penstock.exchange.importing import Hooks, ImportOptions, ImportSummary, import_stream
+from penstock.exchange.text_files import STANDARD
 
 # So many skipped rows are shown, each with its reason.
 _SHOWN = 5

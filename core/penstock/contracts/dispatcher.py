@@ -13,9 +13,8 @@ from penstock.contracts.base import NO_HISTORY, History, Strategy
 from penstock.contracts.foreign import Foreign
 from penstock.errors import PluginError
 from penstock.format.arrays import Int64s
-from penstock.format.columns import Buffer, RecordColumns, ScannedColumns
+from penstock.format.columns import Buffer, Indexed, Keys, RecordColumns, ScannedColumns
 from penstock.format.properties import DELAY
-from penstock.format.text_columns import Indexed, Keys
 from penstock.message import StoredMessage
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"

@@ -56,7 +56,7 @@ from penstock.errors import MessageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.file import NO_ROOM
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.format.names import SIDE_FOLDER, check_topic
 
 logger = get_logger(__name__)

@@ -2,14 +2,12 @@
 
 Uses only the public methods of a `Store`; the content of a message never decides how it is read back.
 
-In reading order: `rows` (a message as a row, and back), `formats` (what a file's name says), `text_files` (NDJSON and
-CSV), `arrow_files` (Parquet and Arrow; the only one that needs an extra), `selection` (which messages), `exporting` (to a
-file), `source_file` (a file to import), `progress` (how far a source was stored), `loading` (the rows of a source, each once),
-`importing` (from a file).
+In reading order: `rows` (a message as a row, and back), `text_files` (what a file's name says; NDJSON and CSV), `arrow_files` (Parquet and
+Arrow; the only one that needs an extra), `exporting` (which messages, to a file), `progress` (how far a source was stored), `importing` (the
+rows of a source or a file, each once).
 """
 
-from penstock.exchange.exporting import ExportSummary, export_messages, export_stream
-from penstock.exchange.formats import FORMATS
+from penstock.exchange.exporting import ExportSummary, Selection, export_messages, export_stream
 from penstock.exchange.importing import (
     Hooks,
     ImportOptions,
@@ -18,7 +16,7 @@ from penstock.exchange.importing import (
     import_stream,
 )
 from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS
-from penstock.exchange.selection import Selection
+from penstock.exchange.text_files import FORMATS
 
 __all__ = [
     "ASSIGNED_ANEW",

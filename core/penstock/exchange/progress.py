@@ -3,7 +3,7 @@
 A source is whatever gives the same rows in the same order each time: a file, for example. Its note is
 `penstock/loads/<digest>` in the store's folder: one line, a CRC-32C and JSON, written atomically. It says that the
 first `rows` rows of the source were processed, with a digest of them, and that everything stored for them is below
-log offset `log_offset` and durable. `loading` uses it.
+log offset `log_offset` and durable. `importing` uses it.
 
 Invariants:
     * The note is written after a flush: a crash of the process or of the machine never leaves a note that says more
@@ -50,7 +50,7 @@ class Reached:
         rows: how many rows of the source were processed, including those that were skipped.
         stored: how many messages were stored for them.
         skipped: how many rows were skipped because they cannot be stored.
-        digest: a digest of these rows, as `loading` computes it.
+        digest: a digest of these rows, as `importing` computes it.
         log_offset: everything stored for these rows is below this log offset.
         is_exact: no row after these is stored.
         is_complete: the source had no further rows.

@@ -3,18 +3,94 @@
 A row holds the fields of a record as the kernel parses it (`Record` in `_kernel/record.h`): `RecordColumns.parse` for
 records at known positions, `scan` for consecutive records. Bytes from disk may be hostile: a row that is not `valid`
 holds only its position, size and magic, and nothing is read outside of the window.
+
+A slice of text (properties, tags, keys) is a start and a size in a buffer of bytes. The kernel finds the slices; no Python object is
+created for a row, except by `RowPieces.texts`.
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from penstock import _kernel
-from penstock.format.arrays import Bools, Bytes, Int64s, RowType, Structs, np
+from penstock.format.arrays import Bools, Bytes, Int32s, Int64s, RowType, Structs, np
 from penstock.format.record import TRANSACTION_MASK
-from penstock.format.text_columns import Indexed, Keys, PropertyColumns, hashed, no_keys
 from penstock.format.validity import NO_COVERAGE, Coverage
+
+
+class RowPieces(NamedTuple):
+    """Slices of text: the row that each belongs to, and its position in `data`."""
+
+    data: bytes | memoryview
+    rows: Int64s
+    starts: Int64s
+    sizes: Int64s
+
+    def texts(self) -> list[bytes]:
+        """Return the slices as bytes objects."""
+        ends = (self.starts + self.sizes).tolist()
+        pieces = zip(self.starts.tolist(), ends, strict=True)
+        return [bytes(self.data[start:end]) for start, end in pieces]
+
+
+class PropertyColumns:
+    """The properties texts of many records. If a name occurs twice in one text, the last value counts, as in Java."""
+
+    def __init__(self, window: bytes | memoryview, fields: "np.ndarray") -> None:
+        self._window = window
+        self._fields = fields
+
+    def named(self, name: bytes) -> RowPieces:
+        """Return the values of one name, at most one a row, ordered by row."""
+        rows, starts, sizes = _kernel.named(self._window, self._fields, name)
+        return RowPieces(
+            self._window,
+            np.frombuffer(rows, np.int64),
+            np.frombuffer(starts, np.int64),
+            np.frombuffer(sizes, np.int64),
+        )
+
+    def indexed(self) -> "Indexed":
+        """Return the tag code of each row, and all keys."""
+        codes, *keys = _kernel.indexed(self._window, self._fields)
+        return Indexed(np.frombuffer(codes, np.int64), hashed(*keys))
+
+    def tag_keys(self) -> "Keys":
+        """Return the tag of each row that has one, hashed as RocketMQ 5.4 indexes it."""
+        return hashed(*_kernel.tag_keys(self._window, self._fields))
+
+
+class Keys(NamedTuple):
+    """The keys of a batch: `rows` are their records' rows, `hashes` are Java's hashes of topic, `#` and key."""
+
+    rows: Int64s
+    hashes: Int32s
+
+
+class Indexed(NamedTuple):
+    """The values of a batch that dispatchers index.
+
+    Attributes:
+        tag_codes: the tag code of each row's queue entry: the tag's Java hash, 0 if there is no tag.
+        keys: every key, by row, UNIQ_KEY first, then KEYS split at single spaces.
+    """
+
+    tag_codes: Int64s
+    keys: Keys
+
+
+@functools.cache
+def no_keys() -> Keys:
+    """Return the keys of records without keys."""
+    return Keys(np.frombuffer(b"", np.int64), np.frombuffer(b"", np.int32))
+
+
+def hashed(rows: bytes, hashes: bytes) -> Keys:
+    """Return keys from the kernel's columns."""
+    return Keys(np.frombuffer(rows, np.int64), np.frombuffer(hashes, np.int64).astype(np.int32))
+
 
 Buffer = bytes | memoryview
 

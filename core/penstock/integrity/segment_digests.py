@@ -24,7 +24,7 @@ import attrs
 
 from penstock.errors import OffsetError
 from penstock.files import Entry, Files
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.format.names import NAME_DIGITS, SIDE_FOLDER, segment_name
 from penstock.format.record import crc32
 from penstock.log.segment import Segment

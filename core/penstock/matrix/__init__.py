@@ -1,7 +1,7 @@
 """The matrix: measures every allowed combination of installed strategies on the user's own disk.
 
-`combos` lists the combinations, `measure` runs in a child process for one of them, `run` measures all of them in
-rounds, `summary` combines the results into a report, `page` and `plots` show it.
+`measure` runs in a child process for one combination, `report` runs all of them in rounds and combines the results into a report, `page`
+shows it.
 
 A report is plain JSON::
 

@@ -10,7 +10,7 @@ from penstock.errors import ArgumentError, ArgumentTypeError, UnknownTopicError,
 from penstock.format import arguments
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.format.names import check_queue, check_topic
 from penstock.format.properties import KEYS, TAGS, TRIMMED, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage

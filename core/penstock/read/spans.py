@@ -22,7 +22,7 @@ from penstock.errors import ArgumentTypeError, CorruptionError, OffsetError
 from penstock.format import arguments
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import Buffer
-from penstock.format.java_hash import distinct_of
+from penstock.format.hashes import distinct_of
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import FIXED_SIZE
 from penstock.log.record_reader import GAP_BYTES, Entries, QueuePosition, RecordReader

@@ -15,7 +15,7 @@ from penstock.errors import CorruptionError, MissingExtraError, OffsetError
 from penstock.escape import get_logger
 from penstock.format.arrow_schema import COLUMNS, ROW_FIELDS, schema_of
 from penstock.format.columns import ROW, RecordColumns
-from penstock.format.java_hash import distinct_of
+from penstock.format.hashes import distinct_of
 from penstock.format.properties import CRC32, KEYS, TAGS
 from penstock.log.record_reader import QueuePosition
 from penstock.log.scan import quarantined_at

@@ -27,7 +27,7 @@ from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import OffsetError, StorageError, StrayFileError
 from penstock.files import Files
 from penstock.format.columns import Buffer
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.format.names import NAME_DIGITS, topic_of
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.integrity.checks import check_digest_files, check_marks

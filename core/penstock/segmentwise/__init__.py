@@ -4,8 +4,7 @@ For engines that distribute work over many processes, for example Spark: one pro
 wherever the store's folder can be read, and their results are returned as plain values. Segments are independent of
 each other, so the result is the same as that of a single process.
 
-In reading order: `checkup` (verification), `reindex` (queues and index rebuilt), `row_files` (the data exchanged for
-it), `plain_values`.
+In reading order: `checkup` (verification), `reindex` (queues and index rebuilt).
 """
 
 from penstock.contracts.dispatcher import Finding
@@ -21,8 +20,7 @@ from penstock.segmentwise.checkup import (
     messages_before,
     start_reindex,
 )
-from penstock.segmentwise.reindex import KEYS, Made, Reindex, ReindexReport, ReindexTask
-from penstock.segmentwise.row_files import Stretch
+from penstock.segmentwise.reindex import KEYS, Made, Reindex, ReindexReport, ReindexTask, Stretch
 
 __all__ = [
     "DERIVED",

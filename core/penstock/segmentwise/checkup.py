@@ -1,14 +1,16 @@
-"""Verification of a store, a segment at a time, in processes that share only its files."""
+"""Verification of a store, a segment at a time, in processes that share only its files and exchange plain values as text."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import attrs
 
 from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import Recipe, StoreView
-from penstock.errors import NotAStoreError
+from penstock.errors import NotAStoreError, PluginError
 from penstock.files import Files
 from penstock.integrity.verification import (
     OnProgress,
@@ -20,10 +22,50 @@ from penstock.integrity.verification import (
 )
 from penstock.read.spans import QueueSpan
 from penstock.recovery.store_layout import check_layout, is_store
-from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.reindex import Reindex
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
+
+
+def pack(value: object) -> str:
+    """Return plain values as text; raises `PluginError` for any other value."""
+    return json.dumps(_to_json_value(value))
+
+
+def unpack(text: str) -> Any:
+    """Return the values in a text that `pack` returned."""
+    return _from_json_value(json.loads(text))
+
+
+def _to_json_value(value: object) -> object:
+    """Return a value in the form that JSON can represent; raises `PluginError` otherwise."""
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, list):
+        return [_to_json_value(each) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_to_json_value(each) for each in value]}
+    if isinstance(value, dict):
+        return {
+            "dict": [[_to_json_value(key), _to_json_value(each)] for key, each in value.items()]
+        }
+    raise PluginError(
+        f"the state of a checker must consist of plain values, which can be sent to another process, not "
+        f"{type(value).__name__}: set its is_splittable to False"
+    )
+
+
+def _from_json_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json_value(each) for each in value]
+    if isinstance(value, dict):
+        if "tuple" in value:
+            return tuple(_from_json_value(each) for each in value["tuple"])
+        return {_from_json_value(key): _from_json_value(each) for key, each in value["dict"]}
+    return value
+
 
 # Parts of a verification that are not a segment: the derived files alone, and the whole store if a
 # dispatcher's checker cannot be split.

@@ -1,7 +1,7 @@
 """Rebuilds queues and index of a whole store in parallel, and replaces the old files in one swap.
 
     1. For each segment, in any process: the rows from which queues and index are built are written to
-       `penstock/repair/parts/<run>/` (see `row_files`), by shard of queues.
+       `penstock/repair/parts/<run>/` (without record bodies), by shard of queues.
     2. For each shard of queues, and for the index, in any process: a new dispatcher processes the rows of all
        segments in log order, so its files are the same as after dispatching in order.
     3. In one process: the parts are combined in `penstock/repair/new/`, and swapped in (see `rebuild`).
@@ -12,17 +12,29 @@ the clean-close file, which then covers the new files.
 
 Tasks of a run that has ended may continue for a while. Each run has its own folder, and its tasks end when the folder
 is deleted. The number of rows in the parts must equal the number of rows of the segments.
+
+A file of rows is numpy's `.npz` of plain arrays, not checksummed: it is deleted once the files built from it are in place::
+
+    log_offsets i64  sizes i32  queues i32  queue_offsets i64  store_times_ms i64
+    transaction_types i32  tag_codes i64  topic_rows i32        one row a record, in log order
+    key_rows i32  key_hashes i32                                one row a key
+    topics u8                                                   JSON list of the topics, latin-1
+    bounds i64                                                  first and end log offset
 """
 
+import io
+import json
 import uuid
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import attrs
+import numpy as np
 
 from penstock.contracts import KeyIndex, QueueIndex
-from penstock.contracts.dispatcher import DispatchBatch
+from penstock.contracts.dispatcher import DispatchBatch, IndexColumns
 from penstock.dispatch.rebuild import RebuildJournal, Recipe, StoreView
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import (
@@ -35,11 +47,81 @@ from penstock.durability.side_folder import (
 from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
+from penstock.format.arrays import Int64s
+from penstock.format.columns import Keys
+from penstock.format.hashes import distinct_of
 from penstock.format.names import SIDE_FOLDER
 from penstock.log.resync import Corrupt, Valid, walk_segment
 from penstock.recovery.store_layout import check_foreign
-from penstock.segmentwise.row_files import Stretch, condense, restore, shard_rows
 from penstock.store.open import Opener
+
+_KINDS = {
+    "log_offsets": np.int64, "sizes": np.int32, "queues": np.int32, "queue_offsets": np.int64,
+    "store_times_ms": np.int64, "transaction_types": np.int32, "tag_codes": np.int64,
+    "topic_rows": np.int32,
+}  # fmt: skip
+_TOPIC_TEXT = "latin-1"
+
+
+def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) -> bytes:
+    """Return rows of a batch (all if None) as the content of a file, with or without their keys."""
+    picked = np.arange(len(batch)) if rows is None else rows
+    arrays: dict[str, Any] = {
+        name: getattr(batch, name)[picked].astype(kind) for name, kind in _KINDS.items()
+    }
+    key_rows, hashes = batch.keys if keys else Keys(np.zeros(0, np.int64), np.zeros(0, np.int32))
+    if rows is not None and keys:
+        raise ValueError("keys can only be stored with all rows of the batch: rows must be None")
+    topics = json.dumps([topic.decode(_TOPIC_TEXT) for topic in batch.topics])
+    out = io.BytesIO()
+    np.savez(
+        out, **arrays, key_rows=key_rows.astype(np.int32), key_hashes=hashes.astype(np.int32),
+        topics=np.frombuffer(topics.encode(), np.uint8),
+        bounds=np.array([batch.start_offset, batch.end_offset], np.int64),
+    )  # fmt: skip
+    return out.getvalue()
+
+
+def restore(data: bytes) -> DispatchBatch:
+    """Return the rows of such a file as a batch that has only these columns."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    names = json.loads(arrays["topics"].tobytes())
+    rows = {name: arrays[name].astype(np.int64) for name in _KINDS}
+    topics = [name.encode(_TOPIC_TEXT) for name in names], rows.pop("topic_rows")
+    keys = Keys(arrays["key_rows"].astype(np.int64), arrays["key_hashes"])
+    first, stop = arrays["bounds"].tolist()
+    return DispatchBatch(IndexColumns(**rows, topics=topics, keys=keys), first, stop)
+
+
+def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]]:
+    """Yield each non-empty shard with the rows of its queues, in log order."""
+    seeds = np.array([zlib.crc32(topic) for topic in batch.topics], np.int64)
+    cursors = (seeds[batch.topic_rows] + batch.queues) % shards
+    for shard in distinct_of(cursors):
+        yield shard, np.nonzero(cursors == shard)[0]
+
+
+@attrs.frozen
+class Stretch:
+    """The result of scanning one segment.
+
+    Attributes:
+        base: base offset of the segment.
+        records: number of valid records.
+        keys: number of their keys that are indexed.
+        end: log offset after the last record, or after the filler; 0 if there are none.
+        stop: where the records end without a blank record; -1 if a blank record ends them.
+        damages: ranges within the segment that are not valid records.
+    """
+
+    base: int
+    records: int
+    keys: int
+    end: int
+    stop: int
+    damages: tuple[tuple[int, int], ...]
+
 
 logger = get_logger(__name__)
 

@@ -58,7 +58,7 @@ from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.format import arguments
 from penstock.format.arrays import np
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.upkeep import Upkeep
 from penstock.integrity.verification import Verification, spread_over

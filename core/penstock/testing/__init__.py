@@ -4,38 +4,49 @@ Contract suites (subclass one and implement the fixture `strategy`, see `penstoc
 fail or kill the store on request; a clock and threads controlled by the test; small stores with strategies that need
 not be installed. The suites need pytest: `pip install 'penstock[testing]'`.
 
-In reading order: `kit` (small stores), `control` (clock and threads), `faults` (files that fail); `inode`, `platter` and
-`disk` (a simulated disk: its files, its medium, the whole); `story` and `crash` (one scenario, crashed before each call),
-`failures`, `kills`, `soak` (the same without end); `check` (runs `penstock plugins check`).
+In reading order: `kit` (small stores, clock and threads), `faults` (files that fail); `platter` and `disk` (a simulated disk: its files and
+medium, the whole); `story` and `crash` (one scenario, crashed before each call), `failures`, `soak` (the same without end); `check` (runs
+`penstock plugins check`).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingExtraError
-from penstock.testing.control import InlineWorkers, ManualClock, ManualWorkers
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles, KilledError
-from penstock.testing.kit import WrittenLog, make_context, messages, open_store
+from penstock.testing.kit import (
+    InlineWorkers,
+    ManualClock,
+    ManualWorkers,
+    WrittenLog,
+    make_context,
+    messages,
+    open_store,
+)
 
 if TYPE_CHECKING:
-    from penstock.testing.suites.allocator import AllocatorContract
-    from penstock.testing.suites.dispatcher import DispatcherContract
-    from penstock.testing.suites.extension import ExtensionContract
-    from penstock.testing.suites.flush import FlushPolicyContract
-    from penstock.testing.suites.indexes import KeyIndexContract, QueueIndexContract
-    from penstock.testing.suites.retention import RetentionPolicyContract
-    from penstock.testing.suites.writer import SegmentWriterContract
+    from penstock.testing.suites.dispatcher import (
+        DispatcherContract,
+        KeyIndexContract,
+        QueueIndexContract,
+    )
+    from penstock.testing.suites.policies import (
+        ExtensionContract,
+        FlushPolicyContract,
+        RetentionPolicyContract,
+    )
+    from penstock.testing.suites.storage import AllocatorContract, SegmentWriterContract
 
 SUITES = {
-    "AllocatorContract": "allocator",
+    "AllocatorContract": "storage",
     "DispatcherContract": "dispatcher",
-    "ExtensionContract": "extension",
-    "FlushPolicyContract": "flush",
-    "KeyIndexContract": "indexes",
-    "QueueIndexContract": "indexes",
-    "RetentionPolicyContract": "retention",
-    "SegmentWriterContract": "writer",
+    "ExtensionContract": "policies",
+    "FlushPolicyContract": "policies",
+    "KeyIndexContract": "dispatcher",
+    "QueueIndexContract": "dispatcher",
+    "RetentionPolicyContract": "policies",
+    "SegmentWriterContract": "storage",
 }
 
 __all__ = [
@@ -69,6 +80,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("pytest", "testing", f"penstock.testing.{name}") from error
     # Before the suites are imported; otherwise their failures show no values in another project's test run.
-    for module in ("base", *sorted(set(SUITES.values()))):
+    for module in sorted(set(SUITES.values())):
         pytest.register_assert_rewrite(f"penstock.testing.suites.{module}")
     return getattr(importlib.import_module(f"penstock.testing.suites.{SUITES[name]}"), name)

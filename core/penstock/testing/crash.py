@@ -36,9 +36,8 @@ from penstock.errors import PenstockError
 from penstock.plugins.registry import Registry
 from penstock.store.open import Opener
 from penstock.store.store import Store
-from penstock.testing.control import InlineWorkers, ManualClock
 from penstock.testing.disk import SimulatedDisk
-from penstock.testing.kit import registry_with
+from penstock.testing.kit import InlineWorkers, ManualClock, registry_with
 from penstock.testing.platter import Image, Survival
 from penstock.testing.story import (
     GROUP,

@@ -3,7 +3,7 @@
 It replaces `files.Files`, so a store or a strategy runs on it as on a real disk: contents are real files in memory
 (`memfd_create`), and mapped files are really mapped. A write through a mapping into a page without allocated space would
 kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after a
-power cut is kept separately; see `inode` for bytes and `platter` for names. `plan` determines which calls fail (see
+power cut is kept separately; see `platter`. `plan` determines which calls fail (see
 `faults`).
 
 Differences from a real disk: file times are those of `clock`; writes through a mapping count as written when it is
@@ -21,10 +21,9 @@ from penstock.files import Entry, File, Files, Listed
 from penstock.files.lock_file import Lock
 from penstock.files.volume import Volume
 from penstock.runtime.clock import Clock
-from penstock.testing.control import ManualClock
 from penstock.testing.faults import FaultPlan
-from penstock.testing.inode import Inode
-from penstock.testing.platter import Image, Platter, Survival
+from penstock.testing.kit import ManualClock
+from penstock.testing.platter import Image, Inode, Platter, Survival
 
 _AMPLE = 1 << 50
 

@@ -13,9 +13,9 @@ from random import Random
 import attrs
 
 from penstock.errors import PenstockError
-from penstock.testing.control import ManualClock
 from penstock.testing.crash import RAISED, Look, Memory, Plot, Stage
 from penstock.testing.disk import SimulatedDisk
+from penstock.testing.kit import ManualClock
 from penstock.testing.platter import Survival
 from penstock.testing.story import Story, bodies_of
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from penstock.matrix.combos import Combo, combinations
+from penstock.matrix.report import Combo, combinations
 from penstock.plugins.registry import load_registry
 from penstock.testing.crash import Case, Plot, explore, replay
 from penstock.testing.failures import explore_failures

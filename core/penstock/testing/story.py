@@ -14,7 +14,7 @@ from penstock.contracts.base import Geometry
 from penstock.errors import ReadOnlyError
 from penstock.message import Durability, Message, StoredMessage
 from penstock.store.store import Store
-from penstock.testing.control import InlineWorkers, ManualClock
+from penstock.testing.kit import InlineWorkers, ManualClock
 
 TOPIC = "story"
 GROUP = "group"

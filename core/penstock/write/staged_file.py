@@ -29,7 +29,7 @@ from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import File, Files
 from penstock.format.arrays import Int64s, np
 from penstock.format.columns import RecordColumns
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
 from penstock.log.commit_log import CommitLog

@@ -30,9 +30,8 @@ from penstock.contracts import (
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.format.arrays import Int64s, np
-from penstock.format.columns import RecordColumns
+from penstock.format.columns import Keys, RecordColumns
 from penstock.format.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
-from penstock.format.text_columns import Keys
 from penstock.format.validity import is_valid
 from penstock_index.index_file import (
     Header,

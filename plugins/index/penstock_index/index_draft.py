@@ -14,7 +14,7 @@ from penstock.contracts import (
 )
 from penstock.files import File
 from penstock.format.arrays import Int64s, np
-from penstock.format.text_columns import Keys
+from penstock.format.columns import Keys
 
 # Slots are written in chunks of this number.
 _SLOTS_PER_CHUNK = 1024

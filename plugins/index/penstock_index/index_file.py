@@ -38,9 +38,8 @@ from penstock.errors import OffsetError
 from penstock.files import FOLIO_BYTES, NO_ROOM, File
 from penstock.files.blocks import Blocks
 from penstock.format.arrays import Int32s, Int64s, RowType, Structs, np
-from penstock.format.columns import RecordColumns
+from penstock.format.columns import Keys, RecordColumns
 from penstock.format.record import SIZE_AND_MAGIC
-from penstock.format.text_columns import Keys
 from penstock_index.index_draft import Draft, draft_entries
 
 HEADER = struct.Struct(">qqqqii")

@@ -10,7 +10,7 @@ from penstock import StoredMessage
 from penstock.contracts import DispatchBatch, LogView
 from penstock.errors import OffsetError
 from penstock.format.arrays import Int32s, np
-from penstock.format.java_hash import index_hash
+from penstock.format.hashes import index_hash
 from penstock.format.record import FIXED_SIZE, SIZE_AND_MAGIC
 from penstock.format.validity import is_valid
 from penstock_index.index_file import Peek

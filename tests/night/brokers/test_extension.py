@@ -10,7 +10,7 @@ from tests.interop.jvms import JavaStores
 
 import penstock
 from penstock import Message
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.message import StoredMessage
 from penstock.store.store import Store
 

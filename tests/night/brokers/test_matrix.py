@@ -13,7 +13,7 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore
 from tests.matrix.combos import TENTH, name_of, settings_of
 
 import penstock
-from penstock.matrix.combos import Combo
+from penstock.matrix.report import Combo
 from penstock.store.store import Store
 from penstock.testing import messages
 

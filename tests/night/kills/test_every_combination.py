@@ -16,7 +16,7 @@ from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 import penstock
 from penstock import Durability, Message
-from penstock.matrix.combos import Combo
+from penstock.matrix.report import Combo
 from penstock.store.store import Store
 
 QUEUES = range(3)

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.matrix.plots import ready
+from penstock.matrix.page import ready
 from penstock_spark.jobs.plots import draw
 
 ready()

@@ -26,8 +26,8 @@ from penstock import (
     StoreClosedError,
     aio,
 )
-from penstock.aio.transaction import AsyncTransaction
-from penstock.aio.waking import Bell
+from penstock.aio.calls import Bell
+from penstock.aio.store import AsyncTransaction
 from penstock.contracts import Consumer, Transaction
 from penstock.errors import ArgumentTypeError, TransactionEndedError
 from penstock_messaging.extension import MessagingExtension

@@ -12,7 +12,7 @@ from penstock.contracts.index_entries import (
     queue_entries,
 )
 from penstock.format.columns import RecordColumns, ScannedColumns
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.format.record import RecordFields, encode_record
 from penstock.testing import WrittenLog
 from penstock.testing.kit import SMALL

@@ -11,13 +11,12 @@ from tests.conftest import OpenStore
 
 from penstock.errors import BusyError, ConfigError
 from penstock.exchange import exporting
-from penstock.exchange.exporting import batches_of, export_messages, export_stream
+from penstock.exchange.exporting import Selection, batches_of, export_messages, export_stream
 from penstock.exchange.rows import MessageRow
-from penstock.exchange.selection import Selection
 from penstock.files import Files
 from penstock.message import Message
 from penstock.store.store import Store
-from penstock.testing.control import ManualClock
+from penstock.testing.kit import ManualClock
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from tests.conftest import OpenStore, append_record
 
 from penstock import Message
 from penstock.errors import ConfigError, ImportFileError, PropertyError
-from penstock.exchange.formats import FORMATS, compressed, kind_of, plain_text
 from penstock.exchange.rows import (
     COLUMNS,
     ColumnError,
@@ -25,12 +24,16 @@ from penstock.exchange.rows import (
 )
 from penstock.exchange.text_files import (
     CSV_COLUMNS,
+    FORMATS,
     ColumnNames,
     CsvWriter,
     FileRow,
     NdjsonWriter,
+    compressed,
     csv_rows,
+    kind_of,
     ndjson_rows,
+    plain_text,
     row_bytes_max,
 )
 

@@ -11,12 +11,10 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock.errors import ConfigError, ImportFileError, StorageError
-from penstock.exchange import loading
-from penstock.exchange.formats import kind_of
-from penstock.exchange.importing import Hooks, ImportOptions, import_file, import_stream
-from penstock.exchange.source_file import SourceFile
-from penstock.exchange.text_files import ColumnNames
-from penstock.testing.control import InlineWorkers
+from penstock.exchange import importing
+from penstock.exchange.importing import Hooks, ImportOptions, SourceFile, import_file, import_stream
+from penstock.exchange.text_files import ColumnNames, kind_of
+from penstock.testing.kit import InlineWorkers
 
 
 def lines_in(path: Path, *rows: dict[str, Any]) -> Path:
@@ -115,11 +113,11 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
     def stop(_done: int, _rows: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loading, "_ROWS", 4)
+    monkeypatch.setattr(importing, "_ROWS", 4)
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
         # As after a kill: the last note was written before the first row.
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loading.Loader, "_stop", lambda *_: None)
+            patch.setattr(importing.Loader, "_stop", lambda *_: None)
             import_file(store, source, None, Hooks(on_progress=stop))
         for _ in range(40):
             store.put("x", bytes(300), queue=0)

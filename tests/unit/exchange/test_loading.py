@@ -10,7 +10,7 @@ from tests.conftest import OpenStore
 
 from penstock import Message, StoredMessage
 from penstock.errors import CorruptionError, ImportFileError, MessageError, StorageError
-from penstock.exchange.loading import Loader, LoadOptions, LoadRow
+from penstock.exchange.importing import Loader, LoadOptions, LoadRow
 from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
 from penstock.exchange.rows import Put
 from penstock.files import Files

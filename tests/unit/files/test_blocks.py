@@ -19,10 +19,9 @@ from penstock.files.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, ZEROS_BYTES, B
 from penstock.files.file import FOLIO_BYTES, File
 from penstock.message import Message
 from penstock.store.store import Store
-from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles
-from penstock.testing.kit import copy_files, open_store
+from penstock.testing.kit import ManualClock, ManualWorkers, copy_files, open_store
 from penstock_alloc.mmap_writer import MmapChannel
 
 SIZE = 64 << 20

@@ -10,8 +10,7 @@ import pytest
 from penstock.errors import ConfigError, LongTopicError, PropertyError, QueueError, TopicError
 from penstock.format.arrays import RowType, np
 from penstock.format.arrow_schema import COLUMNS, check_columns, reader_of, schema_of
-from penstock.format.crc32c import crc32c
-from penstock.format.java_hash import distinct_of, index_hash, java_hash
+from penstock.format.hashes import crc32c, distinct_of, index_hash, java_hash
 from penstock.format.names import check_queue, check_topic, is_waiting, segment_name, topic_of
 from penstock.format.properties import (
     check_zeros,

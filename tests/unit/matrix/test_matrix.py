@@ -14,11 +14,18 @@ from tests.conftest import InstallPlugin
 
 import penstock
 from penstock.errors import ConfigError
-from penstock.matrix.combos import Combo, combinations, promise
 from penstock.matrix.measure import MeasurePlan, Subject, open_store, own_kib
 from penstock.matrix.page import render
-from penstock.matrix.run import RunOutcome, run
-from penstock.matrix.summary import METRICS, Report, make_report
+from penstock.matrix.report import (
+    METRICS,
+    Combo,
+    Report,
+    RunOutcome,
+    combinations,
+    make_report,
+    promise,
+    run,
+)
 from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()

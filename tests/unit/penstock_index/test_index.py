@@ -17,8 +17,8 @@ from penstock.contracts import Finding, Geometry, NoOptions, Trust, find_in_inde
 from penstock.contracts.index_entries import key_hash
 from penstock.files import File, Files
 from penstock.files.file import FOLIO_BYTES
-from penstock.format.java_hash import index_hash
-from penstock.format.text_columns import Keys
+from penstock.format.columns import Keys
+from penstock.format.hashes import index_hash
 from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, WrittenLog, make_context
 from penstock.testing.kit import SMALL
 from penstock_index.hash_index import HashIndexDispatcher

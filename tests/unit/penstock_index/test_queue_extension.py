@@ -12,7 +12,7 @@ from tests.conftest import OpenStore
 
 from penstock import Message
 from penstock.errors import StorageError
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, InlineWorkers
 

@@ -13,7 +13,7 @@ from tests.lanes import examples
 
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.files import Files
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.testing import FaultyFiles
 from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal

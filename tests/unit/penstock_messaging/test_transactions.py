@@ -15,7 +15,7 @@ import penstock
 from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError, errors
 from penstock.contracts import Consumer
 from penstock.files import Files
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.store.batches import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT

@@ -14,9 +14,8 @@ import pytest
 from tests.conftest import InstallPlugin
 
 from penstock.plugins import hookspecs
-from penstock.plugins.discovery import EntryPoint, discover
 from penstock.plugins.hookspecs import PROJECT, hookimpl
-from penstock.plugins.loading import PluginStatus, load_commands, load_plugins
+from penstock.plugins.loading import EntryPoint, PluginStatus, discover, load_commands, load_plugins
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.errors import UnknownTopicError
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.format.record import RecordFields, encode_record
 from penstock.message import StoredMessage
 from penstock.read.filters import RowFilter, TagFilter, has_key, out_of_line

@@ -20,8 +20,7 @@ from penstock.format.record import RecordFields, encode_record
 from penstock.log import resync, scan
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, open_store
-from penstock.testing.control import InlineWorkers
-from penstock.testing.kit import copy_files, copy_store
+from penstock.testing.kit import InlineWorkers, copy_files, copy_store
 from penstock.testing.platter import Survival
 
 COUNT = 1200

@@ -5,8 +5,8 @@ import pytest
 
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import PluginError
-from penstock.segmentwise.plain_values import pack, unpack
-from penstock.segmentwise.row_files import condense, restore, shard_rows
+from penstock.segmentwise.checkup import pack, unpack
+from penstock.segmentwise.reindex import condense, restore, shard_rows
 from penstock.testing import WrittenLog
 
 COLUMNS = ("log_offsets", "sizes", "queues", "queue_offsets", "store_times_ms", "transaction_types", "tag_codes", "topic_rows")  # fmt: skip

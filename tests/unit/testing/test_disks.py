@@ -12,8 +12,7 @@ from penstock.errors import DiskFullError
 from penstock.files.file import File
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.faults import CALLS, FaultPlan, FaultyFiles, KilledError
-from penstock.testing.inode import PAGE_BYTES, Inode, with_pages
-from penstock.testing.platter import ROOT, Platter, Survival
+from penstock.testing.platter import PAGE_BYTES, ROOT, Inode, Platter, Survival, with_pages
 
 
 def test_the_simulated_disk_is_full_when_it_is() -> None:

@@ -10,13 +10,21 @@ import pytest
 from penstock.contracts import FlushPolicy
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
-from penstock.testing.check import CheckResult, Step, suite_of
-from penstock.testing.control import InlineWorkers, ManualClock, ManualWorkers
+from penstock.testing.check import CheckResult, Step, explore_kills, suite_of
 from penstock.testing.crash import Case, Plot, explore, plot_for, replay
 from penstock.testing.failures import ERRNOS, Failure, explore_failures
 from penstock.testing.faults import CALLS
-from penstock.testing.kills import explore_kills
-from penstock.testing.kit import SMALL, WrittenLog, copy_store, make_context, messages, open_store
+from penstock.testing.kit import (
+    SMALL,
+    InlineWorkers,
+    ManualClock,
+    ManualWorkers,
+    WrittenLog,
+    copy_store,
+    make_context,
+    messages,
+    open_store,
+)
 from penstock.testing.platter import Survival
 from penstock.testing.story import Story, bodies_of
 from penstock_alloc.file_writer import FileWriter

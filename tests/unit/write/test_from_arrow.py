@@ -11,7 +11,7 @@ from tests.conftest import OpenStore
 from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import MessageError
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.write.from_arrow import TableRows, encode_table, key_hashes
 
 

@@ -19,9 +19,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import NO, examples
 from penstock.cli.times import check_order, since_option, until_option
-from penstock.exchange.exporting import ExportSummary, export_messages, export_stream
-from penstock.exchange.formats import FORMATS, NDJSON, STANDARD
-from penstock.exchange.selection import Selection
+from penstock.exchange.exporting import ExportSummary, Selection, export_messages, export_stream
+from penstock.exchange.text_files import FORMATS, NDJSON, STANDARD
 from penstock.store.store import Store
 
 

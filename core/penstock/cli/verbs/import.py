@@ -9,8 +9,8 @@ from penstock.cli.beside import timeout_option
 from penstock.cli.loading import load
 from penstock.cli.output import chosen, quiet_option, restart_option, settings_options
 from penstock.cli.root import examples
-from penstock.exchange.formats import FORMATS
 from penstock.exchange.importing import ImportOptions
+from penstock.exchange.text_files import FORMATS
 
 
 @click.command(

@@ -8,8 +8,8 @@ from penstock.cli.beside import timeout_option
 from penstock.cli.loading import load
 from penstock.cli.output import chosen, quiet_option, restart_option, settings_options
 from penstock.cli.root import examples
-from penstock.exchange.formats import FORMATS, LINES
 from penstock.exchange.importing import ImportOptions, WholeRows
+from penstock.exchange.text_files import FORMATS, LINES
 
 
 @click.command(

@@ -17,12 +17,17 @@ from penstock.cli.output import Bar, chosen, json_option, note, out_json
 from penstock.cli.root import NO, examples
 from penstock.config.sources import gather
 from penstock.escape import visible
-from penstock.matrix.combos import Combo, combinations
 from penstock.matrix.measure import MeasurePlan, open_store
-from penstock.matrix.page import number, render
-from penstock.matrix.plots import ready
-from penstock.matrix.run import RunOutcome, run
-from penstock.matrix.summary import METRICS, Report, make_report
+from penstock.matrix.page import number, ready, render
+from penstock.matrix.report import (
+    METRICS,
+    Combo,
+    Report,
+    RunOutcome,
+    combinations,
+    make_report,
+    run,
+)
 from penstock.plugins.registry import load_registry
 
 # Metric and a heading short enough for a terminal.

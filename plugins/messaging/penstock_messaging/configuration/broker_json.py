@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar
 
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 
 Value = TypeVar("Value")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock import Message
 from penstock.contracts import Context, OpenStore, TopicConfig
 from penstock.errors import MessageError, shown
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock.format.names import check_topic
 from penstock_messaging.configuration.checks import check_put
 from penstock_messaging.configuration.groups import GroupConfigs

@@ -34,7 +34,7 @@ import struct
 from enum import IntEnum
 
 from penstock.format.arrays import Bools, RowType, Structs, np
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 
 ENTRY_BYTES = 128
 REASON_BYTES = 64

@@ -20,7 +20,7 @@ import attrs
 from penstock.errors import LostQueueError, StorageError, shown
 from penstock.files import File, Files
 from penstock.files.lock_file import leave_in_child
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock_messaging.groups.entries import (
     BODY,
     CRC,

@@ -19,7 +19,7 @@ import attrs
 from penstock.errors import CorruptionError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock_messaging.groups.entries import EPOCH_MAX, NUMBER_MAX
 from penstock_messaging.groups.paths import GroupPaths
 

@@ -30,7 +30,7 @@ from penstock.errors import (
     StoreFailedError,
 )
 from penstock.escape import get_logger
-from penstock.format.java_hash import java_hash
+from penstock.format.hashes import java_hash
 from penstock_messaging.copies_made import CopiesMade, Copy
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import REAL_QUEUE, REAL_TOPIC, TIMER_TOPIC

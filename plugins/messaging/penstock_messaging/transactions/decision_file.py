@@ -38,7 +38,7 @@ import attrs
 from penstock.contracts import SIDE_FOLDER
 from penstock.errors import StorageError
 from penstock.files import File, Files
-from penstock.format.crc32c import crc32c
+from penstock.format.hashes import crc32c
 from penstock.format.names import QUEUE_MAX
 from penstock_messaging.groups.entries import EPOCH_MAX, NUMBER_MAX
 from penstock_messaging.groups.fold import Range

@@ -1,11 +1,29 @@
-"""Java's `String.hashCode` and its use in tag codes and in the hash index.
+"""The hashes of RocketMQ's files: CRC-32C, and Java's `String.hashCode`, which tag codes and the hash index use.
 
-The hash runs over UTF-16 code units, so a character outside the Basic Multilingual Plane counts as
+Java's hash runs over UTF-16 code units, so a character outside the Basic Multilingual Plane counts as
 two. Source: Java Language API, `java.lang.String.hashCode`; RocketMQ store, spec sections 3.2, 4.2.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from penstock import _kernel
 from penstock.format.arrays import Bytes, Int32s, Int64s, np
+
+
+def crc32c(data: Any, value: int = 0) -> int:
+    """Return the CRC-32C of `data`, which is bytes in any form, continued from that of the bytes before it."""
+    return int(_package()(data, value))
+
+
+@functools.cache
+def _package() -> Callable[[Any, int], int]:
+    from crc32c import crc32c as found  # noqa: PLC0415 - see the module
+
+    function: Callable[[Any, int], int] = found
+    return function
+
 
 # Returns the hash of a text as a signed 32-bit number.
 java_hash = _kernel.java_hash
