@@ -35,7 +35,7 @@ AREAS = {
     ),
     "log": Area((f"{CORE}/log/*.py",)),
     "flushing": Area(
-        (f"{CORE}/durability/*.py", f"{CORE}/runtime/sync_thread.py"),
+        (f"{CORE}/durability/*.py",),
         (f"{KERNEL}/gate.h", f"{KERNEL}/gate.pxi"),
     ),
     "messaging": Area(("plugins/messaging/penstock_messaging/**/*.py",)),

@@ -13,6 +13,9 @@ from penstock.errors import ArgumentError, StoreClosedError
 from penstock.escape import get_logger
 from penstock.runtime.workers import Worker
 
+logger = get_logger(__name__)
+
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -146,8 +149,6 @@ class Entered(Generic[Result]):
     async def __aexit__(self, *error: object) -> None:
         await self._made.__aexit__(*error)
 
-
-logger = get_logger(__name__)
 
 # A rest is ended by a wake; this only bounds how long a thread outlives its last task.
 _REST_S = 1.0

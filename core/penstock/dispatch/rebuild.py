@@ -57,6 +57,9 @@ from penstock.log.resync import RecoveredLog, Valid, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
 
+logger = get_logger(__name__)
+
+
 _SIZE_MAX = 64 << 20
 
 
@@ -204,9 +207,6 @@ def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
 def refuse_background_work(name: str, step: object, wakes: object = None) -> Stoppable:
     """Raise; passed as `Context.spawn` for a store in which nothing may run in the background."""
     raise AssertionError(f"{name}: no background work in a store that is not opened")
-
-
-logger = get_logger(__name__)
 
 
 class RebuildJournal:

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -139,16 +139,9 @@ class Scope:
 Result = tuple[list[Finding], Tally, list[object]]
 
 
-class Spread(Protocol):
-    """Checks segments in multiple processes; returns the result of each, in order."""
-
-    def __call__(
-        self, bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
-    ) -> Iterator[Result]:
-        """Start the processes; they end when the iterator is exhausted or closed.
-
-        `on_bytes` is called with the number of bytes that all of them have checked so far, while a result is awaited.
-        """
+# Checks segments in so many processes, which end when the iterator is exhausted or closed; yields the result of each, in order.
+# The last argument is called with the number of bytes that all of them have checked so far, while a result is awaited.
+Spread = Callable[[list[int], Scope, int, Callable[[int], None]], Iterator[Result]]
 
 
 class Verification:

@@ -59,6 +59,9 @@ from penstock.log.scan import (
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
+logger = get_logger(__name__)
+
+
 _SEARCH_BYTES = 1 << 20
 # Windows overlap, so that the bytes that are compared without another read may span two windows.
 _OVERLAP = 64
@@ -407,8 +410,6 @@ def reject_by_counts(
     log.rejected = found.rejected
     return found.notes
 
-
-logger = get_logger(__name__)
 
 # The maximum bytes of log in a batch: smaller batches stay in a core's cache, larger ones hold the GIL less often.
 BATCH_BYTES = 4 << 20

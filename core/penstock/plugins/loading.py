@@ -24,6 +24,8 @@ from penstock.escape import follow_level, get_logger
 from penstock.plugins import hookspecs
 from penstock.runtime.clock import Clock
 
+logger = get_logger(__name__)
+
 
 class EntryPoint(NamedTuple):
     """A name that a distribution offers to a group, and the module, or the attribute of one, that it stands for."""
@@ -151,8 +153,6 @@ def _read(path: Path) -> str:
     except OSError:
         return ""
 
-
-logger = get_logger(__name__)
 
 _CLOCK = Clock()
 

@@ -58,24 +58,15 @@ from penstock.format.names import SIDE_FOLDER
 from penstock.log.resync import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 
+logger = get_logger(__name__)
+
+
 _OWN_NAMES = frozenset(
     [
-        "commitlog",
-        "consumequeue",
-        "consumequeue_ext",
-        "batchconsumequeue",
-        "index",
-        "config",
-        "lock",
-        "abort",
-        "abort.bak",
-        "checkpoint",
-        "penstock",
-        "timerwheel",
-        "timerlog",
-        "compaction",
+        "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "lock", "abort", "abort.bak",
+        "checkpoint", "penstock", "timerwheel", "timerlog", "compaction",
     ]
-)
+)  # fmt: skip
 # Names that, if they exist, must be folders or regular files; those after them are checked only for writing.
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
 _FILES = ("checkpoint", "abort", "lock", "penstock/progress")
@@ -292,30 +283,15 @@ def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[
     )
 
 
-logger = get_logger(__name__)
-
-_UNDERSTOOD = frozenset(
-    [
-        "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
-        "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
-        "timerwheel", "timerlog",
-    ]
-)  # fmt: skip
+_UNDERSTOOD = _OWN_NAMES | {"rocksdbstore"}
 _POP = ("kvStore",)
 _COMPACTION = ("cleanup.policy", "COMPACTION")
 _CONFIG_READ = frozenset(
     [
-        "topics.json",
-        "topics.json.bak",
-        "subscriptionGroup.json",
-        "subscriptionGroup.json.bak",
-        "consumerOffset.json",
-        "consumerOffset.json.bak",
-        "delayOffset.json",
-        "delayOffset.json.bak",
-        "timercheck",
+        "topics.json", "topics.json.bak", "subscriptionGroup.json", "subscriptionGroup.json.bak", "consumerOffset.json",
+        "consumerOffset.json.bak", "delayOffset.json", "delayOffset.json.bak", "timercheck",
     ]
-)
+)  # fmt: skip
 
 
 def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:

@@ -55,6 +55,9 @@ from penstock.log.resync import Corrupt, Valid, walk_segment
 from penstock.recovery.store_layout import check_foreign
 from penstock.store.open import Opener
 
+logger = get_logger(__name__)
+
+
 _KINDS = {
     "log_offsets": np.int64, "sizes": np.int32, "queues": np.int32, "queue_offsets": np.int64,
     "store_times_ms": np.int64, "transaction_types": np.int32, "tag_codes": np.int64,
@@ -122,8 +125,6 @@ class Stretch:
     stop: int
     damages: tuple[tuple[int, int], ...]
 
-
-logger = get_logger(__name__)
 
 # The part with all keys; the other parts are shards of queues.
 KEYS = -1

@@ -684,6 +684,3 @@ class Opener:
             mended=tuple(found.mended),
             duration_ms=duration_ms,
         )
-
-
-logger = get_logger(__name__)

@@ -152,17 +152,25 @@ def test_the_memory_is_bounded_whatever_the_size_of_the_file(
 LINE = b'{"topic": "t", "body": "b"}\n'
 
 
+class Pipe(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
+
+
 def opened(path: Path) -> SourceFile:
     return SourceFile(path.open("rb"), str(path), kind_of(str(path)), ColumnNames())
 
 
-def test_the_position_moves(tmp_path: Path) -> None:
-    (tmp_path / "a.ndjson.gz").write_bytes(gzip.compress(LINE * 10))
-    made = opened(tmp_path / "a.ndjson.gz")
-    with made.file:
-        assert made.position == 0
-        assert len(list(made.rows(4, 1000))) == 6
-        assert made.position > 0
+def test_progress_says_how_much_of_the_file_was_read_and_nothing_of_a_pipe(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    source, said = tmp_path / "a.ndjson.gz", list[tuple[int, int]]()
+    source.write_bytes(gzip.compress(LINE * 10))
+    hooks = Hooks(on_progress=lambda done, rows: said.append((done, rows)))
+    with open_small() as store:
+        import_file(store, source, None, hooks)
+        import_stream(store, Pipe(LINE), "-", ImportOptions(kind="ndjson"), hooks)
+    assert said == [(source.stat().st_size, 10), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -178,11 +186,6 @@ def test_a_file_that_is_not_gzip_or_truncated_is_an_error(tmp_path: Path, data: 
 
 
 def test_parquet_is_not_read_from_a_pipe() -> None:
-    class Pipe(io.BytesIO):
-        def seekable(self) -> bool:
-            return False
-
     made = SourceFile(Pipe(), "-", kind_of("-", "parquet"), ColumnNames())
-    assert made.position == 0
     with pytest.raises(ConfigError, match="write it to a file first"):
         list(made.rows(0, 1000))

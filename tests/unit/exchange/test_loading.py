@@ -10,7 +10,7 @@ from tests.conftest import OpenStore
 
 from penstock import Message, StoredMessage
 from penstock.errors import CorruptionError, ImportFileError, MessageError, StorageError
-from penstock.exchange.importing import Loader, LoadOptions, LoadRow
+from penstock.exchange.importing import Hooks, ImportOptions, Loader, LoadRow
 from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
 from penstock.exchange.rows import Put
 from penstock.files import Files
@@ -26,10 +26,12 @@ def rows_of(bodies: str) -> Callable[[], Iterator[LoadRow]]:
     return lambda: iter([row(n, body.encode()) for n, body in enumerate(bodies, 1)])
 
 
-def load(store: Any, path: Path, bodies: str, **options: Any) -> tuple[int, int]:
+def load(
+    store: Any, path: Path, bodies: str, hooks: Hooks | None = None, **options: Any
+) -> tuple[int, int]:
     """Return how many rows earlier loads processed, and how many this one did."""
-    given = LoadOptions(**{"identity": "x", "skip_bad": True, **options})
-    loader = Loader(store, io.BytesIO(), str(path), given)
+    given = ImportOptions(**{"skip_bad": True, **options})
+    loader = Loader(store, io.BytesIO(), str(path), given, hooks or Hooks())
     loader.load(rows_of(bodies))
     return loader.before.rows, loader.reached.rows - loader.before.rows
 
@@ -46,7 +48,7 @@ def test_a_digest_depends_on_each_row_and_their_order(open_small: OpenStore) -> 
             [("a", ""), ("b", ""), ("", "")], [("a", "x")], [("", "\udc80")], [],
         ]):  # fmt: skip
             made = [row(n, body.encode(), facts) for n, (body, facts) in enumerate(rows, 1)]
-            loader = Loader(store, io.BytesIO(), str(name), LoadOptions(identity=0))
+            loader = Loader(store, io.BytesIO(), str(name), ImportOptions(), Hooks())
             loader.load(made.__iter__)
             digests.add(loader.reached.digest)
     assert len(digests) == 10
@@ -58,7 +60,7 @@ def test_after_a_kill_the_rows_that_are_stored_are_not_stored_again(
 ) -> None:
     """Also behind rows that are refused before they come to the store, or by the store."""
 
-    def kill(_row: LoadRow) -> None:
+    def kill(_done: int, _rows: int) -> None:
         raise KeyboardInterrupt
 
     with open_small() as store:
@@ -67,7 +69,7 @@ def test_after_a_kill_the_rows_that_are_stored_are_not_stored_again(
             patch.setattr(Loader, "_stop", lambda *_: None)
             if done:
                 with pytest.raises(KeyboardInterrupt):
-                    load(store, tmp_path / "x", done, on_batch=kill)
+                    load(store, tmp_path / "x", done, Hooks(on_progress=kill))
             else:
                 patch.setattr(Loader, "_end", lambda _: None)
                 load(store, tmp_path / "x", "")
@@ -94,7 +96,7 @@ def test_an_interrupted_source_that_changed_is_refused_and_a_whole_one_is_anothe
         assert load(store, tmp_path / "x", "abcde") == (4, 1)
         assert load(store, tmp_path / "x", "abc") == (0, 3)
         assert load(store, tmp_path / "x", "abc", restart=True) == (0, 3)
-        assert load(store, tmp_path / "x", "abc", identity="y") == (0, 3)
+        assert load(store, tmp_path / "x", "abc", topic="y") == (0, 3)
         assert load(store, tmp_path / "y", "abc") == (0, 3)
         assert bodies(store) == "abcde" + "abc" * 4
 
@@ -102,7 +104,7 @@ def test_an_interrupted_source_that_changed_is_refused_and_a_whole_one_is_anothe
 def test_standard_input_is_not_noted_even_if_it_is_a_file(open_small: OpenStore) -> None:
     with open_small() as store:
         for _ in range(2):
-            loader = Loader(store, io.BytesIO(), "-", LoadOptions(identity=0))
+            loader = Loader(store, io.BytesIO(), "-", ImportOptions(), Hooks())
             loader.load(rows_of("ab"))
             assert not loader.is_noted
         assert bodies(store) == "abab"

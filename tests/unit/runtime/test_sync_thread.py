@@ -19,11 +19,11 @@ import penstock
 from penstock import Durability, PutStatus, _kernel
 from penstock._kernel import Appender, AppendLock, Extent, GatherBuffer, RecordEncoder, SyncGate
 from penstock.contracts import SegmentChannel
+from penstock.durability.log_flusher import SyncThread
 from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
-from penstock.runtime.sync_thread import SyncThread
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
 from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
