@@ -27,7 +27,6 @@ AREAS = {
         (
             f"{CORE}/store/engine.py",
             f"{CORE}/store/batches.py",
-            f"{CORE}/store/background.py",
             f"{CORE}/log/commit_log.py",
             f"{CORE}/write/*.py",
         ),

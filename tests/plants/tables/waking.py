@@ -35,7 +35,7 @@ PLANTS = {
     ),
     "wake-when-appended": Plant(
         "under a policy that waits nobody wakes the tail follower when a message is durable",
-        "penstock.store.background",
+        "penstock.store.engine",
         "        if self._waits and not self._log.appender.is_pausing:",
         "        if not self._waits and not self._log.appender.is_pausing:",
         (
@@ -44,7 +44,7 @@ PLANTS = {
     ),
     "wake-put-forgotten": Plant(
         "a put that came within the tail follower's round is dispatched with the next one",
-        "penstock.store.background",
+        "penstock.store.engine",
         "        if follower.progress < self._log.end_offset:\n            appender",
         "        if follower.progress > self._log.end_offset:\n            appender",
         (f"{WAKING}::test_a_put_within_the_round_is_not_forgotten",),

@@ -17,13 +17,17 @@ from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
-from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
+from penstock.store.engine import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock_alloc.on_demand import OnDemandAllocator
 from penstock_index.hash_index import HashIndexDispatcher
 
 ROOT = Path("/s")
+CONFIG = SimpleNamespace(
+    index=SimpleNamespace(follow_interval_ms=50, flush_interval_ms=1500),
+    retention=SimpleNamespace(interval_ms=1500),
+)
 
 
 # --- each step alone, among parts that say what the test wants
@@ -43,8 +47,11 @@ class Round:
         self.log, self.tail = self, SimpleNamespace(sealed=[])
         self.sealed: list[object] = []
         me: Any = self
-        policy: Any = SimpleNamespace(appender_waits=waits)
-        self.task = FollowerTask(me, me, me, policy, me, me, me, 50, self.sealed.append)
+        engine: Any = SimpleNamespace(
+            log=self, flusher=self, follower=self, progress=self, wakes=self, clock=self, config=CONFIG,
+            policy=SimpleNamespace(appender_waits=waits), report_sealed=self.sealed.append,
+        )  # fmt: skip
+        self.task = FollowerTask(engine)
         self.task.worker = me
 
     def catch_up(self) -> None:
@@ -160,7 +167,11 @@ def test_a_checkpoint_claims_no_more_than_is_on_disk(dispatched_ms: int, derived
         flush=flush, fail=fail, sync=lambda: calls.append("sync"),
         write=calls.append, settle=lambda: calls.append("settle"),
     )  # fmt: skip
-    task = CheckpointTask([parts], parts, parts, parts, parts, 1500)
+    engine: Any = SimpleNamespace(
+        dispatchers=[parts], follower=parts, flusher=parts, progress=parts, checkpoint=parts,
+        config=CONFIG,
+    )  # fmt: skip
+    task = CheckpointTask(engine)
     assert (task.step(), task.durable_offset) == (1.5, 0), "a limit is retried, and stops nothing"
     assert (task.step(), task.durable_offset) == (1.5, 0), "the next put raises the error"
     assert task.step() == 1.5
@@ -181,7 +192,8 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
         raise RuntimeError("a plugin is ill")
 
     parts: Any = SimpleNamespace(run=ill, failure=None)
-    task = RetentionTask(parts, parts, 1500)
+    engine: Any = SimpleNamespace(retention=parts, flusher=parts, config=CONFIG)
+    task = RetentionTask(engine)
     assert (task.step(), task.step()) == (1.5, 1.5)
     assert caplog.text.count("RuntimeError: a plugin is ill") == 2
 
