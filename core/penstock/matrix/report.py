@@ -48,7 +48,7 @@ class Combo(NamedTuple):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `penstock.open` picks the combination."""
-        return {"write": self.write, "alloc": self.alloc, "flush": self.flush}
+        return self._asdict()
 
     def toml(self, settings: Mapping[str, Any] | None = None) -> str:
         """Return the configuration to paste: the picks, and those of `settings` that apply to them."""
@@ -70,11 +70,9 @@ class Combo(NamedTuple):
         """Return the reason why a store cannot be opened with the combination; None if it can."""
         picks: Mapping[str, Sequence[str]] = {
             **Config().for_new_store().picks(),
-            "write": [self.write],
-            "alloc": [self.alloc],
-            "flush": [self.flush],
+            **{kind: [name] for kind, name in self.settings().items()},
         }
-        for kind in ("write", "alloc", "flush"):
+        for kind in KINDS:
             reason: str | None = registry.sets()[kind].get(picks[kind][0]).conflict(picks)
             if reason is not None:
                 return reason
@@ -84,7 +82,7 @@ class Combo(NamedTuple):
 def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
     """Return the sort key of a table: keys without a table first, then in the order of a combination."""
     table = item[0]
-    kinds = ("write", "alloc", "flush", "index")
+    kinds = (*KINDS, "index")
     kind = table.partition(".")[0]
     return bool(table), kinds.index(kind) if kind in kinds else len(kinds), table
 
@@ -111,11 +109,7 @@ def combinations(registry: Registry, only: Iterable[tuple[str, str]] = ()) -> li
 
     `only` has (kind, name) pairs; for each kind in it, only the given names are used.
     """
-    names: dict[str, Sequence[str]] = {
-        "write": registry.writers.names(),
-        "alloc": registry.allocators.names(),
-        "flush": registry.flush_policies.names(),
-    }
+    names = {kind: registry.sets()[kind].names() for kind in KINDS}
     asked: dict[str, list[str]] = {}
     for kind, name in only:
         if name not in names.get(kind, ()):

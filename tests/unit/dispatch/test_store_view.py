@@ -1,4 +1,4 @@
-"""`store_view`: log and dispatchers of a store that is not opened."""
+"""`StoreView`: log and dispatchers of a store that is not opened."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Trust
 from penstock.format.names import SIDE_FOLDER
 from penstock.testing.faults import FaultyFiles
-from penstock.testing.kit import ManualClock, ManualWorkers, WrittenLog, make_context, open_store
+from penstock.testing.kit import WrittenLog, make_context, open_store
 from penstock.testing.suites.policies import ContractSuite
 
 MakeDispatcher = Callable[[], Dispatcher]
@@ -31,18 +31,6 @@ class DispatcherContract(ContractSuite):
     def log(self, tmp_path: Path) -> WrittenLog:
         """Return a log of 1500 records in multiple segments."""
         return WrittenLog(tmp_path / "log")
-
-    @pytest.fixture
-    def context(
-        self,
-        tmp_path: Path,
-        files: FaultyFiles,
-        workers: ManualWorkers,
-        clock: ManualClock,
-        log: WrittenLog,
-    ) -> Context:
-        """Return a context with its own folder, separate from the log's."""
-        return make_context(tmp_path / "store", files=files, spawn=workers, clock=clock)
 
     @pytest.fixture
     def make(

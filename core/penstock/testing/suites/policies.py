@@ -164,12 +164,6 @@ class FlushPolicyContract(ContractSuite):
         yield policy
         policy.close()
 
-    @staticmethod
-    def run(workers: ManualWorkers) -> None:
-        """Run one step of all background work."""
-        for name in list(workers.by_name):
-            workers.run(name)
-
     def settings(
         self, strategy: type[FlushPolicy], options: dict[str, Any], **more: Any
     ) -> dict[str, Any]:
@@ -187,7 +181,7 @@ class FlushPolicyContract(ContractSuite):
         """A request for durability is met without another put."""
         policy.after_append(flusher.append(100))
         policy.request()
-        self.run(workers)
+        workers.run_all()
         assert flusher.flushed_offset == 100
 
     def test_nothing_to_flush_is_fine(
@@ -196,7 +190,7 @@ class FlushPolicyContract(ContractSuite):
         """A request without unflushed bytes is harmless, as at the start."""
         policy.request()
         for _ in range(3):
-            self.run(workers)
+            workers.run_all()
         assert flusher.flushed_offset == 0
 
     def test_under_group_commit_a_request_always_flushes(
@@ -208,10 +202,10 @@ class FlushPolicyContract(ContractSuite):
     ) -> None:
         """A request flushes even if the bytes were synced meanwhile, since that flush notifies the requester."""
         if strategy.group_commit:
-            self.run(workers)
+            workers.run_all()
             before = flusher.flushes
             policy.request()
-            self.run(workers)
+            workers.run_all()
             assert flusher.flushes > before
 
     def test_what_was_put_becomes_durable_in_time_if_it_says_so(
@@ -226,7 +220,7 @@ class FlushPolicyContract(ContractSuite):
         policy.after_append(flusher.append(1))
         for _ in range(600):
             clock.now_ms += 100
-            self.run(workers)
+            workers.run_all()
         if "syncs" in strategy.capabilities:
             assert flusher.flushed_offset == 1
 
@@ -239,8 +233,8 @@ class FlushPolicyContract(ContractSuite):
         # In the caller's thread, the policy may raise.
         with contextlib.suppress(StoreFailedError):
             policy.request()
-        self.run(workers)
-        self.run(workers)
+        workers.run_all()
+        workers.run_all()
 
     def test_closing_ends_its_threads(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path

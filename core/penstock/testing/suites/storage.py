@@ -264,9 +264,6 @@ class SegmentWriterContract(ContractSuite):
             assert not list(store.verify())
 
 
-SIZE = SMALL.segment_bytes
-
-
 class AllocatorContract(ContractSuite):
     """Subclass this and return your allocator's class from `strategy`."""
 
@@ -284,19 +281,13 @@ class AllocatorContract(ContractSuite):
     @staticmethod
     def path(context: Context, number: int) -> Path:
         """Return the path of the n-th segment."""
-        return context.root / "commitlog" / f"{number * SIZE:020d}"
-
-    @staticmethod
-    def run(workers: ManualWorkers) -> None:
-        """Run one step of all background work."""
-        for name in list(workers.by_name):
-            workers.run(name)
+        return context.root / "commitlog" / f"{number * CAPACITY:020d}"
 
     def obtain(self, allocator: Allocator, context: Context, number: int) -> File:
         """Obtain the n-th segment as the kernel does, which then expects the next two."""
-        file = allocator.obtain(self.path(context, number), SIZE, allocated=True)
+        file = allocator.obtain(self.path(context, number), CAPACITY, allocated=True)
         following = [self.path(context, number + ahead) for ahead in (1, 2)]
-        allocator.expect(following, SIZE, allocated=True)
+        allocator.expect(following, CAPACITY, allocated=True)
         return file
 
     @pytest.mark.parametrize("allocated", [True, False])
@@ -304,12 +295,12 @@ class AllocatorContract(ContractSuite):
         self, allocator: Allocator, context: Context, allocated: bool
     ) -> None:
         """The file has the right size and name, every byte is zero, and blocks are allocated if requested."""
-        file = allocator.obtain(self.path(context, 0), SIZE, allocated=allocated)
+        file = allocator.obtain(self.path(context, 0), CAPACITY, allocated=allocated)
         path = self.path(context, 0)
         assert file.path == path
-        assert path.read_bytes() == bytes(SIZE)
+        assert path.read_bytes() == bytes(CAPACITY)
         if allocated:
-            assert path.stat().st_blocks * 512 >= SIZE
+            assert path.stat().st_blocks * 512 >= CAPACITY
         file.pwrite(b"takes writes", 7)
         file.close()
         assert path.read_bytes()[7:19] == b"takes writes"
@@ -320,28 +311,28 @@ class AllocatorContract(ContractSuite):
         """The result is the same whether background work has run before a file is obtained or not."""
         for number in range(6):
             file = self.obtain(allocator, context, number)
-            assert self.path(context, number).read_bytes() == bytes(SIZE)
-            file.pwrite(b"used" * (SIZE // 4), 0)
+            assert self.path(context, number).read_bytes() == bytes(CAPACITY)
+            file.pwrite(b"used" * (CAPACITY // 4), 0)
             file.close()
             if number % 2:
-                self.run(workers)
+                workers.run_all()
         for number in range(6):
-            assert self.path(context, number).read_bytes() == b"used" * (SIZE // 4)
+            assert self.path(context, number).read_bytes() == b"used" * (CAPACITY // 4)
 
     def test_expect_returns_at_once(
         self, allocator: Allocator, context: Context, files: FaultyFiles
     ) -> None:
         """`expect` is called under the append lock, so it creates no file and syncs nothing."""
         before = dict(files.plan.counts)
-        allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
+        allocator.expect([self.path(context, n) for n in (1, 2)], CAPACITY, allocated=True)
         for call in ("create", "allocate", "sync", "sync_folder", "rename", "pwrite"):
             assert files.plan.counts.get(call) == before.get(call), call
 
     def test_a_file_nobody_expected(self, allocator: Allocator, context: Context) -> None:
         """The kernel may need another file than it announced."""
-        allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
-        allocator.obtain(self.path(context, 5), SIZE, allocated=True).close()
-        assert self.path(context, 5).read_bytes() == bytes(SIZE)
+        allocator.expect([self.path(context, n) for n in (1, 2)], CAPACITY, allocated=True)
+        allocator.obtain(self.path(context, 5), CAPACITY, allocated=True).close()
+        assert self.path(context, 5).read_bytes() == bytes(CAPACITY)
 
     @pytest.mark.parametrize("call", ["create", "allocate", "sync", "rename", "sync_folder"])
     def test_a_failure_is_told_leaves_no_trace_and_passes(
@@ -350,7 +341,7 @@ class AllocatorContract(ContractSuite):
         """A file that may not be durable is not returned; once the disk works again, the allocator works again."""
         files.plan.fail(call, errno.ENOSPC)
         try:
-            allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
+            allocator.obtain(self.path(context, 0), CAPACITY, allocated=True).close()
             failed_with = 0
         except OSError as error:
             failed_with = error.errno or -1
@@ -358,8 +349,8 @@ class AllocatorContract(ContractSuite):
         assert self.path(context, 0).exists() == (failed_with == 0)
         files.plan.heal()
         if failed_with:
-            allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
-        assert self.path(context, 0).read_bytes() == bytes(SIZE)
+            allocator.obtain(self.path(context, 0), CAPACITY, allocated=True).close()
+        assert self.path(context, 0).read_bytes() == bytes(CAPACITY)
 
     @pytest.mark.parametrize("call", ["open", "rename", "sync_folder"])
     def test_a_failure_with_files_at_hand_leaves_no_trace_either(
@@ -375,7 +366,7 @@ class AllocatorContract(ContractSuite):
             self.obtain(allocator, context, number).close()
         for number in range(3):
             allocator.discard(self.path(context, number))
-            self.run(workers)
+            workers.run_all()
         for number in range(4, 9):
             files.plan.fail(call, errno.EIO)
             try:
@@ -387,7 +378,7 @@ class AllocatorContract(ContractSuite):
             files.plan.heal()
             if has_failed:
                 self.obtain(allocator, context, number).close()
-            assert self.path(context, number).read_bytes() == bytes(SIZE)
+            assert self.path(context, number).read_bytes() == bytes(CAPACITY)
 
     def test_a_failure_in_the_background_is_no_failure_of_the_next_put(
         self,
@@ -400,13 +391,13 @@ class AllocatorContract(ContractSuite):
         self.obtain(allocator, context, 0).close()
         files.plan.fail("create", errno.ENOSPC)
         files.plan.fail("rename", errno.ENOSPC)
-        self.run(workers)
+        workers.run_all()
         with pytest.raises(OSError, match="No space"):
-            allocator.obtain(self.path(context, 1), SIZE, allocated=True)
+            allocator.obtain(self.path(context, 1), CAPACITY, allocated=True)
         assert not self.path(context, 1).exists()
         files.plan.heal()
         self.obtain(allocator, context, 1).close()
-        assert self.path(context, 1).read_bytes() == bytes(SIZE)
+        assert self.path(context, 1).read_bytes() == bytes(CAPACITY)
 
     def test_closing_leaves_only_what_was_asked_for(
         self, allocator: Allocator, context: Context, workers: ManualWorkers
@@ -414,9 +405,9 @@ class AllocatorContract(ContractSuite):
         """Preallocated and spare files are deleted."""
         for number in range(3):
             self.obtain(allocator, context, number).close()
-        self.run(workers)
+        workers.run_all()
         allocator.discard(self.path(context, 0))
-        self.run(workers)
+        workers.run_all()
         allocator.close()
         left = sorted(path.name for path in (context.root / "commitlog").iterdir())
         assert left == [self.path(context, number).name for number in (1, 2)]
@@ -438,13 +429,13 @@ class AllocatorContract(ContractSuite):
         """A new file is all zero, whatever happens to a discarded one."""
         for number in range(12):
             file = self.obtain(allocator, context, number)
-            assert self.path(context, number).read_bytes() == bytes(SIZE), number
-            file.pwrite(b"old record" * (SIZE // 10), 0)
+            assert self.path(context, number).read_bytes() == bytes(CAPACITY), number
+            file.pwrite(b"old record" * (CAPACITY // 10), 0)
             file.close()
             if number >= 2:
                 allocator.discard(self.path(context, number - 2))
             if number % 3 == 0:
-                self.run(workers)
+                workers.run_all()
 
     def test_old_bytes_never_come_back_after_a_crash(
         self,
@@ -457,7 +448,7 @@ class AllocatorContract(ContractSuite):
         """A new file is all zero, even if a killed process left files in the side folder."""
         for number in range(4):
             file = self.obtain(allocator, context, number)
-            file.pwrite(b"old record" * (SIZE // 10), 0)
+            file.pwrite(b"old record" * (CAPACITY // 10), 0)
             file.close()
         for number in range(3):
             allocator.discard(self.path(context, number))
@@ -466,12 +457,12 @@ class AllocatorContract(ContractSuite):
             if path != self.path(context, 3):
                 path.unlink()
         heir = strategy(strategy.Options(**options), context)
-        heir.expect([self.path(context, n) for n in (4, 5)], SIZE, allocated=True)
-        self.run(workers)
+        heir.expect([self.path(context, n) for n in (4, 5)], CAPACITY, allocated=True)
+        workers.run_all()
         for number in range(4, 9):
             self.obtain(heir, context, number).close()
-            self.run(workers)
-            assert self.path(context, number).read_bytes() == bytes(SIZE), number
+            workers.run_all()
+            assert self.path(context, number).read_bytes() == bytes(CAPACITY), number
         heir.close()
 
     def test_bytes_in_use_never_change(
@@ -480,11 +471,11 @@ class AllocatorContract(ContractSuite):
         """A reader whose lease was ignored can still read its bytes."""
         file = self.obtain(allocator, context, 0)
         file.pwrite(b"still read" * 100, 0)
-        view = memoryview(file.map(SIZE, writable=False))
+        view = memoryview(file.map(CAPACITY, writable=False))
         file.close()
         allocator.discard(self.path(context, 0), in_use=True)
         for number in range(1, 5):
-            self.run(workers)
+            workers.run_all()
             self.obtain(allocator, context, number).close()
         assert bytes(view[:1000]) == b"still read" * 100
 
@@ -504,7 +495,7 @@ class AllocatorContract(ContractSuite):
         allocator.discard(self.path(context, 0))
         seen = set()
         for segment in range(2, 8):
-            self.run(workers)
+            workers.run_all()
             self.obtain(allocator, context, segment).close()
             seen.add(self.path(context, segment).stat().st_ino)
         old.close()
@@ -522,7 +513,7 @@ class AllocatorContract(ContractSuite):
                 store.put("t", body)
                 if number % 50 == 49:
                     store.flush()
-                    store.discard_before(log_offset=store.stats()["log_end_offset"] - 3 * SIZE)
+                    store.discard_before(log_offset=store.stats()["log_end_offset"] - 3 * CAPACITY)
             kept = [m.body for m in store.scan("t")]
             assert kept == bodies[-len(kept) :]
         with open_store(tmp_path / "s", strategies=[strategy], **chosen) as store:
