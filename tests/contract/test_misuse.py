@@ -24,9 +24,8 @@ import pytest
 
 import penstock
 from penstock import _kernel, staged
-from penstock.config.build import build_config
 from penstock.config.model import SECTIONS, Config
-from penstock.config.sources import gather
+from penstock.config.sources import build_config, gather
 from penstock.errors import ArgumentError, PenstockError, StoreClosedError
 from penstock.message import Message, StoredMessage
 from penstock.plugins.registry import load_registry

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.files import Files
 from penstock.format.record import MalformedRecordError
 from penstock.format.validity import check

@@ -18,7 +18,7 @@ import attrs
 from penstock import errors
 from penstock.cli.root import code_of
 from penstock.config import model
-from penstock.config.profiles import PROFILES
+from penstock.config.model import PROFILES
 from penstock.contracts.base import Geometry
 from penstock.plugins.registry import load_registry
 

@@ -8,7 +8,7 @@ from tests.fuzz.ground import folder
 
 from penstock.config import sources
 from penstock.config.broker_conf import from_broker_conf
-from penstock.config.build import build_config, plugin_lists
+from penstock.config.sources import build_config, plugin_lists
 from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry, load_registry
 

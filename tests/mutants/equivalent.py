@@ -98,7 +98,7 @@ EQUIVALENT = (
         "That no byte of a segment is durable is noted of it already.",
     ),
     Equivalent(
-        "core/penstock/retention/forecast.py",
+        "core/penstock/retention/runner.py",
         "return any(self._log.read(segment.base_offset, 8))",
         "return any(self._log.read(segment.base_offset, 9))",
         "A record has more bytes than either, and no record has zeros instead.",

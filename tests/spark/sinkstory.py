@@ -12,7 +12,7 @@ import pyarrow as pa
 import penstock
 from penstock import Store
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.plugins.registry import load_registry
 from penstock.staged import EncodedBatch, Encoder, encoding_for
 from penstock.store.open import Opener

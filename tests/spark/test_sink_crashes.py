@@ -21,7 +21,7 @@ from tests.spark.sinkstory import (
 )
 
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import SinkCommitter

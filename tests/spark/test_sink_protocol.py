@@ -20,7 +20,7 @@ from tests.spark.sinkstory import (
 
 import penstock
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.store.open import Opener

@@ -1,6 +1,10 @@
-"""The sections of the configuration: frozen classes with the defaults. See `sources` and `build`.
+"""The sections of the configuration: frozen classes with the defaults, some of which depend on the store's profile. See `sources`.
 
 It is read once and passed down; nothing reads a file or the environment later.
+
+Profiles depend on who created the store. Two can be requested by name; the others apply to existing stores. When Penstock creates a
+store, or opens another program's store for writing, it records the profile in `penstock/geometry.json`, so that the store keeps these
+defaults permanently.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,10 +12,45 @@ from typing import Any
 
 import attrs
 
-from penstock.config.profiles import EMBEDDED, PROFILES, Profile
 from penstock.contracts import MS_MAX, Strategy, limits
-from penstock.contracts.base import Geometry
+from penstock.contracts.base import ROCKETMQ, Geometry
 from penstock.files import FILE_MODE
+
+
+@attrs.frozen(kw_only=True)
+class Profile:
+    """Defaults of one kind of store.
+
+    Attributes:
+        name: the name that is recorded in the store.
+        geometry: file sizes, used if neither the configuration nor the store's files determine them.
+        checksum: the default of `log.checksum`.
+        retention: the default of `retention.use`.
+        options: defaults of strategies' options, by dotted key, where they are not the strategies' own.
+    """
+
+    name: str
+    geometry: Geometry
+    checksum: str
+    retention: tuple[str, ...]
+    options: Mapping[str, object] = {}
+
+
+EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32+record", retention=())
+JAVA = Profile(
+    name="rocketmq",
+    geometry=ROCKETMQ,
+    checksum="crc32",
+    retention=("age",),
+    options={"flush.async.least_pages": 4, "flush.async.thorough_interval_ms": 10_000},
+)
+# A directory that another program created. Nobody has told Penstock to delete anything from it.
+BROKER = Profile(name="broker", geometry=ROCKETMQ, checksum="crc32", retention=())
+
+# The profiles that may be requested, and all that a store may have recorded.
+PROFILES = {profile.name: profile for profile in (EMBEDDED, JAVA)}
+KNOWN = {profile.name: profile for profile in (EMBEDDED, JAVA, BROKER)}
+
 
 _MODE_MAX = 0o666
 # A record must fit into a segment, and the largest segment has 1 GiB.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.config.profiles import Profile
+from penstock.config.model import Profile
 from penstock.contracts import Dispatcher, History, LogView, Trust
 from penstock.contracts.base import Geometry
 from penstock.durability.side_folder import SideFolder, lock_mtime_ns

@@ -4,7 +4,7 @@ A store created by Penstock has its geometry in `penstock/geometry.json`. For a 
 the sizes are derived from its files. The length of an index file is the sum of two sizes, so RocketMQ's usual
 ratio (four entries per slot) is assumed unless the configuration gives one of them.
 
-The same file contains the store's profile (see `profiles`). Writes that would make files of other programs inconsistent are refused.
+The same file contains the store's profile (see `config.model`). Writes that would make files of other programs inconsistent are refused.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES, Profile
+from penstock.config.model import BROKER, EMBEDDED, KNOWN, PROFILES, Profile
 from penstock.contracts import Dispatcher
 from penstock.contracts.base import (
     INDEX_ENTRY_SIZE,

@@ -30,7 +30,7 @@ from penstock.read.spans import (
     refuse_lost,
     span_messages,
 )
-from penstock.retention.forecast import DAYS_MAX, SegmentForecast
+from penstock.retention.runner import DAYS_MAX, SegmentForecast
 from penstock.runtime.waking import Waiter, WorkWaiter
 from penstock.store.batches import StoreBatch, append_encoded, with_queues
 from penstock.store.consumer_offsets import check_group, check_known, check_offset

@@ -19,9 +19,8 @@ import attrs
 
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
-from penstock.config.build import build_config, plugin_lists
-from penstock.config.model import Config
-from penstock.config.profiles import Profile
+from penstock.config.model import Config, Profile
+from penstock.config.sources import build_config, plugin_lists
 from penstock.contracts import (
     CheckBacks,
     Context,
@@ -88,8 +87,7 @@ from penstock.recovery.store_layout import (
     no_store,
     was_made_here,
 )
-from penstock.retention.forecast import RetentionForecast
-from penstock.retention.runner import Retention
+from penstock.retention.runner import Retention, RetentionForecast
 from penstock.runtime.clock import JUMP_MS, Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads

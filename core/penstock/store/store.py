@@ -51,7 +51,7 @@ from penstock.read.queues import TopicSpace, has_queues, served, space_by_topic
 from penstock.read.reader import Reader
 from penstock.recovery.inspection import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
-from penstock.retention.forecast import RetentionForecast
+from penstock.retention.runner import RetentionForecast
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import run_aside
 from penstock.store.batches import append_encoded

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.contracts import (
     Allocator,
     Extension,

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from penstock.config import sources
-from penstock.config.build import build_config
+from penstock.config.sources import build_config
 from penstock.contracts import CheckBacks, Context, Strategy
 from penstock.contracts.base import Geometry
 from penstock.contracts.dispatcher import DispatchBatch

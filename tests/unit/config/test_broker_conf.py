@@ -8,8 +8,7 @@ import pytest
 import penstock
 from penstock.cli.root import run
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
-from penstock.config.build import build_config
-from penstock.config.sources import gather
+from penstock.config.sources import build_config, gather
 from penstock.contracts.base import Geometry
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry

@@ -10,8 +10,7 @@ from tests.conftest import SMALL, OpenStore, unpack
 
 import penstock
 from penstock.cli.root import run
-from penstock.config.build import build_config
-from penstock.config.sources import gather
+from penstock.config.sources import build_config, gather
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
 from penstock.plugins.registry import load_registry

@@ -7,9 +7,8 @@ import attrs
 import pytest
 
 import penstock
-from penstock.config.build import build_config, plugin_lists
 from penstock.config.model import SECTIONS, Config
-from penstock.config.sources import Given, Sourced, gather, parse_value
+from penstock.config.sources import Given, Sourced, build_config, gather, parse_value, plugin_lists
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 

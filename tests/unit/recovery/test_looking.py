@@ -13,7 +13,7 @@ from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock import Message
-from penstock.config.profiles import BROKER, EMBEDDED, JAVA
+from penstock.config.model import BROKER, EMBEDDED, JAVA
 from penstock.contracts.base import ROCKETMQ
 from penstock.durability.written_ranges import known_ranges
 from penstock.errors import (

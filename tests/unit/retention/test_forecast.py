@@ -10,7 +10,7 @@ from tests.unit.retention.stores import ALL, bases, boom, fill, opened, policy_t
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
-from penstock.retention.forecast import DAYS_MAX, RetentionForecast
+from penstock.retention.runner import DAYS_MAX, RetentionForecast
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 HOUR = 3_600_000

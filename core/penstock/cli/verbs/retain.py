@@ -18,7 +18,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import examples
 from penstock.read.queues import TopicSpace
-from penstock.retention.forecast import DAYS_MAX, SegmentForecast
+from penstock.retention.runner import DAYS_MAX, SegmentForecast
 from penstock.store.store import Store
 
 
