@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import ArgumentError, ConfigError, Message, MessageError, Store
-from penstock.contracts import PutOptions
+from penstock import ArgumentError, ConfigError, Message, MessageError, Store, UnknownTopicError
+from penstock.contracts import Consumer, PutOptions
 from penstock.testing import ManualClock, open_store
 
 
@@ -28,13 +28,15 @@ def test_texts_say_what_and_where(tmp_path: Path) -> None:
         (message,) = store.read("orders", 0).messages
         assert repr(message) == (
             "StoredMessage(topic='orders', queue=0, queue_offset=0, log_offset=0, tag='paid', keys=('A-17',), "
-            "store_time=2023-11-14T22:13:20.123+00:00, body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (40 bytes))"
+            "store_time_ms=1700000000123 (2023-11-14T22:13:20.123+00:00), body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (40 bytes))"
         )
         with store.consumer("billing", "orders") as consumer:
             (handed,) = consumer.poll()
             assert repr(handed) == f"<attempt 1, first topic 'orders': {message!r}>"
             assert "'billing'" in repr(consumer)
             assert "orders/0" in repr(consumer)
+            assert {"body", "keys", "properties", "reason", "store_time_ms"} <= {*dir(handed)}
+            assert {"poll", "ack", "pause"} <= {*dir(consumer)} <= {*dir(Consumer)}
         assert repr(store) == f"<Store {str(tmp_path / 's')!r}, for writing>"
     assert repr(store) == f"<Store {str(tmp_path / 's')!r}, closed>"
     with penstock.open(tmp_path / "s", read_only=True) as reader:
@@ -58,3 +60,18 @@ def test_a_slip_is_answered_with_what_was_meant(tmp_path: Path) -> None:
             MessageError, match="delay '3 s' is refused: it must be seconds or a timedelta"
         ):
             store.put("t", b"x", queue=0, delay="3 s")  # type: ignore[arg-type] # on purpose
+
+
+def test_a_topic_that_is_not_there_is_answered_with_the_nearest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(tmp_path / "s") as store:
+        store.put("orders", b"x", queue=0)
+        store.create_topic("order-log")
+        with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
+            store.read("ordrs", 0)
+        assert store.read("order-log", 0).next_offset == 0
+        store.consumer("billing", ["order-log", "invoices", "order*"]).close()
+        assert not caplog.messages
+        store.consumer("billing", "ordrs").close()
+    assert "waits for topic 'ordrs', which does not exist; did you mean 'orders'?" in caplog.text

@@ -16,7 +16,7 @@ from typing import Any
 from tests.model.model import Question, brief
 
 import penstock
-from penstock import OffsetError, Store, StoredMessage
+from penstock import OffsetError, ReadStatus, Store, StoredMessage, UnknownTopicError
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +36,11 @@ def ask(store: Store, question: Question) -> Any:
 
 
 def _read(store: Store, *given: Any) -> list[Any]:
-    found = store.read(*given)
+    try:
+        found = store.read(*given)
+    except UnknownTopicError:
+        assert given[0] not in store.topics()
+        return [ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, []]
     messages = [shown(message) for message in found.messages]
     return [found.status, found.next_offset, found.min_offset, found.max_offset, messages]
 

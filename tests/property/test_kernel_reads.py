@@ -351,7 +351,7 @@ def test_a_message_is_one_record_and_stays_what_it_is() -> None:
     assert message != record
     assert repr(message) == (
         "StoredMessage(topic='t', queue=0, queue_offset=0, log_offset=0, keys=('a', 'b'), "
-        "store_time=1970-01-01T00:00:00.000+00:00, body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (100000 bytes))"
+        "store_time_ms=0 (1970-01-01T00:00:00.000+00:00), body=b'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'... (100000 bytes))"
     )
     assert message.all_properties is not message.all_properties, "nobody changes another's"
     for name in ("body", "queue", "record"):

@@ -197,7 +197,7 @@ cdef class StoredMessage:
         cdef str words = "".join([f", {name}={value!r}" for name, value in (("tag", self.tag), ("keys", self.keys)) if value])
         return (
             f"StoredMessage(topic={self.topic!r}, queue={self.queue}, queue_offset={self.queue_offset}, "
-            f"log_offset={self.log_offset}{words}, store_time={time_shown(self.store_time_ms)}, body={body_shown(self.body)})"
+            f"log_offset={self.log_offset}{words}, store_time_ms={self.store_time_ms} ({time_shown(self.store_time_ms)}), body={body_shown(self.body)})"
         )
 
     def __eq__(self, other):

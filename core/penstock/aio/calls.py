@@ -70,6 +70,9 @@ class Wrapper:
         self._inner = inner
         self._jobs = jobs
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._inner!r})"
+
 
 def awaited(
     method: Callable[Concatenate[Any, Arguments], Result],

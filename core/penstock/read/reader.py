@@ -147,9 +147,8 @@ class Reader:
     ) -> ReadResult:
         """Read up to `limit` messages of a queue from `offset` on.
 
-        Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if there is no such topic or
-        queue yet. `tag` is
-        `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
+        Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if the topic has no such
+        queue yet. `tag` is `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
         entries. A corrupt record is skipped and counted in `stats()`.
 
         Args:
@@ -162,6 +161,7 @@ class Reader:
 
         Raises:
             ArgumentError: an argument has a wrong type or value; nothing was read.
+            UnknownTopicError: there is no such topic.
         """
         self._settle()
         # Compared here first, because a call costs as much as reading some messages.
@@ -174,6 +174,8 @@ class Reader:
         low, high = self._queue_index.ends(check_topic(topic), check_queue(queue))
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
+            if not high:
+                self._check_is_known(topic)
             return ReadResult(refusal[0], [], refusal[1], low, high)
         stop = int(min(high, offset + limit))
         if (
@@ -406,6 +408,11 @@ class Reader:
             places += [(topic, number) for number in there if queue in (None, number)]
         return places
 
+    def _check_is_known(self, topic: str) -> None:
+        known = self.topics()
+        if topic not in known and not self._declared_queues(topic):
+            raise unknown_topic(topic, known)
+
     def _declared_queues(self, topic: str) -> int:
         """Return how many queues a topic has by its configuration, with messages or without; 0 if none is known."""
         return 0
@@ -617,10 +624,8 @@ class Reader:
             if low <= high and not (topic is None and is_waiting(name)):
                 sought = KeySought(name, key, low, high)
                 found += find_keyed(self._log, self._try_at, self._candidates(sought), sought, most)
-        if topic is not None and not found and not self._declared_queues(topic):
-            known = self.topics()
-            if topic not in known:
-                raise unknown_topic(topic, known)
+        if topic is not None and not found:
+            self._check_is_known(topic)
         return sorted(found, key=lambda message: message.log_offset)[-most:]
 
     def _candidates(self, sought: KeySought) -> Iterator[int]:

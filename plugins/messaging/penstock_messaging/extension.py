@@ -32,7 +32,7 @@ from penstock.contracts import (
     limits,
 )
 from penstock.contracts.dispatcher import Finding
-from penstock.errors import MessageError, PenstockError, StoreClosedError
+from penstock.errors import MessageError, PenstockError, StoreClosedError, near
 from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id
 
@@ -506,8 +506,15 @@ class MessagingExtension(Extension):
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
     ) -> Consumer:
         """Implement `Store.consumer`."""
+        from penstock_messaging.consuming.selection import checked_topics  # noqa: PLC0415 - see the module
+
         self._declare(group, is_broadcast=bool(options.get("broadcast")))
-        return self._consumers.make(group, topics, **options)
+        consumer = self._consumers.make(group, topics, **options)
+        known = {*self.store.topics(), *self.configuration.topics.all()}
+        for topic in checked_topics(topics):
+            if "*" not in topic and topic not in known and (hint := near(topic, known)):
+                logger.warning("consumer of group %s waits for topic %r, which does not exist%s", group, topic, hint)  # fmt: skip
+        return consumer
 
     def _declare(self, group: object, *, is_broadcast: bool) -> None:
         """List a group and the topic of its retries, as a broker does when the group's first consumer comes."""

@@ -116,6 +116,7 @@ def test_a_cancelled_put_is_in_the_log(tmp_path: Path) -> None:
 
 def test_many_calls_share_few_threads(tmp_path: Path) -> None:
     async def work(store: aio.AsyncStore) -> None:
+        put(store, 1)
         await asyncio.gather(*(store.read("orders", 0) for _ in range(100)))
         assert sum(each.name.startswith("penstock-aio") for each in threading.enumerate()) <= 4
 

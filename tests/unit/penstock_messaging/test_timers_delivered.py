@@ -68,10 +68,10 @@ def due(*, is_refused: bool = False, **given: Any) -> int:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"delay": (3 * DAY + 1) / 1000}, "259200001 ms is refused: the longest is 259200000 ms"),
+    ({"delay": (3 * DAY + 1) / 1000}, "259200.001 s is refused: the longest is 259200 s"),
     (
         {"deliver_at": (NOW + 4 * DAY) / 1000},
-        "345600000 ms is refused: the longest is 259200000 ms",
+        "345600 s is refused: the longest is 259200 s",
     ),
     ({"delay": 0.001, "deliver_at": NOW / 1000}, "delay and deliver_at is refused"),
     ({"delay": 0.001, "delay_level": 3}, "delay_level and delay is refused"),

@@ -31,7 +31,7 @@ def command(path: str, system: bool, as_json: bool) -> int:
     else:
         table(
             "",
-            ("topic", "queues", "messages"),
+            ("topic", "queues with messages", "messages"),
             [(r["topic"], r["queues"], r["messages"]) for r in rows],
         )
     return 0

@@ -20,6 +20,7 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.root import NO, examples
+from penstock_messaging.commands.groups import ListByDefault
 
 if TYPE_CHECKING:
     from penstock.contracts import DelayedMessage
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 @click.group(
     "delayed",
-    epilog=examples("penstock delayed list data", "penstock delayed cancel data 7F00000100002A9F0000000000000104"),
+    cls=ListByDefault,
+    epilog=examples("penstock delayed data", "penstock delayed cancel data 7F00000100002A9F0000000000000104"),
 )  # fmt: skip
 def command() -> None:
     """List and cancel messages that wait for their time: those that were put with a delay or a time, not with a level."""

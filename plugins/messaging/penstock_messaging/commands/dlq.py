@@ -24,6 +24,7 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.root import NO, examples
+from penstock_messaging.commands.groups import ListByDefault
 
 if TYPE_CHECKING:
     from penstock_messaging.retries.dead_letters import DeadLetterQueue, Replayed
@@ -40,7 +41,8 @@ _group_argument = click.argument("group", shell_complete=dead_letter_groups)
 
 @click.group(
     "dlq",
-    epilog=examples("penstock dlq list data", "penstock dlq replay data billing --dry-run"),
+    cls=ListByDefault,
+    epilog=examples("penstock dlq data", "penstock dlq replay data billing --dry-run"),
 )
 def command() -> None:
     """List, show and replay dead letters: messages that a consumer group gave up after its last retry."""

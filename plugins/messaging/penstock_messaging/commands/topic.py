@@ -25,6 +25,7 @@ from penstock.cli.output import (
 from penstock.cli.root import NO, examples
 from penstock.errors import near
 from penstock.format.names import QUEUE_MAX
+from penstock_messaging.commands.groups import ListByDefault
 
 if TYPE_CHECKING:
     from penstock.contracts import TopicConfig
@@ -38,7 +39,8 @@ topic_argument = click.argument("topic", shell_complete=topics)
 
 @click.group(
     "topic",
-    epilog=examples("penstock topic list data", "penstock topic create data invoices --queues 8"),
+    cls=ListByDefault,
+    epilog=examples("penstock topic data", "penstock topic create data invoices --queues 8"),
 )
 def group() -> None:
     """List, create, change and delete topics: their queues, permissions and attributes."""

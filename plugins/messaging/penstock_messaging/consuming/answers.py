@@ -422,7 +422,7 @@ def level_for(delay: object) -> int:
     for level, lasts in enumerate(DELAY_SECONDS, 1):
         if seconds <= lasts:
             return level
-    raise ArgumentError("nack", "delay", delay, f"seconds or a timedelta, at most {DELAY_SECONDS[-1]} s")  # fmt: skip
+    raise ArgumentError("nack", "delay", delay, f"seconds or a timedelta, at most {DELAY_SECONDS[-1]} s, the longest delay level")  # fmt: skip
 
 
 def reason_text(reason: object) -> bytes:

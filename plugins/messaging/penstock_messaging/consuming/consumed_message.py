@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock import StoredMessage
+from penstock.contracts import ConsumedMessage
 from penstock.contracts.deliveries import Delivery
 from penstock_messaging.properties_text import REASON
 
@@ -58,6 +59,10 @@ class HandedMessage(Delivery):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.stored, name)
+
+    def __dir__(self) -> list[str]:
+        """Return the names for programs: those of `contracts.ConsumedMessage`, and of the stored message."""
+        return sorted({*dir(ConsumedMessage), *ConsumedMessage.__annotations__, *dir(self.stored)})
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt}, first topic {self.topic!r}: {self.stored!r}>"

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.contracts import Context, GroupLag, OpenStore, Pending, Stoppable
+from penstock.contracts import Consumer, Context, GroupLag, OpenStore, Pending, Stoppable
 from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import (
     ArgumentError,
@@ -453,6 +453,10 @@ class GroupConsumer:
         """Let another thread have what an answer made room for."""
         self._waits_for_answer = False
         self.rouse()
+
+    def __dir__(self) -> list[str]:
+        """Return the names for programs: those of `contracts.Consumer`."""
+        return sorted({*dir(Consumer), *Consumer.__annotations__} - {"begin_ack", "gather", "take"})
 
     def __repr__(self) -> str:
         queues = ", ".join(f"{topic}/{queue}" for topic, queue in self.assignment())

@@ -44,7 +44,7 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
         )
     if due_ms - now_ms > delay_max_ms:
         raise MessageError(
-            f"a delay of {due_ms - now_ms} ms is refused: the longest is {delay_max_ms} ms (extensions.messaging.delay_max_ms); "
-            f"nothing was stored"
+            f"a delay of {(due_ms - now_ms) / 1000:.15g} s is refused: the longest is {delay_max_ms / 1000:.15g} s "
+            f"(extensions.messaging.delay_max_ms); nothing was stored"
         )
     return due_ms
