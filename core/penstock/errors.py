@@ -567,7 +567,7 @@ class ConsumerClosedError(StorageError):
     def __init__(self, group: str) -> None:
         self.group = group
         super().__init__(
-            f"the consumer of group {shown(group)} is closed, and hands out no more messages; make a new one"
+            f"the consumer of group {shown(group)} is closed, and delivers no more messages; make a new one"
         )
 
 
@@ -582,12 +582,12 @@ class LostQueueError(StorageError):
         self.reason = reason
         super().__init__(
             f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
-            f"message may be handed out again, to this consumer or another one"
+            f"message may be redelivered, to this consumer or another one"
         )
 
 
 class AlreadyAnsweredError(StorageError):
-    """A message cannot be answered now: a transaction acknowledges it, or it has an answer, or was handed out again."""
+    """A message cannot be answered now: a transaction acknowledges it, or it has an answer, or was redelivered."""
 
     def __init__(self, topic: str, queue: int, offset: int) -> None:
         self.topic = topic

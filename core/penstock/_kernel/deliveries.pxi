@@ -1,4 +1,4 @@
-# Deliveries: what a consumer hands out of stored messages. They are made, handed out and answered many at a time, since a call
+# Deliveries: what a consumer delivers of stored messages. They are made, delivered and answered many at a time, since a call
 # for each message would cost more than everything else that is done with it.
 
 from cpython.object cimport PyTypeObject

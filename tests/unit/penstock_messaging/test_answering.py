@@ -129,7 +129,7 @@ def test_an_answer_that_was_given_before_the_close_is_no_error_after_it(
         answer(given)
     consumer.ack(given, sync=False)
     for answer in (consumer.ack, consumer.nack):
-        with pytest.raises(LostQueueError, match="may be handed out again"):
+        with pytest.raises(LostQueueError, match="may be redelivered"):
             answer([acked, left] if many else left)
 
 
@@ -162,7 +162,7 @@ def test_an_answer_to_what_is_no_message_of_this_consumer_is_refused(members: Me
         (message,) = poll(consumer)
         for call in (other.ack, other.nack, other.release, other.extend):
             for wrong in (message, [message.stored], "orders", "", b"", 5, None):
-                with pytest.raises(ArgumentError, match=r"messages.*this consumer has handed out"):
+                with pytest.raises(ArgumentError, match=r"messages.*this consumer has delivered"):
                     call(cast(Any, wrong))
         with pytest.raises(ArgumentError, match=r"delay .* at most 7200 s"):
             consumer.nack(message, delay=7201)

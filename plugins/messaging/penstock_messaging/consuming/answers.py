@@ -95,13 +95,13 @@ class Answers:
         self._now_ns = now_ns
         self._ordered = ordered
 
-    # --- handed out
+    # --- delivered
 
     def hand_out(self, given: list[HandedMessage]) -> list[HandedMessage]:
-        """Record that messages are handed out; return those that are. The caller has the lock.
+        """Record that messages are delivered; return those that are. The caller has the lock.
 
         A message whose consumers died with it more often than it may be retried is refused instead. On a disk that is full or
-        has failed, messages are handed out nevertheless: they only do not count as tried if this process dies.
+        has failed, messages are delivered nevertheless: they only do not count as tried if this process dies.
         """
         one = of_one_flight(given, HandedMessage)
         if one is not None and not one.died:
@@ -261,7 +261,7 @@ class Answers:
     # --- neither
 
     def release(self, given: list[HandedMessage]) -> None:
-        """Make messages ready again that are handed out."""
+        """Make delivered messages ready again."""
         with self._lock:
             self._check_unbound(given)
             freed = [each for each in given if each.state in (OUT, LATE) and self._in_flight.is_current(each)]  # fmt: skip
@@ -271,7 +271,7 @@ class Answers:
             self._in_flight.release(given)
 
     def extend(self, given: list[HandedMessage]) -> None:
-        """Restart the time of messages that are handed out."""
+        """Restart the time of messages that are delivered."""
         with self._lock:
             now_ns = self._now_ns()
             for message in given:
@@ -290,7 +290,7 @@ class Answers:
         """Bind messages to a transaction, all or none.
 
         Raises:
-            AlreadyAnsweredError: one has an answer, is bound already, or was handed out again.
+            AlreadyAnsweredError: one has an answer, is bound already, or was redelivered.
             LostQueueError: the queue of one is lost.
         """
         with self._lock:
@@ -364,7 +364,7 @@ class Answers:
         return tickets, failures
 
     def give_back(self, given: Iterable[HandedMessage], holder: Holder) -> None:
-        """Make messages handed out as before that are bound to a transaction, which has failed."""
+        """Unbind messages from a transaction, which has failed: they count as delivered again."""
         with self._lock:
             now_ns = self._now_ns()
             for message in given:
@@ -401,12 +401,12 @@ class Answers:
         if isinstance(given, str | bytes | bytearray) or not isinstance(
             given, HandedMessage | Iterable
         ):
-            expected = "a message that this consumer has handed out, or several of them in a list"
+            expected = "a message that this consumer has delivered, or several of them in a list"
             raise ArgumentTypeError(call, "messages", given, expected)
         found = []
         for at, each in enumerate([given] if isinstance(given, HandedMessage) else given):
             if not isinstance(each, HandedMessage):
-                expected = "a message that this consumer has handed out"
+                expected = "a message that this consumer has delivered"
                 raise ArgumentTypeError(call, f"messages[{at}]", each, expected)
             if each.flight.consumer is not self._consumer:
                 raise _foreign(call, each)
@@ -452,4 +452,4 @@ def _synced(tickets: Tickets) -> list[Exception]:
 
 
 def _foreign(call: str, message: HandedMessage) -> ArgumentError:
-    return ArgumentError(call, "messages", message, "a message that this consumer has handed out")
+    return ArgumentError(call, "messages", message, "a message that this consumer has delivered")

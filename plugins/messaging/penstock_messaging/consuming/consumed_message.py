@@ -1,4 +1,4 @@
-"""A message that a consumer has handed out."""
+"""A message that a consumer has delivered."""
 
 from datetime import timedelta
 from operator import attrgetter
@@ -12,8 +12,8 @@ from penstock_messaging.properties_text import REASON
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
 
-# The states of a delivery. One that is over was handed out again, or will be, as another object; or its queue is gone. One that
-# is bound was handed out, and its acknowledgement is part of a transaction that has not ended. One that is late is over because
+# The states of a delivery. One that is over was redelivered, or will be, as another object; or its queue is gone. One that
+# is bound was delivered, and its acknowledgement is part of a transaction that has not ended. One that is late is over because
 # its time was: an answer to it still counts as long as nobody else has the message.
 READY, OUT, DONE, OVER, BOUND, LATE = range(6)
 
@@ -29,7 +29,7 @@ class HandedMessage(Delivery):
     __slots__ = ("__weakref__",)
 
     if TYPE_CHECKING:
-        # `by`: the iteration that handed it out; None for `poll`.
+        # `by`: the iteration that delivered it; None for `poll`.
         flight: QueueFlight
 
     queue = property(attrgetter("stored.queue"), doc="The number of the queue it was read from.")

@@ -1,4 +1,4 @@
-"""The consumer of a group: hands out messages, takes the answers, and keeps its place in the group.
+"""The consumer of a group: delivers messages, takes the answers, and keeps its place in the group.
 
 Locks: `_lock` protects what is in flight, and is held for microseconds, or for one record of an answer; reading messages,
 syncing and giving queues back happen without it. It is reentrant, because a signal handler may close the consumer in the
@@ -75,7 +75,7 @@ class _Hand:
 
     def __init__(self) -> None:
         self.message: HandedMessage | None = None
-        # Whether the iteration that handed it out has ended.
+        # Whether the iteration that delivered it has ended.
         self.is_left = False
 
 
@@ -132,7 +132,7 @@ class GroupConsumer:
         self._waiting, self._waits_for_answer = 0, False
         self._hands: dict[int, _Hand] = {}
         self._failure: PenstockError | None = None
-        # Whether no more messages are handed out: it is closing, or has failed.
+        # Whether no more messages are delivered: it is closing, or has failed.
         self._is_over = self._is_closing = self._is_closed = False
         self._closing = threading.Lock()
         self._worker: Stoppable | None = None
@@ -206,7 +206,7 @@ class GroupConsumer:
             logger.exception("the consumer of group %s stopped", self.group)
             failure = StorageError(
                 f"the consumer of group {self.group} stopped: {error}; what was acknowledged with sync=True is not "
-                f"affected, and what was not acknowledged is handed out again: close it, and make a new one"
+                f"affected, and what was not acknowledged is redelivered: close it, and make a new one"
             )
             failure.__cause__ = error
             self._failure = self._failure or failure
@@ -245,10 +245,10 @@ class GroupConsumer:
         if self._is_closing:
             raise ConsumerClosedError(self.group)
 
-    # --- handing out
+    # --- delivering
 
     def _take(self, limit: int, by: object) -> list[HandedMessage]:
-        """Hand out messages that are fetched."""
+        """Deliver messages that are fetched."""
         with self._lock:
             if self._is_over:
                 self._check()
@@ -256,11 +256,11 @@ class GroupConsumer:
             return self._answers.hand_out(found) if found and not self.options.broadcast else found
 
     def take(self, limit: int = 1) -> list[HandedMessage]:
-        """Hand out up to `limit` messages that were read ahead; neither reads nor waits."""
+        """Deliver up to `limit` messages that were read ahead; neither reads nor waits."""
         return self._take(arguments.whole("take", "limit", limit, 1, _LIMIT_MAX), None)
 
     def gather(self, limit: int = 1) -> list[HandedMessage]:
-        """Hand out up to `limit` messages that are there, reading ahead; does not wait for new ones."""
+        """Deliver up to `limit` messages that are there, reading ahead; does not wait for new ones."""
         limit = arguments.whole("gather", "limit", limit, 1, _LIMIT_MAX)
         found = self._gather(limit, None, None)
         if not found:
@@ -276,7 +276,7 @@ class GroupConsumer:
         return found
 
     def _await(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
-        """Hand out messages, waiting for the first one."""
+        """Deliver messages, waiting for the first one."""
         try:
             waiter = self._waiters.pop()
         except IndexError:
@@ -323,7 +323,7 @@ class GroupConsumer:
         return max(min(times) - now_ns, 0) / 1e9 if times else None
 
     def poll(self, limit: int = 1, timeout: float | timedelta | None = None) -> list[HandedMessage]:
-        """Hand out up to `limit` messages; see `contracts.Consumer.poll`."""
+        """Deliver up to `limit` messages; see `contracts.Consumer.poll`."""
         if type(limit) is not int or not 1 <= limit <= _LIMIT_MAX:
             limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
         hand = self._hand()
@@ -338,11 +338,11 @@ class GroupConsumer:
         return found
 
     def poll_for(self, by: Handling, timeout: float) -> list[HandedMessage]:
-        """Hand out one message to a handler, waiting for it up to `timeout` seconds."""
+        """Deliver one message to a handler, waiting for it up to `timeout` seconds."""
         return self._take(1, by) or self._await(1, by, self._now_ns() + int(timeout * 1e9))
 
     def __iter__(self) -> Iterator[HandedMessage]:
-        """Hand out messages without end; see `contracts.Consumer`."""
+        """Deliver messages without end; see `contracts.Consumer`."""
         hand, by = self._hand(), object()
         lock, take_one, now_ns = self._lock, self._in_flight.take_one, self._now_ns
         is_recorded = not self.options.broadcast
@@ -377,7 +377,7 @@ class GroupConsumer:
         return hand
 
     def _leave_iteration(self, hand: _Hand, by: object) -> None:
-        """Release what an iteration has handed out, except the message in hand: an exception may come that nacks it."""
+        """Release what an iteration has delivered, except the message in hand: an exception may come that nacks it."""
         with self._lock:
             given = [each for each in self._in_flight.held_by(by) if each is not hand.message]
             self._answers.release(given)
@@ -445,7 +445,7 @@ class GroupConsumer:
         return recorded
 
     def give_back(self, messages: list[HandedMessage], holder: Holder) -> None:
-        """Make messages handed out as before that are bound to a transaction."""
+        """Unbind messages from a transaction: they count as delivered again."""
         self._answers.give_back(messages, holder)
         self._answered()
 
@@ -507,7 +507,7 @@ class GroupConsumer:
         self._held.seek(topic, queue, offset, time)
 
     def pause(self, *topics: str) -> None:
-        """Hand out nothing more of these topics; see `contracts.Consumer.pause`."""
+        """Deliver nothing more of these topics; see `contracts.Consumer.pause`."""
         with self._lock:
             self._in_flight.pause(_topics("pause", topics))
 
@@ -527,7 +527,7 @@ class GroupConsumer:
         return self._held.assignment()
 
     def pending(self) -> list[Pending]:
-        """Return the messages that are handed out; see `contracts.Consumer.pending`."""
+        """Return the messages that are delivered; see `contracts.Consumer.pending`."""
         wait_ns = int(self.options.ack_wait * 1e9)
         with self._lock:
             now_ns = self._now_ns()
@@ -559,7 +559,7 @@ class GroupConsumer:
                 self._close()
 
     def _end_at_exit(self) -> None:
-        """Hand out nothing more, and count nothing as tried; waits for no thread."""
+        """Deliver nothing more, and count nothing as tried; waits for no thread."""
         self._is_over = self._is_closing = True
         # Nobody could act on a failure: it counts as a death.
         with contextlib.suppress(BaseException):
@@ -605,7 +605,7 @@ class GroupConsumer:
             self.nack(message, reason=error)
 
     def stats(self) -> dict[str, int]:
-        """Return figures: queues, messages handed out, and whether it has failed."""
+        """Return figures: queues, messages delivered, and whether it has failed."""
         with self._lock:
             return {
                 "queues": len(self._fetcher.queues),

@@ -10,7 +10,7 @@ from penstock_messaging.consuming.answers import BoundAcks, Tickets
 from penstock_messaging.consuming.consumed_message import HandedMessage
 from penstock_messaging.consuming.consumer import GroupConsumer
 
-_EXPECTED = "a message that a consumer of this store has handed out"
+_EXPECTED = "a message that a consumer of this store has delivered"
 
 
 class GroupAcks(NamedTuple):
@@ -39,7 +39,7 @@ class HeldAcks:
         """Hold one message or several, all or none.
 
         Raises:
-            ArgumentError: one is not a message that a group's consumer of this store has handed out.
+            ArgumentError: one is not a message that a group's consumer of this store has delivered.
             AlreadyAnsweredError: one has an answer, or is part of a transaction.
             LostQueueError: the queue of one is lost.
         """
@@ -103,7 +103,7 @@ class HeldAcks:
         return [_sync(owned.sync, ticket) for owned, ticket in tickets], failures
 
     def give_back(self) -> None:
-        """Make all messages handed out as before."""
+        """Unbind all messages: they count as delivered again."""
         for consumer, some in self._messages.items():
             consumer.give_back(some, self._holder)
 

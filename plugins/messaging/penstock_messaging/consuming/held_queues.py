@@ -50,7 +50,7 @@ class HeldQueues:
     # --- taken and given back
 
     def take(self, owned: QueueRight) -> None:
-        """Begin to hand out the messages of a queue that this member took."""
+        """Begin to deliver the messages of a queue that this member took."""
         is_retry = owned.topic == self._retry_topic
         flight = QueueFlight(
             self._consumer, owned, owned.position, is_retry=is_retry, span=self._span
@@ -69,7 +69,7 @@ class HeldQueues:
         self._fetcher.queues = list(self._flights.values())
 
     def want_back(self, owned: QueueRight) -> None:
-        """Hand out nothing more of a queue, and give it back once nothing of it is out; at once if it is lost."""
+        """Deliver nothing more of a queue, and give it back once nothing of it is out; at once if it is lost."""
         with self._lock:
             flight = self._flights.get((owned.topic, owned.queue))
             if flight is None or flight.owned is not owned:
@@ -139,7 +139,7 @@ class HeldQueues:
             raise failures[0]
 
     def free(self) -> None:
-        """Record that nothing is handed out any more, at the end of the process."""
+        """Record that nothing is delivered any more, at the end of the process."""
         for flight in list(self._flights.values()):
             flight.owned.free((), 0)
 

@@ -1,16 +1,16 @@
-"""Which messages a consumer has fetched, handed out and not got an answer for. No file, no clock, no lock.
+"""Which messages a consumer has fetched and delivered, and has no answer for. No file, no clock, no lock.
 
-A message goes from fetched (`READY`) to handed out (`OUT`) to done (`DONE`), or back when it is released or its time is over;
-each time that it is handed out it is a new `ConsumedMessage`, so that a late answer is told from an answer in time. While its
+A message goes from fetched (`READY`) to delivered (`OUT`) to done (`DONE`), or back when it is released or its time is over;
+each time that it is delivered it is a new `ConsumedMessage`, so that a late answer is told from an answer in time. While its
 acknowledgement is part of a transaction that has not ended, it is bound (`BOUND`): no time ends that.
 
 Invariants:
     * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
       even if an interrupt stops one of these functions halfway.
-    * At most `out_max` messages are handed out or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base, or
+    * At most `out_max` messages are delivered or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base, or
       `out_max` if that is more.
-    * The last try of a message whose consumer died is handed out only while nothing else is.
-    * With `ordered`, at most one message of a queue is ready, waiting for a retry, or handed out.
+    * The last try of a message whose consumer died is delivered only while nothing else is.
+    * With `ordered`, at most one message of a queue is ready, waiting for a retry, or delivered.
 
 Not thread-safe: `Consumer` calls it under its lock.
 """
@@ -55,7 +55,7 @@ def _nobody() -> None:
 
 
 class Handling:
-    """Who has the messages that handlers work on: their time is extended until `limit_ns` after they were handed out."""
+    """Who has the messages that handlers work on: their time is extended until `limit_ns` after they were delivered."""
 
     def __init__(self, limit_ns: int = NEVER_NS) -> None:
         self.limit_ns = limit_ns
@@ -78,7 +78,7 @@ class QueueFlight:
         open: offset to the current delivery, ascending.
         died: the offsets of messages whose last consumer died with them.
         fetched: the offset to fetch next.
-        is_leaving: nothing more is handed out, and the queue is given back once nothing is out.
+        is_leaving: nothing more is delivered, and the queue is given back once nothing is out.
         is_lost: the queue was given back.
         is_over: the queue was given back, or the consumer continued elsewhere in it (`seek`).
     """
@@ -157,8 +157,8 @@ class InFlight:
     """The messages of a consumer, of all its queues.
 
     Attributes:
-        out: what is handed out, to when its time is over in nanoseconds; the earliest first.
-        bound: what was handed out, and is acknowledged by a transaction that has not ended: to what returns that, or None
+        out: what is delivered, to when its time is over in nanoseconds; the earliest first.
+        bound: what was delivered, and is acknowledged by a transaction that has not ended: to what returns that, or None
             if it is gone.
     """
 
@@ -167,10 +167,10 @@ class InFlight:
         is_last: Callable[[int], bool] = lambda _attempt: False,
     ) -> None:  # fmt: skip
         self._ack_wait_ns = ack_wait_ns
-        # How many may be handed out, without those that are bound.
+        # How many may be delivered, without those that are bound.
         self._out_max = self._room = out_max
         self._ordered = ordered
-        # Without answers, a message is done as soon as it is handed out.
+        # Without answers, a message is done as soon as it is delivered.
         self._answers = answers
         # Whether a message is given up if its next try fails; asked only of messages whose consumer died.
         self._is_last, self._has_died = is_last, False
@@ -186,10 +186,10 @@ class InFlight:
         self._is_paused = False
         self._held: list[HandedMessage] = []
 
-    # --- fetched and handed out
+    # --- fetched and delivered
 
     def add(self, flight: QueueFlight, stored: Iterable[StoredMessage], following: int) -> int:
-        """Add messages that were read from a queue; return how many are to be handed out."""
+        """Add messages that were read from a queue; return how many are to be delivered."""
         made = flight.accept(stored, following)
         self._has_died |= bool(flight.died)
         if self._ordered:
@@ -205,7 +205,7 @@ class InFlight:
             self._ready.append(flight.current)
 
     def take(self, limit: int, now_ns: int, by: object = None) -> list[HandedMessage]:
-        """Hand out up to `limit` messages."""
+        """Deliver up to `limit` messages."""
         if limit > 1 and not (self._ordered or self._is_paused or self._paused or self._has_died):
             found = self._take_run(limit, now_ns, by)
             if found:
@@ -219,7 +219,7 @@ class InFlight:
         return found
 
     def _take_run(self, limit: int, now_ns: int, by: object) -> list[HandedMessage]:
-        """Hand out the first messages at once if all are ready, else none: as `take_one`, without a call for each."""
+        """Deliver the first messages at once if all are ready, else none: as `take_one`, without a call for each."""
         if now_ns >= self._due_ns:
             self.expire(now_ns)
         ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
@@ -232,7 +232,7 @@ class InFlight:
         return found
 
     def take_one(self, now_ns: int, by: object = None) -> HandedMessage | None:
-        """Hand out a message; None if there is none."""
+        """Deliver a message; None if there is none."""
         if now_ns >= self._due_ns:
             self.expire(now_ns)
         ready, out = self._ready, self.out
@@ -251,7 +251,7 @@ class InFlight:
         out[message] = until_ns = now_ns + self._ack_wait_ns
         if until_ns < self._due_ns:  # noqa: PLR1730 - once a message: a call of `min` costs more
             self._due_ns = until_ns
-        # Only now: if an interrupt comes before, the message is handed out again when its time is over.
+        # Only now: if an interrupt comes before, the message is redelivered when its time is over.
         ready.popleft()
         if not self._answers:
             self.finish(message)
@@ -268,7 +268,7 @@ class InFlight:
         return None
 
     def _may_join(self, message: HandedMessage) -> bool:
-        """Return whether a message may be handed out beside those that are.
+        """Return whether a message may be delivered beside those that are.
 
         The last try of a message whose consumer died is alone: it must not be given up for what another one did.
         """
@@ -279,18 +279,18 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be handed out before an answer."""
+        """Whether nothing more may be delivered before an answer."""
         if len(self.out) >= self._room:
             return True
         return self._has_died and bool(self._ready) and not self._may_join(self._ready[0])
 
     @property
     def has_ready(self) -> bool:
-        """Whether there are messages to be handed out, or that were to be."""
+        """Whether there are messages to be delivered, or that were to be."""
         return bool(self._ready)
 
     def due_ns(self) -> int | None:
-        """Return when the next message is handed out again by time; None if there is none."""
+        """Return when the next message is redelivered by time; None if there is none."""
         times = [self._later[0][0]] if self._later else []
         times += [next(iter(self.out.values()))] if self.out else []
         return min(times, default=None)
@@ -298,7 +298,7 @@ class InFlight:
     # --- answered
 
     def finish(self, message: HandedMessage) -> bool:
-        """Mark a message as done, also if it was meanwhile released or handed out again; return False if it was already."""
+        """Mark a message as done, also if it was meanwhile released or redelivered; return False if it was already."""
         flight = message.flight
         current = flight.open.pop(message.offset, None)
         if current is None:
@@ -319,7 +319,7 @@ class InFlight:
         finish(messages, flight.open, self.out, DONE)
 
     def is_current(self, message: HandedMessage) -> bool:
-        """Return whether an answer other than an acknowledgement counts: not if the message was handed out anew."""
+        """Return whether an answer other than an acknowledgement counts: not if the message was delivered anew."""
         current = message.flight.open.get(message.offset)
         return current is not None and (current is message or current.state == READY)
 
@@ -330,11 +330,11 @@ class InFlight:
         message.state = OVER
 
     def has_out(self, flight: QueueFlight) -> bool:
-        """Return whether messages of a queue are handed out or bound."""
+        """Return whether messages of a queue are delivered or bound."""
         return any(each.flight is flight for out in (self.out, self.bound) for each in out)
 
     def release(self, messages: Iterable[HandedMessage]) -> None:
-        """Make messages that are handed out ready again, before all others."""
+        """Make messages that are delivered ready again, before all others."""
         given = [each for each in messages if each.state == OUT]
         for message in sorted(given, key=_offset, reverse=True):
             following = self._following(message, message.attempt)
@@ -354,7 +354,7 @@ class InFlight:
         return following
 
     def retry_at(self, message: HandedMessage, when_ns: int) -> None:
-        """Hand out a message of an ordered queue again at a time; the queue waits for it."""
+        """Redeliver a message of an ordered queue at a time; the queue waits for it."""
         current = message.flight.open[message.offset]
         following = self._following(current, message.attempt + 1)
         if following is not None:
@@ -396,7 +396,7 @@ class InFlight:
         return True
 
     def extend(self, message: HandedMessage, now_ns: int) -> None:
-        """Restart the time of a message that is handed out."""
+        """Restart the time of a message that is delivered."""
         if message.state == OUT and message in self.out:
             # At the end: `out` is in the order of these times.
             del self.out[message]
@@ -405,7 +405,7 @@ class InFlight:
     # --- bound to a transaction
 
     def bind(self, message: HandedMessage, holder: Holder) -> bool:
-        """Bind a message to a transaction; return False if it cannot be: it is done, bound, or was handed out anew.
+        """Bind a message to a transaction; return False if it cannot be: it is done, bound, or was delivered anew.
 
         Once `holder` returns None, `mend` gives the message back: an interrupt came before the transaction could.
         """
@@ -434,12 +434,12 @@ class InFlight:
     def finish_bound(self, message: HandedMessage) -> None:
         """Mark a message that is bound as done; does nothing if its queue is gone."""
         if message.state == BOUND:
-            # In this order: an interrupt between must not hand out again what is recorded.
+            # In this order: an interrupt between must not redeliver what is recorded.
             self.finish(message)
             self._unbind(message)
 
     def give_back(self, message: HandedMessage, now_ns: int, holder: Holder) -> None:
-        """Make a message that is bound to a transaction one that is handed out, with its whole time."""
+        """Make a message that is bound to a transaction one that is delivered, with its whole time."""
         if message.state == BOUND and self.bound.get(message) is holder:
             self._unbind(message)
             message.state = OUT
@@ -457,7 +457,7 @@ class InFlight:
         """Complete what an interrupt may have cut off within any of these functions; return whether there was anything.
 
         A signal handler can raise between any two steps, and its program may go on with the consumer. What is open in a queue
-        counts: it is ready, waits, or is handed out.
+        counts: it is ready, waits, or is delivered.
         """
         before = len(self._ready), len(self.out)
         for message in list(self.out):
@@ -511,7 +511,7 @@ class InFlight:
     # --- pauses
 
     def pause(self, topics: Sequence[str]) -> None:
-        """Hand out nothing of these topics, or of all if there are none."""
+        """Deliver nothing of these topics, or of all if there are none."""
         self._paused.update(topics)
         self._is_paused |= not topics
 
@@ -537,7 +537,7 @@ class InFlight:
     # --- queues that go
 
     def leave(self, flight: QueueFlight) -> None:
-        """Hand out nothing more of a queue."""
+        """Deliver nothing more of a queue."""
         flight.is_leaving = True
         for message in flight.open.values():
             if message.state == READY:
@@ -557,7 +557,7 @@ class InFlight:
         self._held = [each for each in self._held if each.state == READY]
 
     def held_by(self, by: object) -> Iterator[HandedMessage]:
-        """Return the messages that one iteration has handed out."""
+        """Return the messages that one iteration has delivered."""
         return (each for each in list(self.out) if each.by is by)
 
 

@@ -110,7 +110,7 @@ class OpenConsumers:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close all consumers; failures are logged, and the answers that they concern are handed out again."""
+        """Close all consumers; failures are logged, and the answers that they concern are redelivered."""
         for consumer in list(self._consumers):
             try:
                 consumer.close()

@@ -69,7 +69,7 @@ class QueueRight(Protocol):
         """Record acknowledgements: sorted offsets without repetitions."""
 
     def hand_out(self, offsets: Sequence[int], base: int) -> None:
-        """Record that messages are handed out: the next owner counts those as tried that have no answer; not synced."""
+        """Record that messages are delivered: the next owner counts those as tried that have no answer; not synced."""
 
     def free(self, offsets: Sequence[int], base: int) -> None:
         """Record that messages are released, all if none is given; not synced."""

@@ -19,7 +19,7 @@ Layout of an entry (little-endian, 128 bytes)::
     BASE                                                                            # nothing but a new base
     RESET   new base                                                    of this event
     RETRY   offset                                    1 or 0  so far
-    OUT     first offset that is handed out    how many
+    OUT     first offset that is delivered    how many
     FREE    first offset that was released     how many, 0 for all that are out
 
 The count of a TAKE is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is how many

@@ -9,7 +9,7 @@ import attrs
 from penstock_messaging.groups.entries import GROUP_SETTING, NUMBER_MAX, Entries, EntryKind
 
 Range = tuple[int, int]
-# More than a consumer hands out at a time.
+# More than a consumer delivers at a time.
 _OUT_MAX = 1 << 20
 
 
@@ -31,7 +31,7 @@ class Position:
     Attributes:
         base: the group has consumed all messages below this offset.
         acked: ranges (first, end) of acknowledged offsets above `base`, sorted, disjoint and not adjacent.
-        nacked: refused offsets that wait for the writer; they are not handed out again.
+        nacked: refused offsets that wait for the writer; they are not redelivered.
         tries: offset to the number of tries so far, of messages that an ordered consumer tries again, or whose consumer died.
         died: the offsets of those whose last try ended with their consumer's death.
     """
@@ -43,7 +43,7 @@ class Position:
     died: frozenset[int] = frozenset()
 
     def is_done(self, offset: int) -> bool:
-        """Return whether the message at an offset is not to be handed out."""
+        """Return whether the message at an offset is not to be delivered."""
         return (
             offset < self.base
             or offset in self.nacked
@@ -86,7 +86,7 @@ class Fold:
         base, acked: as in `Position`; refusals do not count here.
         nacks: refusals by number, whether the writer has taken them in or not.
         tries, died: as in `Position`.
-        out: the offsets that are handed out and have no answer.
+        out: the offsets that are delivered and have no answer.
         number: of the last event.
         reset: number of the last reset, 0 if there was none.
     """

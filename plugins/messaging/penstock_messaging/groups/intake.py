@@ -464,7 +464,7 @@ class Intake:
                     return
             logger.error(  # noqa: TRY400 - as above
                 "group %s: the refused message at offset %d of queue %s/%d can be stored neither as a retry nor as a dead letter, and is "
-                "not handed out again: %s", *place, error,
+                "not redelivered: %s", *place, error,
             )  # fmt: skip
 
     def _note(self, group: str, at: tuple[str, int], note: str) -> None:

@@ -321,7 +321,7 @@ class Journal:
         if self._refusal is None:
             self._refusal = StorageError(
                 f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed back; "
-                f"messages without a recorded answer are handed out again"
+                f"messages without a recorded answer are redelivered"
             )
         return self._refused()
 

@@ -88,12 +88,12 @@ class OwnedQueue:
         return self._journal.append_ranges(ranges_of(offsets), base, kind)
 
     def hand_out(self, offsets: Sequence[int], base: int) -> None:
-        """Record that messages are handed out: if this process dies with them, that counts as a try. A crash of the machine may lose it."""
+        """Record that messages are delivered: if this process dies with them, that counts as a try. A crash of the machine may lose it."""
         self._has_handed_out = True
         self._append(EntryKind.OUT, offsets, base)
 
     def free(self, offsets: Sequence[int], base: int) -> None:
-        """Record that messages are handed out no more, all if none is given; as durable as `hand_out`.
+        """Record that messages are delivered no more, all if none is given; as durable as `hand_out`.
 
         What cannot be recorded counts as tried if this process dies.
         """

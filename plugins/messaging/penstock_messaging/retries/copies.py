@@ -48,7 +48,7 @@ class Origin(NamedTuple):
 
     Attributes:
         message_id: the id of the message as it was first stored.
-        retries: how often it had been handed out before this copy was made.
+        retries: how often it had been delivered before this copy was made.
     """
 
     message_id: str

@@ -103,7 +103,7 @@ def decision_findings(files: Files, root: Path) -> list[Finding]:
         return []
     what_now = (
         "open the store for writing, which uses what can be read and keeps the file under another name; messages that a transaction "
-        "had acknowledged just before a crash may be handed out again"
+        "had acknowledged just before a crash may be redelivered"
     )
     return [
         Finding("decisions", path, -1, -1, f"the decisions of transactions: {trouble}", what_now)

@@ -302,7 +302,7 @@ class Deciding:
             place = f"its old place ({error})"
         logger.error(
             "%s/penstock/decisions: %s; what can be read of it is used, and the file is kept as %s. Messages that a transaction had "
-            "acknowledged just before the crash may be handed out again although its messages are stored",
+            "acknowledged just before the crash may be redelivered although its messages are stored",
             self._context.root, trouble, place,
         )  # fmt: skip
 
