@@ -4,11 +4,12 @@
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.contracts import PutOptions
 from penstock.message import Durability, PutStatus
 
 def abi() -> str: ...
@@ -541,24 +542,7 @@ class BatchProducer:
     def _hold(self) -> None: ...
     def _release(self) -> None: ...
     def add(self, message: Message) -> None: ...
-    def put(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        queue: int | None = None,
-        tag: str = "",
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        delay_level: int = 0,
-        wait: bool = True,
-        born_time_ms: int | None = None,
-        born_host: str | None = None,
-        partition_key: str | None = None,
-        delay: float | timedelta = 0,
-        deliver_at: float | datetime | None = None,
-    ) -> None: ...
+    def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None: ...
 
 def store_records(
     memory: memoryview, position: int, data: _Buffer, sizes: Sequence[int]

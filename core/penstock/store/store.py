@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
@@ -22,6 +22,7 @@ from penstock.contracts import (
     Extension,
     GroupLag,
     Prepared,
+    PutOptions,
     QueueReader,
     TopicConfig,
     Transaction,
@@ -267,33 +268,14 @@ class Store(Reader, Producer):
             flag=made.flag, wait=made.wait, born_time_ms=made.born_time_ms, born_host=made.born_host,
         )  # fmt: skip
 
-    def submit(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        queue: int | None = None,
-        tag: str = "",
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        delay_level: int = 0,
-        born_time_ms: int | None = None,
-        born_host: str | None = None,
-        partition_key: str | None = None,
-        delay: float | timedelta = 0,
-        deliver_at: float | datetime | None = None,
-    ) -> "Future[Receipt]":
+    def submit(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
-        The arguments are those of `put`, except `wait`. The message is in the log when this returns.
+        The arguments are those of `put`; `wait` has no effect. The message is in the log when this returns.
         """
         engine = self._writer()
-        receipt = self.put(
-            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
-            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
-            partition_key=partition_key, delay=delay, deliver_at=deliver_at, wait=False,
-        )  # fmt: skip
+        options["wait"] = False
+        receipt = self.put(topic, body, **options)
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
 
@@ -553,20 +535,7 @@ class Store(Reader, Producer):
     # --- prepared messages, by extensions
 
     def prepare(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        group: str,
-        queue: int | None = None,
-        tag: str = "",
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        born_time_ms: int | None = None,
-        born_host: str | None = None,
-        partition_key: str | None = None,
-        wait: bool = True,
+        self, topic: str, body: bytes, *, group: str, **options: Unpack[PutOptions]
     ) -> Prepared:
         """Store a message that readers see only once it is committed; for a transaction with a database, or another resource.
 
@@ -583,13 +552,10 @@ class Store(Reader, Producer):
             ConfigError: no extension in `extensions.use` provides prepared messages.
         """
         encoder = self._writer().log.encoder
-        wait = arguments.flag("prepare", "wait", wait)
-        if queue is None and partition_key is None:
-            queue = encoder.cursor_of(topic, None).queue
-        message = Message(
-            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
-            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
-        )  # fmt: skip
+        wait = arguments.flag("prepare", "wait", options.pop("wait", True))
+        if options.get("queue") is None and options.get("partition_key") is None:
+            options["queue"] = encoder.cursor_of(topic, None).queue
+        message = Message(topic, body, **options)
         made: Prepared = self._provided("prepare")(message, check_group(group), wait=wait)
         self._keep_for(made)
         return made
