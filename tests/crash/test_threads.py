@@ -27,6 +27,8 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
                 low = store.min_offset("t", 0)
                 seen.extend(m.queue_offset for m in store.read("t", 0, low + 50, 32).messages)
 
+        batch = [Message("t", b"x" * 1000, queue=0, keys=["k"])] * 100
+        store.put_many(batch)
         threads = [
             threading.Thread(target=let_go),
             threading.Thread(target=let_go),
@@ -34,8 +36,8 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         ]
         for thread in threads:
             thread.start()
-        for _ in range(40):
-            store.put_many([Message("t", b"x" * 1000, queue=0, keys=["k"])] * 100)
+        for _ in range(39):
+            store.put_many(batch)
         stop.set()
         for thread in threads:
             thread.join(30)

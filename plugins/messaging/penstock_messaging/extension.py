@@ -409,6 +409,8 @@ class MessagingExtension(Extension):
         if watcher is not None:
             watcher.stop()
             self._take_in()
+            # Confirms the committed offsets that the first call moved: any other one is then another program's.
+            self._take_in()
         if "deciding" in parts:
             parts["deciding"].end()
         if "checking" in parts:

@@ -1,5 +1,6 @@
 """The journal of a queue: what its owner appends is read, by itself and by others, and nothing is guessed about torn or foreign bytes."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
 
+from penstock import Message
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.files import Files
 from penstock.format.hashes import crc32c
-from penstock.testing import FaultyFiles
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal
 from penstock_messaging.groups.entries import (
@@ -490,3 +492,29 @@ def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> Non
     fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
     mark = Mark(0, 3, 1, 2, old=10, new=20)
     assert settled(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))
+
+
+def test_an_offset_that_a_broker_sets_back_to_where_the_group_was_before_counts(
+    tmp_path: Path,
+) -> None:
+    """A clean close left that offset in the mark, and it was taken for the store's own."""
+    path = tmp_path / "s"
+
+    def answered(count: int) -> list[bytes]:
+        with (
+            open_store(path, spawn=ManualWorkers()) as store,
+            store.consumer("billing", "orders") as consumer,
+        ):
+            found = consumer.poll(count, timeout=0)
+            consumer.ack(found)
+            return [message.body for message in found]
+
+    with open_store(path, spawn=ManualWorkers()) as store:
+        store.put_many(Message("orders", b"%d" % n, queue=0) for n in range(5))
+    assert (answered(2), answered(3)) == ([b"0", b"1"], [b"2", b"3", b"4"])
+    offsets = path / "config" / "consumerOffset.json"
+    table = json.loads(offsets.read_text())
+    assert table["offsetTable"]["orders@billing"] == {"0": 5}
+    table["offsetTable"]["orders@billing"] = {"0": 2}
+    offsets.write_text(json.dumps(table))
+    assert answered(3) == [b"2", b"3", b"4"]
