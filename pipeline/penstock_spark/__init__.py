@@ -3,9 +3,11 @@
 Spark finds the format through the package `pyspark_penstock`. If another package of that kind breaks Spark's look-up,
 call `register` instead.
 
-In reading order: `errors`, `option_parser` (options as Spark passes them), `durable_names` (new files and folders
-that survive a power failure), `java` (a Java and a local session), `arrow` (pyarrow), `columns` (of messages, in Spark's types); then the folders `stores`, `source`,
-`sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads).
+In reading order: `errors`, `option_parser` (options as Spark passes them), `java` (a Java and a local session), `arrow`
+(pyarrow, and the columns of messages in Spark's types), `remote_files` (the files of a store at a URL), `stores` (from
+paths to stores); then the folders `source` and `sink`; `export_folder` (Parquet files that `jobs.export` and `archive`
+write, and `jobs.replay` reads), `archive` (the retention policy), the folder `jobs`; `cli` (the commands), `plugin` (what Penstock
+loads).
 """
 
 from typing import TYPE_CHECKING

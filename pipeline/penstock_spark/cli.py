@@ -1,35 +1,61 @@
-"""The verbs of `penstock spark`, loaded one by one, and the session they run in.
+"""The commands of `penstock spark`, and the session they run in.
+
+A command parses options, calls the function `run` of the job's module, and prints tables or JSON. Those modules import
+this one, and are imported by name when a job is run, so that the help works without pyarrow.
 
 An active session is used, also under `spark-submit`. Otherwise a session is created, and stopped at the end: on a
 cluster with `--master`, over Spark Connect with `--remote`, else a local one.
 """
 
+import functools
+import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import click
 
 from penstock.cli import root
 from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import Bar, table
+from penstock.cli.output import (
+    Bar,
+    chosen,
+    json_option,
+    note,
+    out_finding,
+    out_json,
+    quiet_option,
+    settings_options,
+    size_text,
+    table,
+)
+from penstock.cli.root import NO, examples
+from penstock.cli.verbosity import with_verbose
 from penstock.errors import ConfigError, MissingExtraError
 from penstock_spark.java import local_session, set_python
 
-# By name: the modules there import this one.
-group = LazyGroup(
+# Rows of each table of `stats`.
+_SHOWN = 20
+
+
+class _Jobs(LazyGroup):
+    """The commands of this module."""
+
+    def module_names(self) -> list[str]:
+        """Return the names of all jobs, sorted."""
+        return sorted(self.commands)
+
+    def load(self, name: str) -> click.Command:
+        """Return the command of a job."""
+        return with_verbose(self.commands[name])
+
+
+group = _Jobs(
     "spark",
-    package="penstock_spark.verbs",
     help="Jobs over whole stores, run by Spark: here, on a cluster, or over Spark Connect.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def verb_names() -> list[str]:
-    """Return the names of all jobs."""
-    return group.module_names()
 
 
 def main(verb: str) -> int:
@@ -40,60 +66,95 @@ def main(verb: str) -> int:
     return code
 
 
-def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--master` and `--remote` to a verb."""
-    command = click.option(
-        "--remote", metavar="URL", help="Run over Spark Connect, for example sc://host:15002."
-    )(command)
-    return click.option(
-        "--master", metavar="URL", help="Spark's master, for example local[2] or spark://host:7077; by default all cores of this machine."
-    )(command)  # fmt: skip
+def _module_of(job: str) -> Any:
+    return importlib.import_module(f"penstock_spark.jobs.{job}")
 
 
-@contextmanager
-def session(verb: str, master: str | None, remote: str | None) -> Iterator[Any]:
-    """Yield the active session, or a new one that is stopped afterwards."""
-    if master and remote:
-        raise ConfigError("--master and --remote cannot be used together")
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtraError("pyspark", "spark", f"penstock spark {verb}") from error
-    active = SparkSession.getActiveSession()
-    spark = active or _made(SparkSession.builder, f"penstock {verb}", master, remote)
-    try:
-        yield spark
-    finally:
-        if active is None:
-            spark.stop()
+class _Run(NamedTuple):
+    """The options that every job has."""
+
+    master: str | None
+    remote: str | None
+    as_json: bool
+    quiet: bool
+
+    def job(self, name: str, unit: str = "tasks", **given: Any) -> Any:
+        """Run a job in the active session, or in a new one that is stopped afterwards; return its report.
+
+        Completed tasks are shown as a progress bar on standard error.
+        """
+        run = _module_of(name).run
+        if self.master and self.remote:
+            raise ConfigError("--master and --remote cannot be used together")
+        try:
+            from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise MissingExtraError("pyspark", "spark", f"penstock spark {name}") from error
+        active = SparkSession.getActiveSession()
+        spark = active or self._new_session(SparkSession.builder, f"penstock {name}")
+        try:
+            with Bar(name, None, unit, quiet=self.quiet) as bar:
+
+                def on_progress(done: int, total: int) -> None:
+                    bar.total(total)
+                    bar.set(done, done)
+
+                return run(spark, on_progress=on_progress, **given)
+        finally:
+            if active is None:
+                spark.stop()
+
+    def _new_session(self, builder: Any, name: str) -> Any:
+        set_python()
+        master = self.master
+        if self.remote is not None:
+            return builder.remote(self.remote).getOrCreate()
+        if master is not None and not master.startswith("local"):
+            return builder.master(master).appName(name).getOrCreate()
+        # spark-submit has a JVM running, and knows the master; so does who has set SPARK_REMOTE.
+        if master is None and {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & os.environ.keys():
+            return builder.appName(name).getOrCreate()
+        cores = (master or "local[*]").removeprefix("local").strip("[]") or "1"
+        return local_session(name, cores)
+
+    def show(self, title: str, facts: Mapping[str, object]) -> None:
+        """Show a job's figures as a table."""
+        if not self.quiet:
+            rows = [
+                (name.replace("_", " "), _text(value))
+                for name, value in facts.items()
+                if value not in (None, [], ())
+            ]
+            table(title, ("what", "value"), rows)
 
 
-def _made(builder: Any, name: str, master: str | None, remote: str | None) -> Any:
-    set_python()
-    if remote is not None:
-        return builder.remote(remote).getOrCreate()
-    if master is not None and not master.startswith("local"):
-        return builder.master(master).appName(name).getOrCreate()
-    # spark-submit has a JVM running, and knows the master; so does who has set SPARK_REMOTE.
-    if master is None and {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & os.environ.keys():
-        return builder.appName(name).getOrCreate()
-    cores = (master or "local[*]").removeprefix("local").strip("[]") or "1"
-    return local_session(name, cores)
+def _runs(*, settings: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options that every job has to a command, which gets them as a `_Run`.
+
+    With `settings` it gets the settings of `--set` and `--broker-conf` as one mapping, too. The other options have the
+    names that the job's function `run` gives them.
+    """
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def with_run(
+            master: str | None, remote: str | None, as_json: bool, quiet: bool, **given: Any
+        ) -> int:
+            if settings:
+                given["settings"] = chosen(given["settings"], given.pop("broker_conf"))
+            return command(_Run(master, remote, as_json, quiet), **given)
+
+        found: Callable[..., int] = json_option(quiet_option(with_run))
+        found = settings_options(found) if settings else found
+        found = click.option("--remote", metavar="URL", help="Run over Spark Connect, for example sc://host:15002.")(found)  # fmt: skip
+        return click.option(
+            "--master", metavar="URL", help="Spark's master, for example local[2] or spark://host:7077; by default all cores of this machine."
+        )(found)  # fmt: skip
+
+    return decorate
 
 
-@contextmanager
-def bar(what: str, *, quiet: bool, unit: str = "tasks") -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the completed tasks as a progress bar on standard error."""
-    with Bar(what, None, unit, quiet=quiet) as shown:
-
-        def on_progress(done: int, total: int) -> None:
-            shown.total(total)
-            shown.set(done, done)
-
-        yield on_progress
-
-
-def pairs_of(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
+def _pairs_of(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     """Return the pairs that were given for an option, as a dict."""
     pairs = {}
     for text in texts:
@@ -106,20 +167,277 @@ def pairs_of(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     return pairs
 
 
-def show_summary(title: str, facts: Mapping[str, object], *, quiet: bool) -> None:
-    """Show a job's figures as a table."""
-    if not quiet:
-        rows = [
-            (name.replace("_", " "), _text(value))
-            for name, value in facts.items()
-            if value not in (None, [], ())
-        ]
-        table(title, ("what", "value"), rows)
-
-
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# --- the jobs
+
+_TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")  # fmt: skip
+_SKIP_LOST = click.option("--skip-lost", is_flag=True, help="Skip messages that retention deletes during the run.")  # fmt: skip
+_SINK_OPTIONS = click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, for example partitions=8.")  # fmt: skip
+
+
+@group.command(
+    "verify",
+    epilog=examples(
+        "penstock spark verify data",
+        "penstock spark verify 'dat*' --deep --findings-to findings --json --quiet",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--deep", is_flag=True, help="Also compare digests, checkpoint and progress files.")
+@click.option("--findings-to", metavar="FOLDER", help="A new folder for the findings as Parquet.")
+@_runs(settings=True)
+def verify_command(run: _Run, **given: Any) -> int:
+    """Check log, queues and index of stores, every segment in parallel. The exit code is 1 if there is a finding that is not a note.
+
+    PATHS are stores, globs of them, or datasets. The findings are those of `penstock verify`; nothing is changed.
+    """
+    report = run.job("verify", **given)
+    if run.as_json:
+        for row in report.rows():
+            out_json(kind="finding", **row)
+        out_json(kind="summary", **report.summary())
+    else:
+        for _, finding in report.findings:
+            out_finding(finding, finding.part)
+        facts = report.summary()
+        rate = f"{size_text(report.bytes / report.seconds)}/s"
+        run.show("Verified", {**facts, "bytes": size_text(report.bytes), "rate": rate})
+    return NO if report.wrong else 0
+
+
+@group.command(
+    "stats",
+    epilog=examples(
+        "penstock spark stats data", "penstock spark stats data --plots pictures --top 5 --json"
+    ),
+)
+@click.argument("paths", nargs=-1, required=True)
+@_TOPICS
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many keys.")
+@click.option(
+    "--by", type=click.Choice(["stored", "born"]), default="stored", show_default=True,
+    help="Which time counts.",
+)  # fmt: skip
+@click.option("--plots", metavar="FOLDER", help="A new folder for plots; needs matplotlib.")
+@_runs()
+def stats_command(run: _Run, **given: Any) -> int:
+    """Count and measure messages by topic, tag, key and hour.
+
+    PATHS are stores, globs of them, or datasets. Sizes are those of bodies; times are in UTC.
+    """
+    done = run.job("stats", **given)
+    if run.as_json:
+        for kind in ("topics", "tags", "keys", "hours"):
+            for row in getattr(done, kind):
+                out_json(kind=kind.removesuffix("s"), **row)
+        out_json(kind="summary", **done.summary(), plots=done.plots)
+        return 0
+    for title, rows in (
+        ("Topics", done.topics), ("Tags", done.tags), ("Keys", done.keys),
+        ("Hours, the newest", done.hours[-_SHOWN:]),
+    ):  # fmt: skip
+        _show(title, rows)
+    run.show("In all", {**done.summary(), "bytes": size_text(done.total["bytes"])})
+    for path in done.plots:
+        note(path)
+    return 0
+
+
+def _show(title: str, rows: list[dict[str, Any]]) -> None:
+    shown = [
+        (
+            row["name"], row["messages"], size_text(row["bytes"]), f"{row['per_second']:,.2f}/s",
+            row["min"], row["mean"], row["p50"], row["p99"], row["max"],
+        )
+        for row in rows[:_SHOWN]
+    ]  # fmt: skip
+    more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
+    names = ("name", "messages", "bytes", "rate", "min", "mean", "p50", "p99", "max")
+    if shown:
+        table(title + more, names, shown)
+
+
+@group.command(
+    "reindex",
+    epilog=examples(
+        "penstock spark reindex data", "penstock spark reindex data --discard --json --quiet"
+    ),
+)
+@click.argument("path")
+@click.option("--discard", is_flag=True, help="Delete the replaced files instead of keeping them.")
+@_runs(settings=True)
+def reindex_command(run: _Run, discard: bool, **given: Any) -> int:
+    """Rebuild the queues and index of a store from its log, in parallel, and replace the old files atomically.
+
+    PATH is a store or a broker's directory. Its lock is held, so nothing else can write to it. The replaced
+    files are moved to penstock/saved in it. If the command is killed, run it again to complete it.
+    """
+    done = run.job("reindex", keep=not discard, **given)
+    if run.as_json:
+        out_json(**done.summary())
+        return 0
+    run.show("Rebuilt", {**done.summary(), "bytes": size_text(done.bytes)})
+    for start, stop in done.damages:
+        note(f"log offsets {start} to {stop} are not valid records; their queue entries were kept")
+    for name in done.left:
+        note(
+            f"{name} was not rebuilt, since it needs the record bodies; penstock repair rebuilds it"
+        )
+    return 0
+
+
+@group.command(
+    "export",
+    epilog=examples(
+        "penstock spark export data --to archive",
+        "penstock spark export data --to archive --topic orders --json --quiet",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--to", "target", required=True, metavar="FOLDER", help="The folder for the Parquet files.")  # fmt: skip
+@_TOPICS
+@click.option(
+    "--name", "names", multiple=True, metavar="STORE=NAME",
+    help="The store's name in file names; by default its folder's name.",
+)  # fmt: skip
+@_runs()
+def export_command(run: _Run, names: tuple[str, ...], **given: Any) -> int:
+    """Export messages to Parquet, by topic and date, each once.
+
+    PATHS are stores, globs of them, or datasets. Messages that are in the folder already are not exported again, so
+    the command may be run every hour, and again after it was killed.
+    """
+    pairs = _pairs_of(names, "--name", "STORE=NAME")
+    done = run.job("export", names=pairs, **given)
+    if run.as_json:
+        out_json(**done.facts())
+        return 0
+    rows = [
+        (topic, each["messages"], each["files"], size_text(each["bytes"]))
+        for topic, each in done.topics.items()
+    ]
+    if rows:
+        table("Exported", ("topic", "messages", "files", "size"), rows)
+    run.show("In all", {**done.summary(), "bytes": size_text(done.bytes)})
+    if done.lost:
+        note(
+            f"retention deleted {done.lost:,} messages before they were exported; the policy archive prevents this"
+        )
+    return 0
+
+
+@group.command(
+    "replay",
+    epilog=examples(
+        "penstock spark replay data copy --only orders --tag paid",
+        "penstock spark replay data again --where 'partition = 0' --key 'tags' --rows-per-second 100000 --json",
+    ),
+)
+@click.argument("source")
+@click.argument("target")
+@click.option("--only", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given several times.")  # fmt: skip
+@click.option("--tag", "tags", multiple=True, help="Only this tag; may be given several times.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only rows for which this expression over the source's columns is true.",
+)
+@click.option("--to-topic", metavar="TOPIC", help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
+@click.option("--key", metavar="SQL", help="An expression that gives the key.")
+@click.option("--to-tag", metavar="SQL", help="An expression that gives the tag.")
+@click.option("--partition", metavar="SQL", help="An expression that gives the queue number.")
+@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="Maximum number of rows read per second, before the filter.")  # fmt: skip
+@click.option(
+    "--bytes-per-second",
+    metavar="SIZE",
+    help="Maximum number of bytes read per second, for example 10m.",
+)
+@click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows per batch; by default 500,000, or with a rate those of five seconds.")  # fmt: skip
+@click.option("--app", metavar="NAME", help="The name under which another run continues this one.")
+@_SKIP_LOST
+@_SINK_OPTIONS
+@_runs()
+def replay_command(
+    run: _Run,
+    topics: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: str | None,
+    to_topic: str | None,
+    key: str | None,
+    to_tag: str | None,
+    partition: str | None,
+    rows_per_second: float,
+    bytes_per_second: str | None,
+    batch_rows: int,
+    options: tuple[str, ...],
+    **given: Any,
+) -> int:
+    """Write the messages of SOURCE into the store TARGET: filtered, re-keyed, at a bounded rate, each once.
+
+    SOURCE is a store, a glob of stores, a dataset, or a folder or file of Parquet with a column `value`, as
+    the verb export writes them. If the command is killed, run it again to continue; a repeated run adds nothing.
+    """
+    from penstock_spark.option_parser import size_of  # noqa: PLC0415 - slow to import
+
+    replay = _module_of("replay")
+    change = replay.Transform(
+        topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,
+        partition=partition,
+    )  # fmt: skip
+    pace = replay.Pace(
+        rows_per_second=rows_per_second, batch_rows=batch_rows,
+        bytes_per_second=size_of("--bytes-per-second", bytes_per_second) if bytes_per_second else 0,
+    )  # fmt: skip
+    pairs = _pairs_of(options, "--option", "KEY=VALUE")
+    done = run.job("replay", "batches", change=change, pace=pace, options=pairs, **given)
+    return _show_written(run, "Replayed", done)
+
+
+@group.command(
+    "compact",
+    epilog=examples(
+        "penstock spark compact data latest orders",
+        "penstock spark compact data latest2 orders --keyless drop --tombstones keep --json",
+    ),
+)
+@click.argument("source")
+@click.argument("target")
+@click.argument("topic")
+@click.option(
+    "--keyless", type=click.Choice(["keep", "drop"]), default="keep", show_default=True,
+    help="Keep or drop messages that have no key.",
+)  # fmt: skip
+@click.option(
+    "--tombstones", type=click.Choice(["keep", "drop"]), default="drop", show_default=True,
+    help="Keep or drop keys whose latest message has an empty body.",
+)  # fmt: skip
+@_SKIP_LOST
+@_SINK_OPTIONS
+@_runs()
+def compact_command(run: _Run, options: tuple[str, ...], **given: Any) -> int:
+    """Write the latest message of each key of TOPIC in the store SOURCE into a new store TARGET.
+
+    Messages are written in the order in which they were stored. If the command is killed, run it again to complete it; a repeated run adds nothing.
+    """
+    pairs = _pairs_of(options, "--option", "KEY=VALUE")
+    done = run.job("compact", options=pairs, **given)
+    return _show_written(run, "Compacted", done)
+
+
+def _show_written(run: _Run, title: str, done: Any) -> int:
+    if run.as_json:
+        out_json(**done.facts())
+        return 0
+    run.show(title, done.summary())
+    if done.lost:
+        note(
+            f"retention deleted {done.lost:,} messages before they were read; the target does not have them"
+        )
+    return 0

@@ -1,17 +1,13 @@
 """The hooks and strategies that this package registers with Penstock. This module is loaded whenever a store is opened, so it imports nothing heavy."""
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import penstock
 
-if TYPE_CHECKING:
-    from penstock.contracts import RetentionPolicy
-
 
 @penstock.hookimpl
-def penstock_register_commands() -> Iterable[object]:
+def penstock_register_commands() -> list[object]:
     """Offer `penstock spark`."""
     from penstock_spark.cli import group  # noqa: PLC0415 - click is an extra, and slow to import
 
@@ -19,9 +15,9 @@ def penstock_register_commands() -> Iterable[object]:
 
 
 @penstock.hookimpl
-def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
+def penstock_register_retention() -> list[type]:
     """Offer the archive."""
-    from penstock_spark.export.archive import ArchiveRetention  # noqa: PLC0415 - only if a store is opened
+    from penstock_spark.archive import ArchiveRetention  # noqa: PLC0415 - only if a store is opened
 
     return [ArchiveRetention]
 
@@ -29,7 +25,7 @@ def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
 @penstock.hookimpl
 def penstock_segment_expired(path: str, base_offset: int, size: int, config: Any) -> None:
     """Archive a segment's messages if the store's configuration requests it; an error keeps the segment."""
-    from penstock_spark.export.archive import ArchiveRetention, archive  # noqa: PLC0415 - as above
+    from penstock_spark.archive import ArchiveRetention, archive  # noqa: PLC0415 - as above
 
     if ArchiveRetention.name in config.retention.use:
         options = config.options_for("retention", ArchiveRetention)

@@ -27,7 +27,7 @@ sys.stderr.write("\\n" + json.dumps([code, sorted(sys.modules)]))
 HEAVY = {
     "numpy", "pyarrow", "pyspark", "rich", "attrs", "attr", "importlib.metadata", "email", "multiprocessing",
     "concurrent.futures.process", "subprocess", "asyncio", "penstock.contracts", "penstock.config", "penstock.store",
-    "penstock.log", "penstock_index.consume_queue", "penstock_spark.export",
+    "penstock.log", "penstock_index.consume_queue", "penstock_spark.archive",
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def imported(*arguments: str) -> set[str]:
 # What comes with any store that is opened.
 OF_A_STORE = {
     "attrs", "attr", "penstock.contracts", "penstock.config", "penstock.store", "penstock.log",
-    "penstock_index.consume_queue", "penstock_spark.export",
+    "penstock_index.consume_queue", "penstock_spark.archive",
 }  # fmt: skip
 
 

@@ -19,9 +19,8 @@ from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Image, Survival
-from penstock_spark.sink.commit import Patience, SinkCommitter
-from penstock_spark.sink.ledger import Part
-from penstock_spark.sink.staging import Stager, staged_name
+from penstock_spark.sink.commit import Part, Patience, SinkCommitter
+from penstock_spark.sink.rows import Stager, staged_name
 
 TOPIC, APP = "t", "app"
 TASKS, ROWS, QUEUES = 2, 7, 2

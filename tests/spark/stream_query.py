@@ -9,7 +9,7 @@ import penstock
 from penstock import Message
 from penstock_spark.source.options import parse_options
 from penstock_spark.source.stream_state import Follower
-from penstock_spark.source.task_reader import read_spans
+from penstock_spark.source.tasks import read_spans
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 16384, "flush": "sync"}
 NAMES = ("topic", "partition", "offset", "value", "store")

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Image, Survival
-from penstock_spark.durable_names import keep_folder
-from penstock_spark.export.export_folder import Exported
-from penstock_spark.jobs.plan_file import Plan
-from penstock_spark.source.start_offsets import KeptStart
+from penstock_spark.export_folder import Exported
+from penstock_spark.jobs.messages import Plan
+from penstock_spark.source.stream_state import KeptStart
+from penstock_spark.stores import keep_folder
 
 ROOT = Path("/data/root")
 ABOUT = {"source": "a"}
@@ -87,7 +87,7 @@ def test_an_export_syncs_a_folder_that_it_finds(
 ) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(
-        "penstock_spark.export.export_folder.Files.sync_folder", lambda _, path: synced.append(path)
+        "penstock_spark.export_folder.Files.sync_folder", lambda _, path: synced.append(path)
     )
     folder = tmp_path / "topic=t" / "date=2026-03-01"
     folder.mkdir(parents=True)

@@ -22,9 +22,9 @@ import penstock
 from penstock.cli import root as cli
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.testing import ManualWorkers
-from penstock_spark.cli import group, verb_names
-from penstock_spark.export.archive import ArchiveOptions, ArchiveRetention, archive
-from penstock_spark.export.export_folder import (
+from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
+from penstock_spark.cli import group
+from penstock_spark.export_folder import (
     Exported,
     ExportSlice,
     Written,
@@ -34,8 +34,8 @@ from penstock_spark.export.export_folder import (
     unquoted,
 )
 from penstock_spark.jobs import export, reindex, stats, verify
-from penstock_spark.jobs.targets import fresh_folder, local_folder, stores_of
-from penstock_spark.stores.dataset import make_dataset
+from penstock_spark.jobs.tasks import fresh_folder, local_folder, stores_of
+from penstock_spark.stores import make_dataset
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +248,22 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_without_pyarrow_a_job_names_the_extra_and_its_help_works(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; from penstock.cli import root; "
+        "from penstock_spark.cli import group; sys.exit(root.run(sys.argv[1:], group, 'penstock spark'))"
+    )
+    ran = [
+        subprocess.run(
+            [sys.executable, "-c", code, "verify", argument],
+            capture_output=True, text=True, check=False,
+        )
+        for argument in ("--help", str(tmp_path))
+    ]  # fmt: skip
+    assert [done.returncode for done in ran] == [0, 2]
+    assert "pip install 'penstock[spark]'" in ran[1].stderr
+
+
 # --- with Spark
 
 
@@ -367,7 +383,7 @@ def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("verb", verb_names())
+@pytest.mark.parametrize("verb", group.module_names())
 def test_every_verbs_help_has_two_examples_that_work(
     verb: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -427,4 +443,4 @@ def test_penstock_spark_is_a_verb_of_penstock(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert all(verb in done.stdout for verb in verb_names())
+    assert all(verb in done.stdout for verb in group.module_names())

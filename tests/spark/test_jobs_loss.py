@@ -12,12 +12,13 @@ import penstock
 from penstock.durability.progress import Progress
 from penstock.files import Files
 from penstock_spark.errors import DataLossError
-from penstock_spark.export.export_folder import Exported, ExportSlice
+from penstock_spark.export_folder import Exported, ExportSlice
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of
 from penstock_spark.jobs.messages import messages_of
 from penstock_spark.jobs.replay import Pace
-from penstock_spark.jobs.tasks import Slice, slices_of, still_there
+from penstock_spark.jobs.tasks import slices_of, still_there
+from penstock_spark.stores import StoreSpan
 
 # A segment that is being summed up cannot go.
 SIZES: dict[str, Any] = {**THEIRS, "scrub.digests": False}
@@ -54,7 +55,10 @@ def test_what_is_gone_of_a_slice_is_named_or_counted(source: Path) -> None:
     assert left[0].start == gone
     assert sum(each.stop - each.start for each in left) == COUNT - gone
     # A store that was made anew, or a topic that is gone.
-    other = [Slice(str(source), "t", 0, COUNT - 5, COUNT + 5), Slice(str(source), "u", 0, 0, 3)]
+    other = [
+        StoreSpan(str(source), "t", 0, COUNT - 5, COUNT + 5),
+        StoreSpan(str(source), "u", 0, 0, 3),
+    ]
     assert still_there(other, skips=True) == ([other[0]._replace(stop=COUNT)], 8)
     with pytest.raises(DataLossError, match=r"\[600, 605\)"):
         still_there(other, skips=False)
@@ -106,13 +110,13 @@ def test_an_export_counts_what_went_while_it_ran(source: Path, tmp_path: Path) -
 class Frame:
     """Stands for a frame of slices: what the sink gets of it is read here."""
 
-    def __init__(self, slices: list[Slice]) -> None:
+    def __init__(self, slices: list[StoreSpan]) -> None:
         self.slices = slices
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
         batches: list[pa.RecordBatch] = []
         for piece in self.slices:
-            with penstock.open(piece.root, read_only=True) as store:
+            with penstock.open(piece.store, read_only=True) as store:
                 batches += messages_of(piece, store, NAMES)
         names = {"topic": pa.string(), "offset": pa.int64(), "value": pa.binary()}
         return pa.Table.from_batches(batches, pa.schema(names.items()))
@@ -148,9 +152,9 @@ def test_a_replay_that_was_overtaken_says_so_and_may_go_on(
 def test_a_compaction_that_was_overtaken_says_so(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[list[Slice]] = []
+    seen: list[list[StoreSpan]] = []
 
-    def latest(_spark: Any, slices: list[Slice], *_: Any) -> Any:
+    def latest(_spark: Any, slices: list[StoreSpan], *_: Any) -> Any:
         seen.append(slices)
         raise KeyboardInterrupt
 

@@ -13,10 +13,16 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, StorageError
 from penstock_spark.jobs import compact, export, replay
-from penstock_spark.jobs.messages import Rows, parquet_files, rows_of
-from penstock_spark.jobs.plan_file import Plan, app_of, check_app
+from penstock_spark.jobs.messages import (
+    Plan,
+    Rows,
+    Transform,
+    app_of,
+    check_app,
+    parquet_files,
+    rows_of,
+)
 from penstock_spark.jobs.replay import Pace
-from penstock_spark.jobs.transforms import Transform
 
 Seen = list[tuple[str, int, bytes, str, str]]
 

@@ -12,13 +12,11 @@ import pytest
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError
-from penstock_spark.source import queries
+from penstock_spark.source import offsets
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
-from penstock_spark.source.planning import StoreSpan, plan
-from penstock_spark.source.task_reader import read_spans
-from penstock_spark.stores.dataset import MANIFEST, make_dataset
-from penstock_spark.stores.locations import Locations, find_stores
+from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.stores import MANIFEST, Locations, StoreSpan, find_stores, make_dataset
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 16384, "geometry.queue_entries": 100}
 
@@ -147,13 +145,13 @@ def test_many_stores_are_asked_in_children(root: Path, monkeypatch: pytest.Monke
     options = parse_options({"path": f"{root}/*", "startingOffsets": some})
     locations = find_stores(options.paths)
     alone = survey(options, locations)
-    monkeypatch.setattr(queries, "_MANY_LOCAL", 2)
+    monkeypatch.setattr(offsets, "_MANY_LOCAL", 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(queries, "open_store", None)
+    monkeypatch.setattr(offsets, "open_store", None)
     # Not here, so in another process.
     assert survey(options, locations) == alone
     monkeypatch.undo()
-    monkeypatch.setattr(queries, "_MANY_LOCAL", 2)
+    monkeypatch.setattr(offsets, "_MANY_LOCAL", 2)
     shutil.rmtree(root / "b")
     with pytest.raises(NotAStoreError, match="/b is not a message store"):
         survey(options, locations)

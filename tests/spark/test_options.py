@@ -10,14 +10,21 @@ import pytest
 
 from penstock.errors import ConfigError, StorageError
 from penstock.format import arrow_schema
-from penstock_spark.columns import COLUMNS, Column
+from penstock_spark.arrow import COLUMNS, Column
 from penstock_spark.option_parser import declared
 from penstock_spark.sink.options import SinkOptions
-from penstock_spark.source.bounds import EARLIEST, LATEST
 from penstock_spark.source.offsets import NextOffset, from_json, to_json
-from penstock_spark.source.options import SINK_OPTIONS, SourceOptions, parse_options
-from penstock_spark.source.schema import DEFAULT, check_schema, ddl
-from penstock_spark.stores.locations import Location, Locations
+from penstock_spark.source.options import (
+    DEFAULT,
+    EARLIEST,
+    LATEST,
+    SINK_OPTIONS,
+    SourceOptions,
+    check_schema,
+    ddl,
+    parse_options,
+)
+from penstock_spark.stores import Location, Locations
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,15 +20,12 @@ from penstock.errors import (
     ReadOnlyError,
     StorageError,
 )
+from penstock_spark.remote_files import RemoteFiles, UrlPath, is_url
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
-from penstock_spark.source.planning import plan
 from penstock_spark.source.stream_state import Follower
-from penstock_spark.source.task_reader import read_spans
-from penstock_spark.stores.dataset import make_dataset
-from penstock_spark.stores.locations import Location, find_stores
-from penstock_spark.stores.open import open_store
-from penstock_spark.stores.remote_files import RemoteFiles, UrlPath, is_url
+from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.stores import Location, find_stores, make_dataset, open_store
 
 fsspec: Any = needed("fsspec")
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.queue_entries": 50_000}

@@ -9,13 +9,11 @@ import pytest
 import penstock
 from penstock.errors import StorageError
 from penstock.files import Files
-from penstock_spark.sink.commit import SinkCommitter
-from penstock_spark.sink.ledger import Decision, Part
+from penstock_spark.sink.commit import Decision, Part, SinkCommitter
 from penstock_spark.sink.options import SinkOptions, parse_options
-from penstock_spark.sink.staging import Stager, staged_name
-from penstock_spark.sink.target import Target, find_target
-from penstock_spark.stores.dataset import MADE, MADE_TOO, MANIFEST, make_dataset
-from penstock_spark.stores.locations import find_stores
+from penstock_spark.sink.rows import Stager, staged_name
+from penstock_spark.sink.writer import Target, find_target
+from penstock_spark.stores import MADE, MADE_TOO, MANIFEST, find_stores, make_dataset
 
 
 def options_for(root: Path, **more: str) -> SinkOptions:

@@ -14,14 +14,11 @@ import penstock
 from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
 from penstock.format.hashes import java_hash
-from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
-from penstock_spark.sink.commit import SinkCommitter
-from penstock_spark.sink.ledger import Ledger
+from penstock_spark.sink.commit import Ledger, SinkCommitter
 from penstock_spark.sink.options import SinkOptions, parse_options
-from penstock_spark.sink.staging import staged_name
-from penstock_spark.sink.target import find_target
-from penstock_spark.sink.writer import PenstockWriter
-from penstock_spark.stores.dataset import make_dataset, shards_of
+from penstock_spark.sink.rows import PIECE_BYTES, Router, check_columns, staged_name, tables
+from penstock_spark.sink.writer import PenstockWriter, find_target
+from penstock_spark.stores import make_dataset, shards_of
 
 SMALL = {
     "set.geometry.segment_bytes": "262144", "set.geometry.queue_entries": "500",

@@ -24,9 +24,9 @@ from penstock.config import sources
 from penstock.config.sources import build_config
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Image, Survival
-from penstock_spark.sink.commit import SinkCommitter
-from penstock_spark.sink.ledger import (
+from penstock_spark.sink.commit import (
     Decision,
+    SinkCommitter,
 )
 
 # So many crashes of the recovery for each crash that is looked at twice.

@@ -27,18 +27,19 @@ from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
-from penstock_spark.sink.commit import Patience, SinkCommitter
-from penstock_spark.sink.ledger import (
+from penstock_spark.sink.commit import (
     FOLDER,
     BatchProgress,
     Decision,
     Ledger,
     Part,
+    Patience,
     ShardProgress,
+    SinkCommitter,
     read_line,
     write_line,
 )
-from penstock_spark.sink.staging import Stager
+from penstock_spark.sink.rows import Stager
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -15,15 +15,13 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, NotAStoreError, OffsetError
 from penstock.files import Files
-from penstock_spark.columns import COLUMNS
+from penstock_spark.arrow import COLUMNS
 from penstock_spark.errors import DataLossError
 from penstock_spark.java import LAUNCHER, make_launcher
 from penstock_spark.source.offsets import survey
-from penstock_spark.source.options import parse_options
-from penstock_spark.source.planning import plan
-from penstock_spark.source.schema import DEFAULT
-from penstock_spark.source.task_reader import read_spans
-from penstock_spark.stores.locations import find_stores
+from penstock_spark.source.options import DEFAULT, parse_options
+from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.stores import find_stores
 
 COUNT = 3000
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 256 * 1024}

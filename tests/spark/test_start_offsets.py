@@ -8,8 +8,8 @@ from tests.spark.stream_query import Query, everything, follower, put
 
 import penstock
 from penstock.errors import ConfigError, CorruptionError, StorageError
-from penstock_spark.source.start_offsets import FOLDER
-from penstock_spark.stores.dataset import make_dataset
+from penstock_spark.source.stream_state import FOLDER
+from penstock_spark.stores import make_dataset
 
 
 def test_a_first_batch_that_was_never_committed_begins_where_it_did(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_reader_is_pickled_without_what_it_knows_of_the_driver(tmp_path: Path)
         ReadMaxRows,
     )
 
-    from penstock_spark.source.stream import PenstockStreamReader  # noqa: PLC0415 - needs pyspark
+    from penstock_spark.source.source import PenstockStreamReader  # noqa: PLC0415 - needs pyspark
 
     put(tmp_path / "s", 40)
     given: dict[str, str] = {"path": str(tmp_path / "s"), "startingoffsets": "earliest"}

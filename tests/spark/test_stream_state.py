@@ -22,7 +22,7 @@ from tests.spark.stream_query import (
 import penstock
 from penstock.errors import StorageError
 from penstock_spark.errors import DataLossError
-from penstock_spark.source.admission import limited
+from penstock_spark.source.stream_state import limited
 
 # --- what is new
 

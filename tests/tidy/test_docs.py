@@ -12,7 +12,7 @@ from penstock.config import model
 from penstock.contracts.foreign import KINDS
 from penstock.plugins import hookspecs
 from penstock.plugins.registry import load_registry
-from penstock_spark.cli import verb_names
+from penstock_spark.cli import group
 
 DOCS = Path(__file__).parents[2] / "docs"
 REGISTRY = load_registry()
@@ -47,7 +47,7 @@ def test_every_name_is_in_the_docs(page: str, names: list[str]) -> None:
 
 def test_every_spark_job_has_a_section() -> None:
     text = (DOCS / "spark-jobs.md").read_text()
-    assert [name for name in verb_names() if f"\n## {name}\n" not in text] == []
+    assert [name for name in group.module_names() if f"\n## {name}\n" not in text] == []
 
 
 def test_every_strategy_is_in_the_docs() -> None:

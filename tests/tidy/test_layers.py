@@ -199,21 +199,19 @@ PUBLIC = FOR_PLUGINS - {"testing"} | {"staged", "segmentwise"}
 SPARK = ROOT / "pipeline" / "penstock_spark"
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 SPARK_PATHS = [path for path in PIPELINE if path.is_relative_to(SPARK)]
-# As `ORDER`, for the pipeline. `cli` imports a verb only by its name, when it is asked for.
+# As `ORDER`, for the pipeline. `cli` imports a job only by its name, when it is run.
 SPARK_ORDER = [
-    "arrow",
-    "errors option_parser durable_names java columns",
-    "stores",
-    "sink export",
+    "arrow errors option_parser java remote_files",
+    "stores export_folder",
+    "sink archive",
     "source",
-    "__init__ cli reading",
+    "__init__ cli",
     "jobs",
-    "verbs",
     "plugin",
 ]
 SPARK_RANK = {name: rank for rank, line in enumerate(SPARK_ORDER) for name in line.split()}
 # Spark calls these. All others import pyspark within a function, if at all: it is an extra, and slow to import.
-IMPORT_PYSPARK = {"source/source.py", "source/stream.py", "source/partition.py", "sink/writer.py"}
+IMPORT_PYSPARK = {"source/source.py", "sink/writer.py"}
 SPARK_MODULES = {
     ".".join(path.relative_to(SPARK.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SPARK_PATHS

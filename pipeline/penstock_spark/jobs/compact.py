@@ -6,7 +6,6 @@ determined when the job begins (see `plan_file`), so a killed job that is run ag
 
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,34 @@ import attrs
 import penstock
 from penstock.errors import ConfigError
 from penstock_spark.arrow import pa, pc
-from penstock_spark.jobs.messages import from_stores
-from penstock_spark.jobs.plan_file import Plan, app_of, check_target
-from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
-from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.sink_write import write_batch
-from penstock_spark.jobs.targets import local_folder, one_store
+from penstock_spark.jobs.messages import (
+    Plan,
+    Transform,
+    app_of,
+    changed,
+    check_target,
+    from_stores,
+    ordered,
+    write_batch,
+)
 from penstock_spark.jobs.tasks import (
-    Slice,
-    opened,
-    over,
+    OnProgress,
+    Report,
+    ignore,
+    local_folder,
+    one_store,
+    over_slices,
+    parallelism,
     refuse_loss,
     slices_of,
     still_there,
+    watched,
 )
-from penstock_spark.jobs.transforms import Transform, changed, ordered
+from penstock_spark.stores import StoreSpan
 
 CHOICES = ("keep", "drop")
 _ROWS = 100_000
 _KEYS = pa.schema([("key", pa.string()), ("at", pa.int64()), ("size", pa.int32())])
-_KEYS_DDL = "key string, at bigint, size int"
 
 
 @attrs.frozen(kw_only=True)
@@ -99,9 +106,9 @@ def run(
     about = {"source": str(root), "topic": topic, "keyless": keyless, "tombstones": tombstones,
              "options": given}  # fmt: skip
     plan = _planned(root, folder, topic, about)
-    # What is written already lacks nothing.
+    # A batch that is already written is complete, so lost source messages no longer matter.
     skips = skip_lost or plan.done > 0
-    slices, lost = still_there([Slice(*part) for part in plan.batches], skips=skips)
+    slices, lost = still_there([StoreSpan(*part) for part in plan.batches], skips=skips)
     with watched(spark, "compact", on_progress):
         kept, counts = _latest(spark, slices, keyless, tombstones)
         if plan.done == 0:
@@ -127,12 +134,13 @@ def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Pla
 
 
 def _latest(
-    spark: Any, slices: Sequence[Slice], keyless: str, tombstones: str
+    spark: Any, slices: Sequence[StoreSpan], keyless: str, tombstones: str
 ) -> tuple[Any, dict[str, int]]:
     """Return the log offsets of the messages to keep, and the counts for the report."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
-    found = _keys(spark, slices)
+    tasks = max(min(len(slices), parallelism(spark)), 1)
+    found = over_slices(spark, slices, tasks, _KEYS, keys_of)
     has_key = f.col("key").isNotNull() & (f.col("key") != "")
     latest = found.where(has_key).groupBy("key").agg(f.max(f.struct("at", "size")).alias("last"))
     latest = latest.select(
@@ -152,21 +160,11 @@ def _latest(
     return kept, counts
 
 
-def _keys(spark: Any, slices: Sequence[Slice]) -> Any:
-    run_id, pieces = str(uuid.uuid4()), list(slices)
-
-    def read(number: int) -> Iterator[pa.RecordBatch]:
-        return keys_of(pieces[number], opened(run_id, pieces[number].root))
-
-    tasks = max(min(len(pieces), parallelism(spark)), 1)
-    return over(spark, len(pieces), tasks, _KEYS_DDL, read)
-
-
-def keys_of(piece: Slice, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
+def keys_of(piece: StoreSpan, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
     """Yield key, log offset and size of the messages of one slice; missing messages are an error."""
     for batch in store.lowlevel.arrow_spans(
         [piece.span], ["keys", "log_offset", "body_size"], verify=False,
-        lost=refuse_loss(piece.root),
+        lost=refuse_loss(piece.store),
     ):  # fmt: skip
         yield pa.RecordBatch.from_arrays(
             [pc.binary_join(batch.column(0), " "), *batch.columns[1:]], schema=_KEYS

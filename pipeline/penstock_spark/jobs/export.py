@@ -8,7 +8,7 @@ holds the folder's lock; driver and tasks see folder and stores under the same p
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,28 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
-from penstock_spark.export.export_folder import Exported, ExportSlice, Ranges, missing
-from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
-from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.targets import local_folder, stores_of
-from penstock_spark.jobs.tasks import opened, over
+from penstock_spark.export_folder import Exported, ExportSlice, Ranges, missing
+from penstock_spark.jobs.tasks import (
+    OnProgress,
+    Report,
+    check_topics,
+    ignore,
+    local_folder,
+    opened,
+    over,
+    stores_of,
+    tasks_for,
+    watched,
+)
 
 # Messages of one file, at most.
 FILE_ROWS = 200_000
 # A task takes about so many messages, of one queue or of many.
 _TASK_ROWS = 100_000
+# From the report's figures to the columns of the tasks' results.
+_SUMS = {"messages": "rows", "bytes": "bytes", "files": "files"}
 
 _WRITTEN = pa.schema([(name, pa.int64()) for name in ("id", "rows", "bytes", "files", "lost")])
-_WRITTEN_DDL = "id bigint, rows bigint, bytes bigint, files bigint, lost bigint"
 
 
 @attrs.frozen(kw_only=True)
@@ -95,7 +104,7 @@ def run(
     for root in roots.values():
         if folder.is_relative_to(root):
             raise ConfigError(f"{folder} is inside the store {root}: give a folder outside of it")
-    _check_topics(roots, topics)
+    check_topics(topics, _topics_of(roots.values()))
     with Exported(folder) as exported:
         plan = _plan(exported, roots, topics, file_rows)
         with watched(spark, "export", on_progress):
@@ -116,9 +125,6 @@ def run(
     )  # fmt: skip
 
 
-_SUMS = {"messages": "rows", "bytes": "bytes", "files": "files"}
-
-
 def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
     """Return the stores by their names in the export folder."""
     chosen = {str(Path(path).absolute()): name for path, name in names.items()}
@@ -137,16 +143,12 @@ def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
     return found
 
 
-def _check_topics(roots: Mapping[str, Path], topics: Sequence[str]) -> None:
-    """Raise `ConfigError` for a topic that none of the stores has."""
+def _topics_of(roots: Iterable[Path]) -> set[str]:
     there: set[str] = set()
-    for root in roots.values():
+    for root in roots:
         with penstock.open(root, read_only=True) as store:
             there.update(store.topics())
-    for topic in topics:
-        if topic not in there:
-            known = ", ".join(sorted(there)) or "none"
-            raise ConfigError(f"there is no topic {topic!r}; there are: {known}")
+    return there
 
 
 def _plan(
@@ -184,22 +186,16 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
 
     def write(number: int) -> list[pa.RecordBatch]:
         piece = pieces[number]
-        return [write_piece(number, folder, piece, opened(run_id, str(roots[piece.store])))]
+        store = opened(run_id, str(roots[piece.store]))
+        done = Exported(folder).write(piece, store, counts_lost=True)
+        return [pa.RecordBatch.from_pylist([{"id": number, **attrs.asdict(done)}], _WRITTEN)]
 
     count = sum(piece.stop - piece.start for piece in pieces)
-    tasks = min(len(pieces), max(parallelism(spark), count // _TASK_ROWS))
+    tasks = tasks_for(spark, len(pieces), count, _TASK_ROWS)
     found: list[dict[str, int]] = (
-        over(spark, len(pieces), tasks, _WRITTEN_DDL, write).toArrow().to_pylist()
+        over(spark, len(pieces), tasks, _WRITTEN, write).toArrow().to_pylist()
     )
     return found
-
-
-def write_piece(
-    number: int, folder: Path, piece: ExportSlice, store: "penstock.Store"
-) -> pa.RecordBatch:
-    """Export one slice; return its result as a row."""
-    facts = attrs.asdict(Exported(folder).write(piece, store, counts_lost=True))
-    return pa.RecordBatch.from_pylist([{"id": number, **facts}], _WRITTEN)
 
 
 if __name__ == "__main__":

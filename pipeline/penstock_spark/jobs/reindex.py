@@ -14,10 +14,16 @@ import attrs
 
 from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
 from penstock_spark.arrow import pa
-from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
-from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.targets import one_store
-from penstock_spark.jobs.tasks import over, tasks_for
+from penstock_spark.jobs.tasks import (
+    OnProgress,
+    Report,
+    ignore,
+    one_store,
+    over,
+    parallelism,
+    tasks_for,
+    watched,
+)
 
 _STRETCH = pa.schema(
     [
@@ -25,9 +31,7 @@ _STRETCH = pa.schema(
         ("damages", pa.list_(pa.list_(pa.int64()))),
     ]
 )  # fmt: skip
-_STRETCH_DDL = "base bigint, records bigint, keys bigint, end bigint, stop bigint, damages array<array<bigint>>"
 _MADE = pa.schema([("part", pa.int64()), ("name", pa.string()), ("entries", pa.int64())])
-_MADE_DDL = "part bigint, name string, entries bigint"
 # Parts of the queues for each task that runs at once: they are of unequal size.
 _PARTS_A_SLOT = 2
 _PARTS_MAX = 64
@@ -57,14 +61,11 @@ class Reindexed(Report):
     left: list[str]
     saved_to: str | None
 
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """See `Report`."""
-        return ("left",)
-
     def summary(self) -> dict[str, Any]:
         """See `Report`."""
-        return {**super().summary(), "damages": len(self.damages)}
+        facts = self.facts()
+        del facts["damages"]
+        return {**facts, "damages": len(self.damages)}
 
 
 def run(
@@ -108,7 +109,7 @@ def _condensed(spark: Any, work: Reindex) -> list[Stretch]:
     if not bases:
         return []
     tasks = tasks_for(spark, len(bases), len(bases) * task.recipe.geometry.segment_bytes)
-    frame = over(spark, len(bases), tasks, _STRETCH_DDL, lambda n: [condense(task, bases[n])])
+    frame = over(spark, len(bases), tasks, _STRETCH, lambda n: [condense(task, bases[n])])
     return [
         Stretch(**{**row, "damages": tuple((a, b) for a, b in row["damages"])})
         for row in frame.toArrow().to_pylist()
@@ -124,7 +125,7 @@ def condense(task: ReindexTask, base: int) -> pa.RecordBatch:
 def _made(spark: Any, work: Reindex) -> dict[int, Made]:
     """Build the files of all parts, in tasks."""
     parts, task = work.parts, work.task
-    frame = over(spark, len(parts), len(parts), _MADE_DDL, lambda n: [make(task, parts[n])])
+    frame = over(spark, len(parts), len(parts), _MADE, lambda n: [make(task, parts[n])])
     rows = frame.toArrow().to_pylist()
     return {row["part"]: Made(row["name"], row["entries"]) for row in rows}
 

@@ -7,7 +7,7 @@ source is kept.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,31 @@ import attrs
 
 from penstock.errors import ConfigError
 from penstock_spark.jobs.messages import (
+    Plan,
     Rows,
+    Transform,
+    app_of,
+    changed,
+    check_app,
+    check_target,
     from_parquet,
     from_stores,
+    ordered,
     parquet_about,
     parquet_files,
     spark_schema,
+    write_batch,
 )
-from penstock_spark.jobs.plan_file import Plan, app_of, check_app, check_target
-from penstock_spark.jobs.progress import OnProgress, ignore
-from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.sink_write import write_batch
-from penstock_spark.jobs.targets import local_folder, stores_of
-from penstock_spark.jobs.tasks import Slice, slices_of, still_there
-from penstock_spark.jobs.transforms import Transform, changed, ordered
-from penstock_spark.stores.dataset import is_dataset
+from penstock_spark.jobs.tasks import (
+    OnProgress,
+    Report,
+    ignore,
+    local_folder,
+    slices_of,
+    still_there,
+    stores_of,
+)
+from penstock_spark.stores import StoreSpan, is_dataset
 
 BATCH_ROWS = 500_000
 # With a rate, a batch is what may go in so many seconds.
@@ -69,14 +79,16 @@ class ReplayReport(Report):
 
 
 class _Source:
-    """The source: slices of stores, or rows of Parquet files."""
+    """The source, and the changes to its messages: slices of stores, or rows of Parquet files."""
 
-    def __init__(self, text: str, topics: Sequence[str], *, skips: bool) -> None:
-        self._skips = skips
+    def __init__(
+        self, spark: Any, text: str, change: Transform, options: Mapping[str, str], *, skips: bool
+    ) -> None:
+        self._spark, self._change, self._options, self._skips = spark, change, options, skips
         self.stores = _stores(text)
         self.mean = 0.0
         if self.stores:
-            self._slices = slices_of(self.stores, topics, 1 << 62)
+            self._slices = slices_of(self.stores, change.topics, 1 << 62)
             self.rows = sum(each.stop - each.start for each in self._slices)
             size = sum(_log_bytes(root) for root in self.stores)
         else:
@@ -125,14 +137,16 @@ class _Source:
         """Return the part of a planned batch that still exists, and the number of missing rows."""
         if not self.stores:
             return batch, 0
-        there, lost = still_there([Slice(*part) for part in batch], skips=self._skips)
+        there, lost = still_there([StoreSpan(*part) for part in batch], skips=self._skips)
         return [list(each) for each in there], lost
 
-    def frame(self, spark: Any, batch: list[list[Any]]) -> Any:
-        """Return one batch as a frame."""
+    def frame(self, batch: list[list[Any]]) -> Any:
+        """Return one batch as the sink takes it."""
         if self.stores:
-            return from_stores(spark, [Slice(*part) for part in batch])
-        return from_parquet(spark, [Rows(*part) for part in batch], self.schema)
+            rows = from_stores(self._spark, [StoreSpan(*part) for part in batch])
+        else:
+            rows = from_parquet(self._spark, [Rows(*part) for part in batch], self.schema)
+        return changed(rows, self._change, self._options)
 
 
 def _stores(text: str) -> list[Path]:
@@ -178,72 +192,48 @@ def run(
     began = clock()
     change, pace, given = change or Transform(), pace or Pace(), dict(options or {})
     folder = local_folder(target, "the store to write to")
-    read = _Source(source, change.topics, skips=skip_lost)
+    read = _Source(spark, source, change, given, skips=skip_lost)
     check_target(folder, read.stores)
     about = _about(source, read, change, given)
     name = check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
     plan = Plan(folder, name)
-
-    def made(batch: list[list[Any]]) -> Any:
-        return changed(read.frame(spark, batch), change, given)
-
-    _settle(plan, about, lambda: read.batches(_batch_rows(pace, read.mean)), made)
+    is_there = plan.load(about)
+    batches = plan.batches if is_there else read.batches(_batch_rows(pace, read.mean))
+    if batches:
+        # Invalid expressions are reported before the plan is stored.
+        read.frame(batches[0])
+    if not is_there:
+        plan.save(about, batches)
     first = plan.done
-    throttle = _Throttle(_rate(pace, read.mean), clock, sleep)
-    rows, lost = _write(plan, read.left_of, made, given, on_progress, throttle)
+    rows, lost = _write(plan, read, given, on_progress, _rate(pace, read.mean), clock, sleep)
     return ReplayReport(
         source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
         written=len(plan.batches) - first, rows=rows, lost=lost, seconds=clock() - began,
     )  # fmt: skip
 
 
-def _settle(
-    plan: Plan,
-    about: dict[str, Any],
-    cut: Callable[[], list[Any]],
-    made: Callable[[list[list[Any]]], Any],
-) -> None:
-    """Load the existing plan, or create one; invalid expressions are reported before it is stored."""
-    is_there = plan.load(about)
-    batches = plan.batches if is_there else cut()
-    if batches:
-        made(batches[0])
-    if not is_there:
-        plan.save(about, batches)
-
-
-class _Throttle:
-    """Limits the rows per second, counted from the first batch; 0 is no limit."""
-
-    def __init__(
-        self, rate: float, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> None:
-        self._rate, self._clock, self._sleep = rate, clock, sleep
-        self._began = clock()
-
-    def pause(self, rows: int) -> None:
-        """Wait until the rate allows so many rows."""
-        wait = rows / self._rate - (self._clock() - self._began) if self._rate else 0
-        if wait > 0:
-            self._sleep(wait)
-
-
 def _write(
     plan: Plan,
-    left: Callable[[list[list[Any]]], tuple[list[list[Any]], int]],
-    made: Callable[[list[list[Any]]], Any],
+    read: _Source,
     options: Mapping[str, str],
     on_progress: OnProgress,
-    throttle: _Throttle,
+    rate: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
 ) -> tuple[int, int]:
-    """Write the batches of a plan that are not written yet; return how many rows they have, and how many are missing."""
+    """Write the batches of a plan that are not written yet; return how many rows they have, and how many are missing.
+
+    The rate, in rows per second, is counted from the first batch; 0 is no limit.
+    """
+    began = clock()
     rows = lost = 0
     for number in range(plan.done, len(plan.batches)):
-        if rows:
-            throttle.pause(rows)
-        batch, gone = left(plan.batches[number])
+        wait = rows / rate - (clock() - began) if rows and rate else 0
+        if wait > 0:
+            sleep(wait)
+        batch, gone = read.left_of(plan.batches[number])
         count = sum(part[-1] - part[-2] for part in batch)
-        write_batch(ordered(made(batch), count), plan.target, plan.app, number, options)
+        write_batch(ordered(read.frame(batch), count), plan.target, plan.app, number, options)
         plan.note(number + 1)
         rows, lost = rows + count, lost + gone
         on_progress(number + 1, len(plan.batches))

@@ -4,27 +4,33 @@ Headers are read, bodies are not: sizes are those of bodies. Quantiles are Spark
 of at most 1 in 10,000. A rate is the number of messages divided by the time from the first to the last.
 """
 
+import functools
+import importlib
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 import penstock
-from penstock import QueueSpan
 from penstock.errors import ConfigError
 from penstock_spark.arrow import pa
-from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
-from penstock_spark.jobs.report import Report, rate
-from penstock_spark.jobs.targets import fresh_folder, stores_of
-from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
+from penstock_spark.jobs.tasks import (
+    OnProgress,
+    Report,
+    fresh_folder,
+    ignore,
+    over_slices,
+    slices_of,
+    stores_of,
+    tasks_for,
+    watched,
+)
+from penstock_spark.stores import StoreSpan
 
 _NEEDED = ["tag", "keys", "body_size"]
-_DDL = "topic string, tag string, keys array<string>, time bigint, size int"
 _ROW = pa.schema(
     [
         ("topic", pa.string()), ("tag", pa.string()), ("keys", pa.list_(pa.field("element", pa.string()))),
@@ -97,46 +103,31 @@ def run(
     if top < 1:
         raise ConfigError(f"top is {top}; it must be at least 1")
     folder = fresh_folder(plots, "the folder for plots") if plots else None
-    draw = _drawing() if folder is not None else None
+    # Before anything is read, since matplotlib may be missing.
+    plotting = importlib.import_module("penstock_spark.jobs.plots") if folder is not None else None
     roots = stores_of(paths)
     pieces = slices_of(roots, topics, _TASK_ROWS)
     with watched(spark, "stats", on_progress):
-        frame = _messages(spark, pieces, TIMES[by]).persist()
+        count = sum(piece.stop - piece.start for piece in pieces)
+        tasks = tasks_for(spark, len(pieces), count, _TASK_ROWS)
+        read = functools.partial(headers, time_column=TIMES[by])
+        frame = over_slices(spark, pieces, tasks, _ROW, read).persist()
         try:
             rows = _figures(frame, top)
         finally:
             frame.unpersist()
     report = StatsReport(stores=len(roots), **rows, seconds=time.monotonic() - began)
-    if folder is not None and draw is not None:
-        report = attrs.evolve(report, plots=[str(path) for path in draw(report, folder)])
+    if plotting is not None:
+        report = attrs.evolve(report, plots=[str(path) for path in plotting.draw(report, folder)])
     return report
 
 
-def _drawing() -> Callable[[Any, Path], list[Path]]:
-    """Return the plot function; called before anything is read, since matplotlib may be missing."""
-    from penstock_spark.jobs.plots import draw  # noqa: PLC0415 - matplotlib is an extra
-
-    return draw
-
-
-def _messages(spark: Any, pieces: list[Slice], time_column: str) -> Any:
-    """Return a frame with a row for each message."""
-    run_id = str(uuid.uuid4())
-
-    def read(number: int) -> Iterator[pa.RecordBatch]:
-        piece = pieces[number]
-        return headers(piece, opened(run_id, piece.root), time_column)
-
-    count = sum(piece.stop - piece.start for piece in pieces)
-    tasks = max(min(len(pieces), max(parallelism(spark), count // _TASK_ROWS)), 1)
-    return over(spark, len(pieces), tasks, _DDL, read)
-
-
-def headers(piece: Slice, store: "penstock.Store", time_column: str) -> Iterator[pa.RecordBatch]:
+def headers(
+    piece: StoreSpan, store: "penstock.Store", time_column: str
+) -> Iterator[pa.RecordBatch]:
     """Yield the counted columns of the messages of one slice."""
     columns = [*_NEEDED, time_column]
-    span = QueueSpan(piece.topic, piece.queue, piece.start, piece.stop)
-    for batch in store.lowlevel.arrow_spans([span], columns, verify=False):
+    for batch in store.lowlevel.arrow_spans([piece.span], columns, verify=False):
         topic = pa.array([piece.topic]).take(pa.array([0] * batch.num_rows, pa.int32()))
         times = batch.column(time_column).cast(pa.int64())
         arrays = [
@@ -192,9 +183,10 @@ def _grouped(frame: Any, column: Any) -> list[dict[str, Any]]:
 
 def _row(found: dict[str, Any]) -> dict[str, Any]:
     first, last = found["first"], found["last"]
+    seconds = (last - first) / 1000
     return {
         "name": str(found["name"]), "messages": found["messages"], "bytes": found["bytes"],
-        "per_second": round(rate(found["messages"], (last - first) / 1000), 3),
+        "per_second": round(found["messages"] / seconds if seconds > 0 else 0.0, 3),
         "first": _iso(first), "last": _iso(last), "min": found["min"],
         "mean": round(found["mean"], 1), "p50": found["ranks"][0], "p99": found["ranks"][1],
         "max": found["max"],

@@ -16,10 +16,17 @@ import attrs
 
 from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
 from penstock_spark.arrow import pa
-from penstock_spark.jobs.progress import OnProgress, ignore, watched
-from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.targets import fresh_folder, stores_of
-from penstock_spark.jobs.tasks import kept, over, tasks_for
+from penstock_spark.jobs.tasks import (
+    OnProgress,
+    Report,
+    fresh_folder,
+    ignore,
+    kept,
+    over,
+    stores_of,
+    tasks_for,
+    watched,
+)
 
 _FINDING = [
     ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),
@@ -30,15 +37,6 @@ _TALLY = ("bytes_total", "bytes_seen", "records", "last_time_ms", "log_end")
 # One row for each finding, and after them one row for the piece itself, which has `seen`.
 _ROW = pa.schema(
     [("id", pa.int64()), *_FINDING, *((name, pa.int64()) for name in _TALLY), ("seen", pa.string())]
-)
-_ROW_DDL = (
-    "id bigint, part string, path string, position bigint, log_offset bigint, text string, "
-    "what_now string, is_note boolean, bytes_total bigint, bytes_seen bigint, records bigint, last_time_ms bigint, "
-    "log_end bigint, seen string"
-)
-FINDINGS_DDL = (
-    "store string, part string, path string, position bigint, log_offset bigint, text string, "
-    "what_now string, is_note boolean"
 )
 
 
@@ -86,8 +84,8 @@ class VerifyReport(Report):
 
     def frame(self, spark: Any) -> Any:
         """Return the findings as a data frame."""
-        rows = [tuple(row.values()) for row in self.rows()]
-        return spark.createDataFrame(rows, FINDINGS_DDL)
+        schema = pa.schema([("store", pa.string()), *_FINDING])
+        return spark.createDataFrame(pa.Table.from_pylist(self.rows(), schema))
 
 
 def run(
@@ -143,7 +141,7 @@ def _check_all(
 ) -> list[dict[int, Checked]]:
     """Return the results of the pieces of each store."""
     check = checker([each.task for each in checkups], pieces)
-    frame = over(spark, len(pieces), tasks_for(spark, len(pieces), total), _ROW_DDL, check)
+    frame = over(spark, len(pieces), tasks_for(spark, len(pieces), total), _ROW, check)
     checked: list[dict[int, Checked]] = [{} for _ in checkups]
     waiting: dict[int, list[Finding]] = {}
     for row in frame.toArrow().to_pylist():

@@ -2,7 +2,7 @@
 
 Tasks encode rows into staged files; the driver decides on a batch, appends it, and records it in the ledger. Only `writer` imports pyspark.
 
-In reading order: `writer` (what Spark calls), `options`, `target` (the store or dataset, opened or created), `columns` (from rows to
-messages and their queues), `staging` (encoded messages in files), `ledger` (the files that say what is decided and done),
-`commit` (the steps that make a batch part of the log once).
+In reading order: `writer` (what Spark calls, and the store or dataset that it writes to), `options`, `rows` (what a task does: from
+rows to a staged file of encoded messages), `commit` (what the driver does: the steps that make a batch part of the log
+once, and the files that say what is decided and done).
 """

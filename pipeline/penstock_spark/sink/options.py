@@ -20,7 +20,7 @@ from penstock_spark.option_parser import (
     seconds_of,
     whole,
 )
-from penstock_spark.stores.dataset import SHARDS_MAX
+from penstock_spark.stores import SHARDS_MAX
 
 _READING = "is for reading; the sink takes"
 _OTHERS = {

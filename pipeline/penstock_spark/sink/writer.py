@@ -1,12 +1,14 @@
-"""The sink as Spark sees it: writers that are pickled to the tasks and to the driver's commit.
+"""The sink as Spark sees it: writers that are pickled to the tasks and to the driver's commit, and the target that they write to.
 
 Spark builds a writer when a query starts, runs `write` in each task, and `commit` or `abort` in a process of
-its own; only the messages travel from one to the other. All work is in the modules beside this one.
+its own; only the messages travel from one to the other. The stores are opened or created when a query starts.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import attrs
 from pyspark import TaskContext
@@ -17,20 +19,80 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import penstock
 from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock_spark.sink.columns import Router, check_columns, tables
-from penstock_spark.sink.commit import SinkCommitter
-from penstock_spark.sink.ledger import FOLDER, Part
-from penstock_spark.sink.options import parse_options
-from penstock_spark.sink.staging import Stager, staged_name
-from penstock_spark.sink.target import Target, find_target
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from penstock.staged import Encoding, encoding_for
+from penstock_spark.arrow import pa
+from penstock_spark.sink.commit import FOLDER, THREADS, Part, Patience, SinkCommitter
+from penstock_spark.sink.options import SinkOptions, parse_options
+from penstock_spark.sink.rows import Router, Stager, check_columns, staged_name, tables
+from penstock_spark.stores import (
+    is_dataset,
+    is_made,
+    is_store,
+    lost,
+    make_dataset,
+    shards_of,
+)
 
 logger = get_logger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """A root, its stores, and their settings. It has no open files, since it is pickled."""
+
+    options: SinkOptions
+    shards: tuple[Path, ...]
+    encoding: Encoding
+
+    def committer(self, files: Files | None = None) -> SinkCommitter:
+        """Return the object that commits batches to the target."""
+        patience = Patience(timeout_s=self.options.lock_timeout_s)
+        return SinkCommitter(
+            self.options.root, self.shards, partial(open_store, self.options, files),
+            files=files or Files(), patience=patience, threads=THREADS,
+        )  # fmt: skip
+
+
+def open_store(options: SinkOptions, files: Files | None, path: Path) -> penstock.Store:
+    """Open one of the stores for writing."""
+    return penstock.open(path, options.config, files=files, **options.settings)
+
+
+def find_target(options: SinkOptions) -> Target:
+    """Return the target; its stores and folders are created if they do not exist."""
+    shards = _shards(options)
+    patience = Patience(timeout_s=options.lock_timeout_s)
+    was_made = is_made(options.root)
+    for shard in shards:
+        if not is_store(shard):
+            if was_made:
+                raise lost(shard, options.root)
+            patience.until(partial(open_store, options, None, shard)).close()
+    # A record is made to fit into each of them, as they are.
+    encoding = encoding_for(*shards, config=options.config, **options.settings)
+    found = Target(options=options, shards=shards, encoding=encoding)
+    found.committer().prepare()
+    return found
+
+
+def _shards(options: SinkOptions) -> tuple[Path, ...]:
+    root = options.root
+    if is_dataset(root):
+        return tuple(make_dataset(root, options.shards) if options.shards else shards_of(root))
+    if options.shards <= 1:
+        return (root,)
+    if (root / "commitlog").exists():
+        raise ConfigError(
+            f"{root} is a store, and cannot become a dataset of {options.shards} shards: write to a new folder, "
+            f"or leave shards out"
+        )
+    if root.exists() and any(root.iterdir()):
+        raise ConfigError(f"{root} is neither a dataset nor empty: write to a new folder")
+    return tuple(make_dataset(root, options.shards))
 
 
 @attrs.frozen
@@ -82,7 +144,7 @@ class Writing:
         """Return the file system for a "task" or a "commit"; None for the default one."""
         return None
 
-    def stage(self, iterator: "Iterator[pa.RecordBatch]", app: str, batch: str) -> Staged:
+    def stage(self, iterator: Iterator[pa.RecordBatch], app: str, batch: str) -> Staged:
         """Stage the rows of a task; returns the message for the commit."""
         context = TaskContext.get()
         assert context is not None
@@ -116,10 +178,6 @@ class Writing:
         """Return what commits."""
         return self.target.committer(self.files("commit"))
 
-    def give_up(self, messages: Sequence[Any]) -> None:
-        """Delete the staged files of a failed batch."""
-        self.committer().abandon(_parts(messages))
-
 
 def _parts(messages: Sequence[Any]) -> list[Part]:
     return [m.part for m in messages if isinstance(m, Staged) and m.part is not None]
@@ -128,7 +186,7 @@ def _parts(messages: Sequence[Any]) -> list[Part]:
 class PenstockWriter(Writing, DataSourceArrowWriter):
     """Writes a frame, once for each (txnAppId, txnVersion)."""
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one task's rows."""
         options = self.target.options
         return self.stage(iterator, str(options.app), str(options.version or 0))
@@ -140,13 +198,13 @@ class PenstockWriter(Writing, DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the staged files, unless the batch is decided."""
-        self.give_up(messages)
+        self.committer().abandon(_parts(messages))
 
 
 class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
     """Writes a stream, each batch exactly once."""
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one task's rows."""
         context = TaskContext.get()
         assert context is not None
@@ -168,4 +226,4 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete the staged files, unless the batch is decided. Spark calls it also when a commit failed."""
-        self.give_up(messages)
+        self.committer().abandon(_parts(messages))

@@ -1,10 +1,8 @@
 """The source: messages of stores as rows, in batch reads and streams.
 
-The driver plans and tasks read; no store stays open between two calls. Only `source`, `stream` and `partition` import pyspark.
+The driver plans and tasks read; no store stays open between two calls. Only `source` imports pyspark.
 
-In reading order: `source` (what Spark calls), `options`, `bounds` (where to start and to end), `schema` (the columns of a
-read), `queries` (the requested ranges of each store), `offsets` (those of all stores), `planning` (divides a read
-into tasks), `partition` (one task as Spark sends it), `task_reader` (what a task does); for streams: `stream` (what Spark
-calls), `stream_state` (what is new and what is gone), `admission` (how much of it one batch takes), `start_offsets` (where a
-named query started).
+In reading order: `source` (what Spark calls), `options` (with where to start and to end, and the columns of a read), `offsets`
+(the requested ranges of each store, and a stream's offsets), `tasks` (divides a read into tasks; what a task does), `stream_state`
+(of a stream: where it started, what is new and what is gone, how much of it one batch takes).
 """

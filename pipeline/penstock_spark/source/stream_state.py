@@ -1,4 +1,4 @@
-"""A stream over stores: its start, its new messages, its missing messages. It does not import pyspark; see `stream`.
+"""A stream over stores: its start, its new messages, how many of them a batch reads, its missing messages. This module does not import pyspark.
 
 Arguments and results are the dicts of offsets that Spark stores in the checkpoint. No store stays open between two calls.
 
@@ -11,25 +11,95 @@ Invariants:
     * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues.
 """
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.errors import ConfigError, StorageError
+from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.escape import get_logger
+from penstock.files import Files
 from penstock.format.names import is_waiting
-from penstock_spark.source.admission import limited
-from penstock_spark.source.bounds import LATEST
-from penstock_spark.source.offsets import NextOffset, from_json, survey, to_json
-from penstock_spark.source.options import SourceOptions
-from penstock_spark.source.planning import StoreSpan, plan
-from penstock_spark.source.queries import RequestedRange
-from penstock_spark.source.start_offsets import KeptStart
-from penstock_spark.source.task_reader import Losses
-from penstock_spark.stores.dataset import is_dataset
-from penstock_spark.stores.locations import Locations, find_stores
+from penstock_spark.source.offsets import NextOffset, RequestedRange, from_json, survey, to_json
+from penstock_spark.source.options import LATEST, SourceOptions
+from penstock_spark.source.tasks import Losses, plan
+from penstock_spark.stores import Locations, StoreSpan, find_stores, is_dataset, keep_folder
 
 logger = get_logger(__name__)
+
+FOLDER = "penstock-spark"
+FORMAT = 1
+_SIZE_MAX = 64 << 20
+
+_K = TypeVar("_K")
+
+
+class KeptStart:
+    """The start of a stream with a `group`, stored with the data that it reads.
+
+    Spark asks a source for the start offsets, and asks again if the query is restarted before its first batch is
+    committed, since the checkpoint does not contain them until then. A different second answer would skip or repeat
+    messages. So the first answer is stored, in one file for each group::
+
+        penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
+
+    in the folder of the dataset; else in that of the read's store that has such a file; else in that of the first store.
+    `begun` is true when the first batch is committed. From then on Spark does not ask again for this query, so a later
+    request is from another query, which gets its own start.
+
+    The file is written atomically and durably before the start is used. A group's name cannot be a path outside of the
+    folder. One query uses a group at a time; not thread-safe.
+    """
+
+    def __init__(self, home: Path, group: str, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self._home = home
+        self.path = home / FOLDER / f"{group}.json"
+        self._group = group
+
+    def exists(self) -> bool:
+        """Return whether a start is stored."""
+        return self._files.exists(self.path)
+
+    def read(self) -> tuple[dict[str, Any], bool] | None:
+        """Return the start, and whether the first batch is known to be committed; None if there is none."""
+        try:
+            start, begun = self._parsed()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CorruptionError(
+                self.path, 0, f"the start of group {self._group}", str(error),
+                "delete it: a query whose first batch is committed does not need it",
+            ) from error  # fmt: skip
+        except OSError as error:
+            raise StorageError(
+                f"the start of group {self._group!r} cannot be read ({error})"
+            ) from error
+        return start, begun
+
+    def _parsed(self) -> tuple[dict[str, Any], bool]:
+        found = json.loads(self._files.read_whole(self.path, _SIZE_MAX))
+        # The name may not be durable yet, if its writer was killed; later reads must return the same offsets.
+        self._files.sync_folder(self.path.parent)
+        version, start, begun = found["format"], found["start"], found["begun"]
+        if version != FORMAT or not isinstance(start, dict) or not isinstance(begun, bool):
+            raise ValueError(f"format {version!r} is not {FORMAT}")
+        return start, begun
+
+    def write(self, start: dict[str, Any], *, begun: bool) -> None:
+        """Store a start durably."""
+        text = json.dumps({"format": FORMAT, "start": start, "begun": begun}, sort_keys=True)
+        try:
+            # Whole and durably, as the kernel writes its own marks.
+            keep_folder(self._files, self.path.parent, self._home)
+            self._files.write_whole(self.path, text.encode())
+        except OSError as error:
+            raise ConfigError(
+                f"the start of group {self._group!r} cannot be stored in {self.path.parent} ({error}): make the "
+                f"folder writable, or omit group and start at 'earliest' or at offsets"
+            ) from error
 
 
 class Follower:
@@ -236,3 +306,43 @@ class Follower:
             )
         begin, end = max(start, low), min(stop, high)
         return RequestedRange(begin, max(begin, end), requested.bounds)
+
+
+# --- how much one batch reads
+
+
+def limited(
+    starts: Mapping[_K, int],
+    ends: Mapping[_K, int],
+    sizes: Mapping[_K, float],
+    *,
+    rows: int = 0,
+    size: int = 0,
+) -> dict[_K, int]:
+    """Return the end offset of the batch for each queue of `ends`.
+
+    As in Kafka's source, the limit is divided among the queues in proportion to their new messages, and each queue with
+    new messages gets at least one, so no queue starves.
+
+    Args:
+        starts: the next message of each queue.
+        ends: the end offset of each queue, not before its start.
+        sizes: the mean record size of each, in bytes.
+        rows: approximate maximum number of messages in total; 0 for no limit.
+        size: approximate maximum number of bytes in total; 0 for no limit.
+    """
+    new = {place: ends[place] - starts[place] for place in ends}
+    share = 1.0
+    if rows:
+        share = min(share, rows / max(sum(new.values()), 1))
+    if size:
+        total = sum(count * sizes[place] for place, count in new.items())
+        share = min(share, size / max(total, 1.0))
+    if share >= 1.0:
+        return dict(ends)
+    return {place: starts[place] + min(count, _part(count * share)) for place, count in new.items()}
+
+
+def _part(wanted: float) -> int:
+    # A share is a quotient: what should be whole may lie a little below.
+    return math.ceil(wanted) if wanted < 1 else math.floor(wanted * (1 + 1e-12))

@@ -12,11 +12,10 @@ import penstock
 from penstock.errors import StoreLockedError
 from penstock.files import Files
 from penstock.staged import MARK_MIN
-from penstock_spark.sink.commit import SinkCommitter
-from penstock_spark.sink.ledger import Part
+from penstock_spark.sink.commit import Part, SinkCommitter
 from penstock_spark.sink.options import parse_options
-from penstock_spark.sink.staging import Stager, staged_name
-from penstock_spark.sink.target import Target, find_target, open_store
+from penstock_spark.sink.rows import Stager, staged_name
+from penstock_spark.sink.writer import Target, find_target, open_store
 
 ROWS = 900
 

@@ -27,10 +27,10 @@ import penstock
 from penstock.errors import StoreLockedError
 from penstock.files import Files
 from penstock.testing.faults import FaultyFiles
-from penstock_spark.sink.ledger import Ledger
+from penstock_spark.sink.commit import Ledger
 from penstock_spark.sink.writer import PenstockStreamWriter, make_stream_writer
 from penstock_spark.source.source import PenstockSource
-from penstock_spark.stores.dataset import is_dataset, shards_of
+from penstock_spark.stores import is_dataset, shards_of
 
 ROOT = Path(__file__).parents[3]
 TOPIC, QUEUES, LINES = "killed", 3, 40

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import penstock
-from penstock_spark.export.archive import ArchiveOptions, archive
+from penstock_spark.archive import ArchiveOptions, archive
 
 bodies = [b"%d" % number for number in range(100)]
 with penstock.open("data", retention=["archive"], environ={}) as store:

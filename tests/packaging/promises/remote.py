@@ -4,8 +4,7 @@ import fsspec
 import s3fs
 
 import penstock
-from penstock_spark.stores.locations import find_stores
-from penstock_spark.stores.open import open_store
+from penstock_spark.stores import find_stores, open_store
 
 with penstock.open("data", environ={}) as store:
     store.put("orders", b"two boxes of pears", queue=0)

@@ -5,10 +5,9 @@ import fsspec
 import penstock
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
-from penstock_spark.source.planning import plan
 from penstock_spark.source.source import PenstockSource
-from penstock_spark.source.task_reader import read_spans
-from penstock_spark.stores.locations import find_stores
+from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.stores import find_stores
 
 with penstock.open("data", environ={}) as store:
     store.put_many([penstock.Message("orders", b"%d" % number, queue=0) for number in range(10)])

@@ -1,21 +1,26 @@
-"""Divides a read into tasks, by bytes of log and in log order. This module does not import pyspark.
+"""The tasks of a read: how it is divided into them, and what each does. This module does not import pyspark.
 
 The records of all queues are mixed in a log, so a task reads one range of the log for all queues, and reads it once.
 The boundaries are estimated from a few entries of each queue. A task's share is given in queue offsets, so a wrong
 estimate makes a task longer or shorter, but not incorrect. Small stores share a task.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import attrs
 import numpy as np
 
 import penstock
-from penstock_spark.source.offsets import NextOffset
-from penstock_spark.source.queries import RequestedRange
-from penstock_spark.stores.locations import Location
-from penstock_spark.stores.open import ask_all, open_store
+from penstock.errors import OffsetError
+from penstock.escape import get_logger
+from penstock_spark.arrow import converter, pa, store_columns
+from penstock_spark.errors import DataLossError
+from penstock_spark.source.offsets import NextOffset, RequestedRange
+from penstock_spark.source.options import SourceOptions
+from penstock_spark.stores import Location, StoreSpan, ask_all, open_store
+
+logger = get_logger(__name__)
 
 # A task reads so many bytes of log. Each costs some 30 ms; a few for each core share the work evenly.
 TASK_BYTES_MIN = 64 << 20
@@ -27,16 +32,9 @@ SMALL_TASK_BYTES = 8 << 20
 _SAMPLED_BYTES = 16 << 20
 _SAMPLES = 17
 _GRID = 1024
-
-
-class StoreSpan(NamedTuple):
-    """Messages [start, stop) of one queue of one store."""
-
-    store: str
-    topic: str
-    queue: int
-    start: int
-    stop: int
+# A batch is cut where its records have so many bytes, whatever `rowsPerBatch` says.
+BATCH_BYTES = 8 << 20
+_ADVICE = "give failOnDataLoss=false to skip such messages with a warning"
 
 
 class LogRange(NamedTuple):
@@ -52,24 +50,19 @@ class LogRange(NamedTuple):
     totals: list[float]
 
 
-@attrs.frozen
-class Measure:
-    """Locates a store's ranges in its log; reads more entries of long queues, which few stores have."""
-
-    requested_ranges: Mapping[str, list[tuple[NextOffset, RequestedRange]]]
-
-    def __call__(self, location: Location) -> list[LogRange]:
-        """Return the pieces of one store."""
-        mine = self.requested_ranges[location.name]
-        if all(_is_plain(requested) for _, requested in mine):
-            return [_plain_piece(place, requested) for place, requested in mine]
-        with open_store(location) as store:
-            return [
-                _plain_piece(place, requested)
-                if _is_plain(requested)
-                else _sampled_piece(store, place, requested)
-                for place, requested in mine
-            ]
+def _located(
+    location: Location, requested_ranges: Sequence[tuple[NextOffset, RequestedRange]]
+) -> list[LogRange]:
+    """Locate a store's ranges in its log; reads more entries of long queues, which few stores have."""
+    if all(_is_plain(requested) for _, requested in requested_ranges):
+        return [_plain_piece(place, requested) for place, requested in requested_ranges]
+    with open_store(location) as store:
+        return [
+            _plain_piece(place, requested)
+            if _is_plain(requested)
+            else _sampled_piece(store, place, requested)
+            for place, requested in requested_ranges
+        ]
 
 
 def _is_plain(requested: RequestedRange) -> bool:
@@ -119,7 +112,7 @@ def plan(
         if requested.stop > requested.start:
             by_store.setdefault(place.store, []).append((place, requested))
     asked = [location for location in locations if location.name in by_store]
-    pieces = ask_all(asked, Measure(by_store))
+    pieces = ask_all(asked, lambda location: _located(location, by_store[location.name]))
     return share_out(pieces, min_partitions)
 
 
@@ -178,3 +171,48 @@ def _cut(pieces: list[LogRange], parts: int) -> Iterator[list[StoreSpan]]:
             for piece, edges in zip(pieces, ordinals, strict=True)
             if edges[part] < edges[part + 1]
         ]
+
+
+# --- one task
+
+
+class Losses:
+    """Reports missing messages: raises an error, or logs a warning."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def report(self, what: str, cause: Exception | None = None) -> None:
+        """Raise or log, as `failOnDataLoss` says."""
+        if self._fails:
+            raise DataLossError(what, _ADVICE) from cause
+        logger.warning("%s; they are skipped, since failOnDataLoss is false", what)
+
+    def in_store(self, name: str) -> "penstock.Lost":
+        """Return the callback for messages that were deleted while they were read."""
+
+        def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
+            self.report(
+                f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in "
+                f"{name} are gone: retention or a repair deleted them before they were read",
+                error,
+            )
+
+        return lost
+
+
+def read_spans(
+    options: SourceOptions, names: Sequence[str], spans: Sequence[StoreSpan]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a task, store by store, each in the order of its log."""
+    convert, needed = converter(names), store_columns(names)
+    losses = Losses(fails=options.fail_on_loss)
+    for name, mine in itertools.groupby(spans, lambda span: span.store):
+        with open_store(Location(name)) as store:
+            batches = store.lowlevel.arrow_spans(
+                [span.span for span in mine], needed,
+                rows=options.rows_per_batch, size=BATCH_BYTES, verify=options.verify,
+                tags=options.tags, keys=options.keys, lost=losses.in_store(name),
+            )  # fmt: skip
+            for batch in batches:
+                yield convert(batch, name)

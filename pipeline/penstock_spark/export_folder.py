@@ -30,8 +30,7 @@ import numpy as np
 import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
-from penstock_spark.arrow import pa, pq
-from penstock_spark.columns import converter, store_columns
+from penstock_spark.arrow import converter, pa, pq, store_columns
 
 FORMAT = 1
 # All but `topic`, which is in the path, as Hive does it. This is a format of files: it does not grow with the source's columns.
@@ -196,10 +195,14 @@ class Exported:
 
         Messages that were deleted meanwhile are an error, or are counted.
         """
-        done, lost = Written(), _Lost() if counts_lost else None
-        start, part = piece.start, None
+        done, start, part, lost = Written(), piece.start, None, 0
+
+        def count(span: "penstock.QueueSpan", _error: OffsetError | None) -> None:
+            nonlocal lost
+            lost += span.stop - span.start
+
         try:
-            for day, rows in _by_day(piece, source, lost or _refuse):
+            for day, rows in _by_day(piece, source, count if counts_lost else _refuse):
                 if part is not None and part.day != day:
                     stop = rows.column("offset")[0].as_py()
                     done = part.finish(done, piece, start, stop)
@@ -210,7 +213,7 @@ class Exported:
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
             done = done if part is None else part.finish(done, piece, start, piece.stop)
-            return attrs.evolve(done, lost=lost.count) if lost else done
+            return attrs.evolve(done, lost=lost)
         except BaseException:
             if part is not None:
                 part.discard()
@@ -282,16 +285,6 @@ class _Part:
     def discard(self) -> None:
         self._file.close()
         self._side.unlink(missing_ok=True)
-
-
-@attrs.define
-class _Lost:
-    """Counts missing messages."""
-
-    count: int = 0
-
-    def __call__(self, span: "penstock.QueueSpan", _error: OffsetError | None) -> None:
-        self.count += span.stop - span.start
 
 
 def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:

@@ -78,7 +78,7 @@ def _tried(url: str, job: Callable[[], _T]) -> _T:
         raise _failure(url, error) from error
 
 
-def matches(pattern: str) -> list[str]:
+def matching_folders(pattern: str) -> list[str]:
     """Return the URLs of the folders that match a pattern, sorted."""
     system, path = _file_system(pattern)
     found = _tried(pattern, lambda: system.glob(path, detail=True))

@@ -1,19 +1,27 @@
-"""Converts Spark's columns to those of a store, one batch at a time, without a Python object per row. This module does not import pyspark.
+"""A task's part: Spark's columns become those of a store, are encoded, and go to one staged file. This module does not import pyspark.
 
 `value` is the body, `key` is KEYS, `partition` the queue, `headers` are properties, `timestamp` is the time the
 message was created. If a row names no queue, a partitioner selects one: by Java's hash of the key, as RocketMQ's
-`SelectMessageQueueByHash` does, round-robin, or one queue per task.
+`SelectMessageQueueByHash` does, round-robin, or one queue per task. There is no Python object per row.
+
+Names of staged files are unique, so two attempts of a task never share a file, even if one still runs after its job has
+failed. A file has no effect until a decision names it; files that no decision names are deleted by age.
 """
 
+import re
+import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ConfigError, MessageError
-from penstock.staged import key_hashes
+from penstock.errors import ConfigError, MessageError, StorageError
+from penstock.files import Files
+from penstock.staged import EncodedBatch, Encoder, Encoding, StagedWriter, key_hashes
 from penstock_spark.arrow import pa, pc
+from penstock_spark.sink.commit import SUFFIX, Part
 from penstock_spark.sink.options import SinkOptions
 
 Int64s = npt.NDArray[np.int64]
@@ -33,6 +41,8 @@ COLUMNS: dict[str, Sequence[str]] = {
 # A piece is encoded, checked and appended as one: large enough to be quick, small enough for caches.
 PIECE_BYTES = 8 << 20
 PIECE_ROWS = 65_536
+# What is replaced in the names of staged files.
+_UNFIT = re.compile(r"[^A-Za-z0-9-]+")
 
 
 def check_columns(given: Sequence[tuple[str, str]], topic: str | None) -> None:
@@ -194,3 +204,62 @@ def _pieces(body: pa.ChunkedArray, count: int) -> Iterator[tuple[int, int]]:
         stop = min(max(stop, start + 1), start + PIECE_ROWS, count)
         yield start, stop
         start = stop
+
+
+# --- the staged file
+
+
+def staged_name(app: str, batch: str, task: int, attempt: int) -> str:
+    """Return a unique name that identifies the task."""
+    source = _UNFIT.sub("-", app)[:40].strip("-") or "app"
+    return (
+        f"{source}.{_UNFIT.sub('-', batch) or 'x'}.{task:06d}.{attempt}.{uuid.uuid4().hex}{SUFFIX}"
+    )
+
+
+class Stager:
+    """Writes the staged file of one task; creates none if there are no rows. Not thread-safe."""
+
+    def __init__(
+        self, files: Files, folder: Path, name: str, task: int, encoding: Encoding
+    ) -> None:
+        self._files = files
+        self._path = folder / name
+        self._task = task
+        self._encoder = Encoder(encoding)
+        self._writer: StagedWriter | None = None
+        self._rows: dict[int, int] = {}
+
+    def add(self, table: pa.Table, shard: int) -> None:
+        """Encode rows and stage them for a shard."""
+        batch = self._encoder.encode(table)
+        if len(batch):
+            self.put(batch, shard)
+
+    def put(self, batch: EncodedBatch, shard: int) -> None:
+        """Stage rows that are encoded already."""
+        if self._writer is None:
+            self._writer = self._begin()
+        self._writer.add(batch, shard)
+        self._rows[shard] = self._rows.get(shard, 0) + len(batch)
+
+    def _begin(self) -> StagedWriter:
+        try:
+            return self._encoder.writer(self._files, self._path)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"there is no folder {self._path.parent} where this task runs: driver and executors must see the "
+                f"same files under the same path"
+            ) from error
+
+    def finish(self) -> Part | None:
+        """Make the file durable; return its description for the commit, None if there are no rows."""
+        if self._writer is None:
+            return None
+        self._writer.finish()
+        return Part(self._path.name, self._task, tuple(sorted(self._rows.items())))
+
+    def discard(self) -> None:
+        """Close and delete the file."""
+        if self._writer is not None:
+            self._writer.discard()
