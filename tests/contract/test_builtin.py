@@ -14,21 +14,13 @@ from penstock.testing import (
     RetentionPolicyContract,
     SegmentWriterContract,
 )
-from penstock_alloc.file_writer import FileWriter
-from penstock_alloc.mmap_writer import MmapWriter
-from penstock_alloc.on_demand import OnDemandAllocator
-from penstock_alloc.preallocate import PreallocateAllocator
-from penstock_alloc.recycle import RecycleAllocator
-from penstock_alloc.transient_pool import TransientPoolWriter
-from penstock_flush.asynchronous import AsyncFlush
-from penstock_flush.none import NoFlush
-from penstock_flush.sync import SyncFlush
+from penstock_alloc.allocators import OnDemandAllocator, PreallocateAllocator, RecycleAllocator
+from penstock_alloc.writers import FileWriter, MmapWriter, TransientPoolWriter
+from penstock_flush.policies import AsyncFlush, NoFlush, SyncFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_messaging.extension import MessagingExtension
-from penstock_retention.age import AgeRetention
-from penstock_retention.disk_ratio import DiskRatioRetention
-from penstock_retention.size import SizeRetention
+from penstock_retention.policies import AgeRetention, DiskRatioRetention, SizeRetention
 
 
 class TestMmap(SegmentWriterContract):

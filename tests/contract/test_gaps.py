@@ -21,8 +21,7 @@ from penstock.read.spans import QueueSpan
 from penstock.store.store import Store
 from penstock.testing import make_context
 from penstock.testing.kit import SMALL, open_store
-from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
-from penstock_index.queue_holes import entries_within
+from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions, entries_within
 
 FILE = SMALL.queue_entries
 FILES = 4

@@ -17,7 +17,7 @@ BROKEN = {
     "a writer whose descriptor is another file's": ("""
         import os
         from penstock import SegmentWriter, hookimpl
-        from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+        from penstock_alloc.writers import MmapChannel, MmapWriter
         class Channel(MmapChannel):
             "Lends a descriptor that syncs something else."
             @property
@@ -49,7 +49,7 @@ BROKEN = {
             return [Clever]
         """, "flush.clever", "test_under_group_commit_a_request_always_flushes", "assert"),
     "a writer that hides a failed sync": ("""
-        from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+        from penstock_alloc.writers import MmapChannel, MmapWriter
         from penstock import hookimpl
         class Channel(MmapChannel):
             def flush(self):
@@ -67,7 +67,7 @@ BROKEN = {
             return [Hider]
         """, "write.hider", "test_a_failed_sync_is_told", "DID NOT RAISE"),
     "a writer that keeps in memory what it says is readable": ("""
-        from penstock_alloc.transient_pool import TransientPoolWriter
+        from penstock_alloc.writers import TransientPoolWriter
         from penstock import hookimpl
         class Forgetful(TransientPoolWriter):
             "Says that it commits at once, and does not."
@@ -79,7 +79,7 @@ BROKEN = {
             return [Forgetful]
         """, "write.forgetful", "crash_exploration", "the segment writer lost it"),
     "an allocator that brings old records back": ("""
-        from penstock_alloc.recycle import RecycleAllocator
+        from penstock_alloc.allocators import RecycleAllocator
         from penstock import hookimpl
         class Stale(RecycleAllocator):
             "Uses files again without erasing them."

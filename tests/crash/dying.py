@@ -10,7 +10,7 @@ from tests.crash.writer import SMALL, message
 
 from penstock.contracts import SegmentChannel
 from penstock.testing import open_store
-from penstock_alloc.mmap_writer import MmapWriter
+from penstock_alloc.writers import MmapWriter
 
 PAGE = 4096
 PROT_READ = 1

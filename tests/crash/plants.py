@@ -27,10 +27,10 @@ from penstock.testing.crash import Plot, explore
 from penstock.testing.disk import SimulatedDisk, SimulatedFile
 from penstock.testing.failures import explore_failures
 from penstock.testing.kit import SMALL
-from penstock_alloc.recycle import RecycleAllocator
+from penstock_alloc.allocators import RecycleAllocator
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_file import HEADER, Peek
-from penstock_index.queue_syncs import Syncs
+from penstock_index.queue_files import Syncs
 
 # Found within so many stories, or not at all. `first` is a story that finds the bug: one that does not takes 8 s.
 STORIES = 6

@@ -30,10 +30,8 @@ from penstock.log.commit_log import LogTail
 from penstock.retention.runner import Retention
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
-from penstock_alloc.file_writer import FileChannel
-from penstock_flush.asynchronous import AsyncFlush
-from penstock_flush.none import NoFlush
-from penstock_flush.sync import SyncFlush
+from penstock_alloc.writers import FileChannel
+from penstock_flush.policies import AsyncFlush, NoFlush, SyncFlush
 
 WAIT_S = 30
 
@@ -253,7 +251,7 @@ def test_a_close_within_an_append_of_the_same_thread_is_refused(
     open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The append went on behind the clean mark, over what the next process had written."""
-    from penstock_alloc.mmap_writer import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
+    from penstock_alloc.writers import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
 
     with open_small(flush="async", write="mmap") as store:
         closes: list[BaseException] = []

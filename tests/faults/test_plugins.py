@@ -10,13 +10,12 @@ from penstock.contracts import Strategy
 from penstock.errors import PluginError
 from penstock.store.store import Store
 from penstock.testing import open_store
-from penstock_alloc.mmap_writer import MmapWriter
-from penstock_alloc.on_demand import OnDemandAllocator
-from penstock_flush.asynchronous import AsyncFlush
-from penstock_flush.sync import SyncFlush
+from penstock_alloc.allocators import OnDemandAllocator
+from penstock_alloc.writers import MmapWriter
+from penstock_flush.policies import AsyncFlush, SyncFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
-from penstock_retention.age import AgeRetention
+from penstock_retention.policies import AgeRetention
 
 CALLBACKS = [
     *((MmapWriter, name) for name in ("__init__", "start", "open", "close")),

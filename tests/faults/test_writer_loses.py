@@ -15,8 +15,7 @@ from penstock.format.columns import Buffer
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
-from penstock_alloc.file_writer import FileChannel, FileWriter
-from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+from penstock_alloc.writers import FileChannel, FileWriter, MmapChannel, MmapWriter
 
 HOWS = ["drops", "cuts short", "zeros", "shifts"]
 # How many writes go well first.

@@ -24,7 +24,7 @@ from penstock.format.record import (
 )
 from penstock.format.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
 from penstock.message import StoredMessage
-from penstock_index.queue_runs import runs_of
+from penstock_index.queue_state import runs_of
 
 _LAST = (1 << 63) - 1
 SAME_NAMES = (

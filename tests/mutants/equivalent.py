@@ -20,7 +20,7 @@ EQUIVALENT = (
         "A follower that is awake takes no notice of being woken.",
     ),
     Equivalent(
-        "plugins/alloc/penstock_alloc/mmap_writer.py",
+        "plugins/alloc/penstock_alloc/writers.py",
         "return stop <= ready_end",
         "return stop < ready_end",
         "Bytes that end where the prepared blocks do go into the file by a write, as all others may.",
@@ -62,13 +62,13 @@ EQUIVALENT = (
         "The number of a descriptor of its own is no one's concern.",
     ),
     Equivalent(
-        "plugins/alloc/penstock_alloc/file_writer.py",
+        "plugins/alloc/penstock_alloc/writers.py",
         "if position + len(data) > self._blocks.end:",
         "if position + len(data) >= self._blocks.end:",
         "Blocks that are there already are not reserved again.",
     ),
     Equivalent(
-        "plugins/alloc/penstock_alloc/file_writer.py",
+        "plugins/alloc/penstock_alloc/writers.py",
         "if position + len(data) > self._blocks.end:",
         "if True:",
         "Blocks that are there already are not reserved again.",
@@ -158,7 +158,7 @@ EQUIVALENT = (
         "What is read of a patched log is a copy in any case.",
     ),
     Equivalent(
-        "plugins/alloc/penstock_alloc/transient_pool.py",
+        "plugins/alloc/penstock_alloc/writers.py",
         "if position < self._committed:",
         "if position <= self._committed:",
         "Setting a number to the value that it has changes nothing.",

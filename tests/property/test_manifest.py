@@ -14,7 +14,7 @@ from tests.lanes import examples
 import penstock
 from penstock.durability.side_folder import decode_manifest, encode_manifest, manifest_path
 from penstock.store.store import Store
-from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
+from penstock_index.queue_catalog import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 
 PER_FILE, LOG_END = 200, 1 << 40
 NOTED: dict[str, Any] = {

@@ -15,7 +15,6 @@ Invariants:
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
 
-import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,24 +33,28 @@ from penstock.contracts import (
 )
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
+from penstock.format.arrays import np
 from penstock.format.names import SIDE_FOLDER
-from penstock_index.queue_claims import Key
-from penstock_index.queue_delays import SCHEDULE_TOPIC, with_present_codes
-from penstock_index.queue_files import PRE_BLANK, is_whole_name
-from penstock_index.queue_generations import First, Generations, select_rows
-from penstock_index.queue_holes import entries_within, first_hole, valid_end
+from penstock_index.queue_catalog import (
+    UNKNOWN,
+    ClosedQueue,
+    Key,
+    decode_summary,
+    encode_summary,
+    is_number,
+)
+from penstock_index.queue_files import ENTRY, PRE_BLANK, Syncs, is_whole_name
+from penstock_index.queue_generations import First, Generations, select_rows, valid_end
 from penstock_index.queue_lookup import QueueLookUp
-from penstock_index.queue_names import is_number
-from penstock_index.queue_runs import Run, runs_of
-from penstock_index.queue_state import Queue
-from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
-from penstock_index.queue_syncs import Syncs
+from penstock_index.queue_state import SCHEDULE_TOPIC, Queue, Run, runs_of, with_present_codes
 
 logger = get_logger(__name__)
 
 
 # More files than a process may have; a greater number means "no limit".
 COUNT_MAX = 1 << 31
+# Entries of a queue read at once.
+_READ_ENTRIES = 1 << 14
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +107,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
                     continue
                 for piece in self._select_rows(run, (run.topic, run.queue)):
                     queue = self._queue_for(run.topic, run.queue)
-                    self._write_piece(queue, piece)
+                    if run.topic == SCHEDULE_TOPIC or self._has_extensions:
+                        piece = with_present_codes(queue, piece)  # noqa: PLW2901 - the same rows
+                    self._write_run(queue, piece.ordinal, piece.data)
             self._progress = max(self._progress, batch.end_offset)
 
     def _select_rows(self, run: Run, key: Key) -> Iterable[Run]:
@@ -159,11 +164,6 @@ class ConsumeQueueDispatcher(QueueLookUp):
             self._dirty_folders.update(self._files.make_folder(path))
             self._queues[topic, number] = queue = self._new_queue(topic, number)
         return queue
-
-    def _write_piece(self, queue: Queue, run: Run) -> None:
-        if run.topic == SCHEDULE_TOPIC or self._has_extensions:
-            run = with_present_codes(queue, run)
-        self._write_run(queue, run.ordinal, run.data)
 
     def _write_run(self, queue: Queue, ordinal: int, data: bytes) -> None:
         folder = queue.folder
@@ -448,8 +448,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
         assert self._generations is not None
-        wanted = functools.partial(self._generations.first_wanted, queues=self._queues)
-        hole = first_hole(list(self._queues.values()), log, durable, wanted)
+        hole = self._generations.first_hole(self._queues, durable)
         if hole is not None:
             repairs.append(f"queue entries were missing from log offset {hole} on; rebuilt")
         return durable if hole is None else hole
@@ -457,3 +456,28 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
 def _cut_message(key: Key) -> str:
     return f"queue {key[0]}/{key[1]} had entries after the log's end; removed them"
+
+
+def entries_within(
+    old: QueueIndex, corrupt_ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield topic, queue, ordinal and bytes of the entries whose whole record is in a corrupt range.
+
+    For a queue without records left in the log, yield its last entry.
+    """
+    for topic, number in old.queues():
+        low, high = old.min_offset(topic, number), old.max_offset(topic, number)
+        if low == high > 0:
+            last = old.entries(topic, number, high - 1, high)
+            for fields in zip(*(column.tolist() for column in last), strict=True):
+                if fields[1] > 0:
+                    yield topic, number, high - 1, np.array([fields], ENTRY.dtype).tobytes()
+            continue
+        for found in old.iter_entries(topic, number, low, high, _READ_ENTRIES):
+            inside = np.zeros(len(found.sizes), np.bool_)
+            ends = found.log_offsets + found.sizes
+            for begin, stop in corrupt_ranges:
+                inside |= (found.log_offsets >= begin) & (ends <= stop) & (found.sizes > 0)
+            for row in np.nonzero(inside)[0].tolist():
+                fields = (found.log_offsets[row], found.sizes[row], found.tag_codes[row])
+                yield topic, number, found.start + row, np.array([fields], ENTRY.dtype).tobytes()

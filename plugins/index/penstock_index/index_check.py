@@ -9,7 +9,6 @@ import numpy as np
 from penstock.contracts import COPYING, Checker, DispatchBatch, Finding
 from penstock.format.record import ROLLBACK
 from penstock_index.index_file import Peek
-from penstock_index.tag_keys import tag_key_hashes
 
 # `seconds` count from the file's begin time; -1 for a file's first entry, which has another base.
 _ROW = np.dtype([("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("file", "<u2")])
@@ -142,7 +141,9 @@ class IndexChecker(Checker):
         high = np.searchsorted(rows["offset"], batch.end_offset)
         wanted, found = _keys(np.sort(wanted, order=_KEY)), _keys(rows[low:high])
         if len(wanted) != len(found) or not (wanted == found).all():
-            yield from self._compare(wanted, found, _tag_keys(batch))
+            tagged, hashes = batch.columns.properties.tag_keys()
+            tag_keys = zip(batch.log_offsets[tagged].tolist(), hashes.tolist(), strict=True)
+            yield from self._compare(wanted, found, set(tag_keys))
         yield from self._compare_times(batch, rows[low:high])
 
     def _compare(
@@ -210,12 +211,6 @@ class IndexChecker(Checker):
         if extra.any():
             text = f"{int(extra.sum())} entries belong to no record; the first has this log offset"
             yield self._finding(int(offsets[extra][0]), text)
-
-
-def _tag_keys(batch: DispatchBatch) -> set[tuple[int, int]]:
-    """Return the log offset and hash of the tag key of each record that has a tag."""
-    rows, hashes = tag_key_hashes(batch)
-    return set(zip(batch.log_offsets[rows].tolist(), hashes.tolist(), strict=True))
 
 
 def _keys(rows: np.ndarray) -> np.ndarray:

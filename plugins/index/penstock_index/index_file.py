@@ -15,10 +15,14 @@ Source: spec sections 4.1 to 4.4.
 The kernel stores keys through a map, so a slot at any position needs no system call. A memory write into a hole would kill
 the process if the disk is full. So header and slots get their blocks before the first such key, and entries get
 theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). Ranges without blocks are not even read
-through the map: on a tmpfs that needs space. As long as there are few keys, they are written (see `index_draft`).
+through the map: on a tmpfs that needs space. The first keys are kept in memory, and written with plain writes as long as
+they are few: a file with a few keys should have blocks only for the pages that hold them.
 
 The write order is entry, slot, and, for all keys of a batch, the header last. So the header of a killed process never
 counts an entry that does not exist. Not checksummed: rebuilt from the log.
+
+Since 5.4 RocketMQ also writes an entry for each tag, of the text `topic#T#tag`. Penstock does not; it recognises them, so that
+they do not count as corruption, nor as entries that a put must maintain.
 """
 
 import struct
@@ -26,8 +30,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import StoredMessage
 from penstock.contracts import (
+    INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
     Geometry,
     LogView,
     find_in_index_file,
@@ -39,8 +46,9 @@ from penstock.files import FOLIO_BYTES, NO_ROOM, File
 from penstock.files.blocks import Blocks
 from penstock.format.arrays import Int32s, Int64s, RowType, Structs, np
 from penstock.format.columns import Keys, RecordColumns
-from penstock.format.record import SIZE_AND_MAGIC
-from penstock_index.index_draft import Draft, draft_entries
+from penstock.format.hashes import index_hash
+from penstock.format.record import FIXED_SIZE, SIZE_AND_MAGIC
+from penstock.format.validity import is_valid
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = RowType([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -51,9 +59,16 @@ assert ENTRY.itemsize == _ENTRY.size
 
 Entries = Structs
 _NAME_DIGITS = 17
+# Slots are written in chunks of this number.
+_SLOTS_PER_CHUNK = 1024
 
 # Maximum of an entry's time: 68 years after the file's first record.
 SECONDS_MAX = (1 << 31) - 1
+# What is between topic and tag in the text of a tag's entry.
+_TAG_MARK = "#T#"
+# Maximum of records read in search of such entries, and of those with a tag: a broker gives every tag an entry, or none.
+_RECORDS_MAX, _TAGGED_MAX = 256, 16
+_BYTES_MAX = 8 << 20
 
 
 def is_index_name(name: str) -> bool:
@@ -71,6 +86,68 @@ def record_time_ms(log: LogView | None, log_offset: int, default_ms: int) -> int
         return int(RecordColumns.parse(record, [0], log_offset).store_times_ms[0])
     except OffsetError:
         return default_ms
+
+
+def draft_entries(geometry: Geometry) -> int:
+    """Return how many entries a file may have as a draft: with more keys, most pages of slots have a key anyway."""
+    return min(geometry.index_slots // _SLOTS_PER_CHUNK, geometry.index_entries)
+
+
+class Draft:
+    """Header, slots and the first entries of one file, in memory; the kernel adds keys to it. Not thread-safe."""
+
+    def __init__(self, file: File, geometry: Geometry) -> None:
+        self._file = file
+        self._slots = geometry.index_slots
+        self._entries = draft_entries(geometry)
+        self._entries_at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * self._slots
+        size = self._entries_at + INDEX_ENTRY_SIZE * self._entries
+        self._memory = bytearray(file.pread(size, 0).ljust(size, b"\0"))
+        # Chunks of slots that a failed write may have left different in the file.
+        self._stale: set[int] = set()
+
+    @property
+    def header(self) -> bytes:
+        """The header's bytes."""
+        return bytes(self._memory[:INDEX_HEADER_SIZE])
+
+    def add(
+        self, number: int, keys: Keys, log_offsets: Int64s, times_ms: Int64s, first: int
+    ) -> int:
+        """Add keys from entry `number` on; they must fit. If this raises, the keys are not added."""
+        slots = keys.hashes[first:].astype(np.int64) % self._slots
+        touched = set((slots // _SLOTS_PER_CHUNK).tolist())
+        before = {chunk: self._memory[self._chunk_slice(chunk)] for chunk in touched}
+        header = self.header
+        added = index_file_add(
+            self._memory, self._slots, self._entries, keys.rows, keys.hashes, log_offsets, times_ms, first
+        )  # fmt: skip
+        try:
+            start = self._entries_at + INDEX_ENTRY_SIZE * number
+            self._write(slice(start, start + INDEX_ENTRY_SIZE * added))
+            self._stale |= touched
+            self.settle()
+            self._write(slice(INDEX_HEADER_SIZE))
+        except BaseException:
+            for chunk, data in before.items():
+                self._memory[self._chunk_slice(chunk)] = data
+            self._memory[:INDEX_HEADER_SIZE] = header
+            self._stale |= touched
+            raise
+        return added
+
+    def settle(self) -> None:
+        """Write the slots that may be different in the file."""
+        for chunk in sorted(self._stale):
+            self._write(self._chunk_slice(chunk))
+        self._stale.clear()
+
+    def _chunk_slice(self, chunk: int) -> slice:
+        start = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * _SLOTS_PER_CHUNK * chunk
+        return slice(start, min(start + INDEX_SLOT_SIZE * _SLOTS_PER_CHUNK, self._entries_at))
+
+    def _write(self, part: slice) -> None:
+        self._file.pwrite(self._memory[part], part.start or 0)
 
 
 class Header(NamedTuple):
@@ -416,3 +493,39 @@ class Peek:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+# --- entries of tags
+
+
+def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:
+    """Return whether the newest records with a tag have tag keys in the index; `peeks`, newest first."""
+    records = tagged = size_read = 0
+    for peek in peeks:
+        hashes: dict[int, set[int]] = {}
+        for at, key_hash in reversed(peek.newest(_RECORDS_MAX * 4)):
+            hashes.setdefault(at, set()).add(key_hash)
+        for at, there in hashes.items():
+            message = _message(log, at)
+            if message is None:
+                continue
+            records, size_read = records + 1, size_read + message.size
+            if message.tag:
+                if index_hash(f"{message.topic}{_TAG_MARK}{message.tag}") in there:
+                    return True
+                tagged += 1
+            if records >= _RECORDS_MAX or tagged >= _TAGGED_MAX or size_read >= _BYTES_MAX:
+                return False
+    return False
+
+
+def _message(log: LogView, at: int) -> StoredMessage | None:
+    """Return the record at a log offset, None if there is no valid one."""
+    if at < log.min_offset:
+        return None
+    try:
+        size = int(SIZE_AND_MAGIC.unpack(log.read(at, SIZE_AND_MAGIC.size))[0])
+        record = log.read(at, max(size, FIXED_SIZE))
+    except OffsetError:
+        return None
+    return StoredMessage(bytes(record)) if is_valid(record, at) else None

@@ -1,4 +1,4 @@
-"""Decides which records of the log belong to the present generation of their queue.
+"""Decides which records of the log belong to the present generation of their queue, and finds those that lack their entry.
 
 Within one generation, queue offsets are consecutive. A broker that deletes a topic removes its queues and leaves the
 records in the log. A topic that is created again begins at 0, so the log then holds two generations of one queue. The
@@ -8,31 +8,148 @@ rules, in order of precedence, after the records of topics that Penstock removed
        offset. An entry survives as long as it leads to a record of its queue.
     2. The broker's list of topics (`contracts.History`): a record of a topic that is not listed is of a deleted topic.
        It is kept nevertheless if this record, or an earlier one of the topic, has an entry or was written by Penstock
-       (see `queue_endings`).
+       (see `Endings`).
     3. The other queues of the topic, since a broker deletes all at once. If one of them was created again, earlier
-       records of queues without entries are of an earlier generation as well (see `queue_endings`).
+       records of queues without entries are of an earlier generation as well (see `Endings`).
     4. The restart at 0 in the log: a record with offset 0 after all entries begins a new generation.
 
 A repeated offset that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
 """
 
+import itertools
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, Trust
+from penstock.contracts import History, LogView, Trust
+from penstock.errors import OffsetError
 from penstock.format.arrays import Bools, Int64s, Structs, np
-from penstock_index.queue_claims import Key, is_backed
-from penstock_index.queue_endings import Endings
-from penstock_index.queue_files import ENTRY, effective
-from penstock_index.queue_holes import without_unit
-from penstock_index.queue_runs import Run, runs_of
-from penstock_index.queue_state import Queue
-from penstock_index.queue_strays import true_ranges
+from penstock.format.record import BORN_IPV6, MAGIC_V1, MAGIC_V2, STORE_IPV6
+from penstock_index.queue_catalog import Key
+from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
+from penstock_index.queue_state import NOWHERE, Queue, Run, runs_of
 
+# Entries read at once: little is read twice where a segment ends, and memory is reused.
+_CHECK_ENTRIES = 1 << 14
+# Entries read at once when the end of a queue is in doubt.
+_TAIL_ENTRIES = 1024
+# Maximum number of gaps between entries that are checked one by one.
+_GAPS_MAX = 64
+# Size, magic, and the log offset stored at byte 28 of a record.
+_START = struct.Struct(">ii20xq")
+# Size, magic, queue, queue offset, stored log offset, sys flag of a record.
+_HEAD = struct.Struct(">ii4xi4xqqi")
+_INT = struct.Struct(">i")
+# Up to the born host, and the fields between hosts and body.
+_FIXED, _BEFORE_BODY = 48, 12
 # Entries read at once in the search for the first one that leads to its record.
 _READ_ENTRIES = 1024
 # The next record of a queue is searched up to this distance.
 _SEARCH_BYTES_MAX = 64 << 20
+
+
+def is_backed(log: LogView, key: Key, ordinal: int, log_offset: int) -> bool:
+    """Return whether the record at a log offset is the one that belongs at this place of a queue.
+
+    Its checksums are not checked: the question is which queue it belongs to, not whether it can be read.
+    """
+    topic = key[0].encode()
+    try:
+        head = bytes(log.read(log_offset, _HEAD.size))
+        size, magic, queue, queue_offset, stored, flags = _HEAD.unpack(head)
+        is_here = stored == log_offset and magic in (MAGIC_V1, MAGIC_V2)
+        if not (is_here and queue == key[1] and queue_offset == ordinal):
+            return False
+        hosts = (20 if flags & BORN_IPV6 else 8) + (20 if flags & STORE_IPV6 else 8)
+        at = log_offset + _FIXED + hosts + 8 + _BEFORE_BODY
+        (body_size,) = _INT.unpack(bytes(log.read(at, _INT.size)))
+        width = 2 if magic == MAGIC_V2 else 1
+        at += _INT.size + body_size
+        if body_size < 0 or at + width + len(topic) > log_offset + size:
+            return False
+        found = bytes(log.read(at, width + len(topic)))
+    except OffsetError:
+        return False
+    return found == len(topic).to_bytes(width, "big") + topic
+
+
+class _Generation(NamedTuple):
+    """First and last log offset of one generation: records of one queue with consecutive queue offsets."""
+
+    first: int
+    last: int
+
+
+class Endings:
+    """Collects the records of the whole log, in log order, then decides once for all queues of a topic.
+
+    A broker deletes all queues of a topic at once. If a queue has records from before the first entry of its present
+    generation, the topic was deleted before that entry. Records before that entry in the topic's queues without entries
+    are then of an ended generation as well. A generation that continues after that entry has not ended: no deletion was
+    in between.
+
+    A topic that the broker does not list is deleted, except for records that Penstock wrote or may have written: these
+    get entries again. All queues of the topic then keep the records after the start of that generation, whichever
+    program wrote them. The same applies after an entry that survives, and after the first record of a generation that
+    continues after such a place. Not thread-safe.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._again: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
+        self._decided: dict[str, int] = {}
+        self._generations: dict[str, dict[int, list[_Generation]]] = {}
+
+    def take(
+        self, key: tuple[str, int], ordinal: int, offsets: Int64s, first: tuple[int, int] | None
+    ) -> None:
+        """Add the log offsets of records of a queue, whose queue offsets are consecutive from `ordinal` on.
+
+        `first` is the queue offset and the log offset at which its present generation begins; None without entries.
+        """
+        topic, queue = key
+        if first is not None:
+            self.keep(topic, first[1])
+            if first[0] == 0 and offsets[0] < first[1]:
+                self._again[topic] = min(self._again.get(topic, first[1]), first[1])
+            return
+        generations = self._generations.setdefault(topic, {}).setdefault(queue, [])
+        if ordinal == 0 or not generations:
+            generations.append(_Generation(int(offsets[0]), int(offsets[-1])))
+        else:
+            generations[-1] = generations[-1]._replace(last=int(offsets[-1]))
+        if self._history.is_unlisted(topic) and self._history.are_ours(offsets).any():
+            self.keep(topic, generations[-1].first)
+
+    def keep(self, topic: str, log_offset: int) -> None:
+        """Note that the record there has its entry, or gets one even if the topic was deleted."""
+        self._kept[topic] = min(self._kept.get(topic, NOWHERE), log_offset)
+
+    def need_no_entry(self, key: tuple[str, int], offsets: Int64s) -> Bools:
+        """Return which records of a queue without entries need no entry; call it after all records were added."""
+        gone: Bools = offsets < self._ended_before(key)
+        if self._history.is_unlisted(key[0]):
+            gone |= offsets < self._kept_from(key[0])
+        if gone.any():
+            gone &= ~self._history.are_ours(offsets)
+        return gone
+
+    def _ended_before(self, key: tuple[str, int]) -> int:
+        """Return the log offset before which the records of a queue without entries are of ended generations."""
+        end = self._again.get(key[0], 0)
+        generations = self._generations.get(key[0], {}).get(key[1], ())
+        return min((g.first for g in generations if g.first < end <= g.last), default=end)
+
+    def _kept_from(self, topic: str) -> int:
+        """Return the log offset from which the records of an unlisted topic are kept."""
+        if topic not in self._decided:
+            kept = self._kept.get(topic, NOWHERE)
+            generations = itertools.chain.from_iterable(self._generations.get(topic, {}).values())
+            for generation in sorted(generations, key=lambda each: each.last, reverse=True):
+                kept = min(kept, generation.first) if generation.last >= kept else kept
+            self._decided[topic] = kept
+        return self._decided[topic]
 
 
 class First(NamedTuple):
@@ -81,7 +198,7 @@ class Generations:
 
     def judge(self, key: Key, queue: Queue | None, run: Run) -> Verdict:
         """Return which records of a run belong to the present queue; `queue` is None if it has no folder."""
-        entries = np.frombuffer(run.data, ENTRY.dtype)
+        entries = run.entries
         offsets = entries["log_offset"].astype(np.int64)
         keep, known = np.ones(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
         first, start = self.first(key), 0
@@ -98,17 +215,54 @@ class Generations:
         cut = self._judge_late(key, queue, _Rows(run, entries, offsets, keep, known), start)
         return Verdict(keep, known, cut)
 
-    def first_wanted(self, batch: DispatchBatch, queues: Mapping[Key, Queue]) -> int | None:
-        """Return the log offset of the first record of a batch that lacks its entry, None if none does."""
-        found: list[int] = []
-        for run in runs_of(batch, self._history.removed):
-            if run.topic is not None:
-                key = run.topic, run.queue
-                verdict = self.judge(key, queues.get(key), run)
-                lacking = np.flatnonzero(verdict.keep & ~verdict.known)
-                offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"]
-                found.extend(int(offsets[row]) for row in lacking[:1])
-        return min(found, default=None)
+    def first_hole(self, queues: Mapping[Key, Queue], durable: int) -> int | None:
+        """Return the first record before `durable` that has no entry although it should; None if there is none.
+
+        The entries of all queues, sorted, must tile the log; the log is read only where they do not. An entry with an
+        address that leads to no unit counts as missing. Records of prepared transactions, of deleted topics and of earlier
+        generations should have none.
+        """
+        log = self._log
+        cursors = {queue: queue.min_offset for queue in queues.values()}
+        for start, stop in log.spans():
+            stop = min(stop, durable)  # noqa: PLW2901 - the span, cut
+            if start >= stop:
+                continue
+            offsets, sizes = _entries_below(cursors, stop)
+            gap_starts = np.concatenate([[start], offsets + sizes])
+            gap_stops = np.concatenate([offsets, [stop]])
+            for seen, at in enumerate(np.nonzero(gap_starts != gap_stops)[0].tolist()):
+                low, high = int(gap_starts[at]), int(gap_stops[at])
+                before = int(offsets[at - 1]) if at else start
+                if at and _size_at(log, before) != sizes[at - 1]:
+                    # The entry before the gap is wrong, so it must be rebuilt.
+                    hole: int | None = before
+                elif seen >= _GAPS_MAX:
+                    # If there are many gaps, one scan over all is faster than one for each.
+                    hole = self._first_wanted(low, stop, queues)
+                    if hole is None:
+                        break
+                else:
+                    hole = self._first_wanted(low, high, queues) if low < high else low
+                if hole is not None:
+                    # Dispatch must begin with a record; a corrupt entry may point anywhere.
+                    hole = hole if hole >= stop or _size_at(log, hole) else start
+                    return max(min(hole, stop), log.min_offset)
+        return None
+
+    def _first_wanted(self, start: int, stop: int, queues: Mapping[Key, Queue]) -> int | None:
+        """Return the log offset of the first record in a range that lacks its entry, None if none does."""
+        for batch in self._log.batches(start, stop):
+            found: list[int] = []
+            for run in runs_of(batch, self._history.removed):
+                if run.topic is not None:
+                    key = run.topic, run.queue
+                    verdict = self.judge(key, queues.get(key), run)
+                    lacking = np.flatnonzero(verdict.keep & ~verdict.known)
+                    found.extend(int(run.entries["log_offset"][row]) for row in lacking[:1])
+            if found:
+                return min(found)
+        return None
 
     def begin(self, key: Key, first: First | None) -> None:
         """Note that a queue begins with this entry from now on."""
@@ -169,9 +323,7 @@ class Generations:
                 for run in runs_of(batch, self._history.removed):
                     if run.topic is not None:
                         place = run.topic, run.queue
-                        offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"].astype(
-                            np.int64
-                        )
+                        offsets = run.entries["log_offset"].astype(np.int64)
                         self._endings.take(place, run.ordinal, offsets, self.first(place))
         return self._endings
 
@@ -191,7 +343,7 @@ class Generations:
             rows.keep[stop:] = False
             return None
         beyond = rows.offsets[stop:] > reach
-        if not beyond.all() and self._is_backed_at(key, queue, queue.max_offset - 1, reach):
+        if not beyond.all() and self._has_backed_end(key, queue):
             # Stored before the queue's last record: of an earlier generation, which was longer.
             rows.keep[stop:] = beyond
         return None
@@ -204,7 +356,7 @@ class Generations:
         found = effective(have)
         same = found == offsets
         is_whole = have["size"] == rows.entries["size"][part]
-        rows.known[part] = same & is_whole & ~without_unit(queue, have)
+        rows.known[part] = same & is_whole & ~queue.without_unit(have)
         fits = self._fitting(key, queue, low, found, offsets)
         reach = queue.reach()
         for row in np.flatnonzero(~same).tolist():
@@ -220,9 +372,7 @@ class Generations:
                 ):
                     rows.keep[at:] = True
                     return 0
-            elif offsets[row] > reach and not self._is_backed_at(
-                key, queue, queue.max_offset - 1, reach
-            ):
+            elif offsets[row] > reach and not self._has_backed_end(key, queue):
                 # From here on, nothing leads to a record of this queue.
                 rows.keep[at:] = True
                 return ordinal
@@ -245,8 +395,10 @@ class Generations:
 
         return fits
 
-    def _is_backed_at(self, key: Key, queue: Queue, ordinal: int, log_offset: int) -> bool:
-        return log_offset >= 0 and is_backed(self._log, key, ordinal, log_offset)
+    def _has_backed_end(self, key: Key, queue: Queue) -> bool:
+        """Return whether the last entry of a queue leads to its record."""
+        reach = queue.reach()
+        return reach >= 0 and is_backed(self._log, key, queue.max_offset - 1, reach)
 
     def _begins_generation(self, key: Key, rows: "_Rows", at: int, reach: int) -> bool:
         """Return whether a record with offset 0 begins another generation, rather than having a corrupt offset."""
@@ -304,11 +456,68 @@ def select_rows(run: Run, keep: Bools) -> Iterator[Run]:
     if keep.all():
         yield run
         return
-    offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"]
     for start, stop in true_ranges(keep):
-        yield run._replace(
-            ordinal=run.ordinal + start,
-            data=run.data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],
-            log_offset=int(offsets[start]),
-            packed_times=run.packed_times[8 * start : 8 * stop],
-        )
+        yield run.part(start, stop)
+
+
+def true_ranges(which: Bools) -> list[tuple[int, int]]:
+    """Return the ranges of rows that are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def valid_end(queue: Queue, log: LogView, durable: int) -> int:
+    """Return the ordinal after the last entry that is valid after a crash.
+
+    A cut that was torn by a power cut leaves parts of entries, which point anywhere. An entry is valid if a record
+    of its size is at its log offset; or if it is before the durable offset, and after the previous entry's.
+    """
+    durable = durable if durable > 0 else log.end_offset
+    high = queue.max_offset
+    while high > queue.min_offset:
+        low = max(high - _TAIL_ENTRIES, queue.min_offset)
+        entries = queue.folder.read_padded(low, high)
+        if entries["size"][-1] == PRE_BLANK_SIZE:
+            return high
+        offsets = effective(entries)
+        rows = np.nonzero(offsets >= 0)[0]
+        in_order = np.ones(len(rows), np.bool_)
+        in_order[1:] = offsets[rows[1:]] > offsets[rows[:-1]]
+        for row, is_later in zip(rows[::-1].tolist(), in_order[::-1].tolist(), strict=True):
+            at = int(offsets[row])
+            if (is_later and at < durable) or _size_at(log, at) == int(entries["size"][row]):
+                return low + int(row) + 1
+        high = low
+    return high
+
+
+def _size_at(log: LogView, log_offset: int) -> int:
+    """Return the size of the record that begins at a log offset, 0 if none does."""
+    try:
+        head = bytes(log.read(log_offset, _START.size))
+    except OffsetError:
+        return 0
+    size, magic, stored = _START.unpack(head)
+    return int(size) if stored == log_offset and magic in (MAGIC_V1, MAGIC_V2) else 0
+
+
+def _entries_below(cursors: dict[Queue, int], stop: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Return offsets and sizes of all entries from the cursors on that are before `stop`, sorted."""
+    parts: list[Entries] = []
+    for queue, cursor in cursors.items():
+        at = cursor
+        while at < queue.max_offset:
+            entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
+            below = entries["log_offset"].astype(np.int64) < stop
+            count = len(entries) if below.all() else int(np.argmin(below))
+            parts.append(entries[:count][~queue.without_unit(entries[:count])])
+            at += count
+            if count < _CHECK_ENTRIES:
+                break
+        cursors[queue] = at
+    entries = np.concatenate(parts) if parts else np.empty(0, ENTRY.dtype)
+    sizes = entries["size"].astype(np.int64)
+    real = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
+    offsets, sizes = entries["log_offset"].astype(np.int64)[real], sizes[real]
+    order = np.argsort(offsets, kind="stable")
+    return offsets[order], sizes[order]

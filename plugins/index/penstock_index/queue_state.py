@@ -1,17 +1,98 @@
-"""The state of one queue: its files, and which of its entries count."""
+"""The queues of a store: the state of each, which of its entries count, and the runs of entries that are added to it.
 
-from collections.abc import Iterator
+A store that was closed cleanly may have a hundred thousand queues, of which a process uses some; each is opened at its
+first use. The names in its folder, or the summary of the clean close, show that a queue exists and which files it has.
+Only its files show where its entries begin and end, and these are not opened before the first use.
+"""
 
-from penstock.format.arrays import np
-from penstock_index.queue_extension import ADDRESS_MAX, QueueExtension
-from penstock_index.queue_files import QueueFolder, effective, first_absent
-from penstock_index.queue_runs import Run
-from penstock_index.queue_summary import ClosedQueue
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, overload
 
+from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, entry_runs
+from penstock.contracts.dispatcher import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from penstock.format.arrays import Bools, Int64s, np
+from penstock.format.names import topic_of
+from penstock_index.queue_catalog import ClosedQueue, Key
+from penstock_index.queue_files import (
+    ADDRESS_MAX,
+    ENTRY,
+    Entries,
+    QueueExtension,
+    QueueFolder,
+    effective,
+    first_absent,
+)
+
+# The byte address of an entry must stay a positive 64-bit number.
+_ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE
+_NONE: Mapping[str, int] = {}
 # Number of entries read at once in the search for the last one that counts, or the next one.
 _READ_ENTRIES = 256
 _TRIM_ENTRIES = 4096
 NOWHERE = 1 << 62
+
+
+SCHEDULE_TOPIC = _SCHEDULE_TOPIC.decode()
+# Levels are whole seconds, minutes, hours or days. So no two times of one message differ in a single bit: 1000 divides no power of two.
+_UNIT_MS = 1000
+# A longer delay is corruption.
+_DELAY_MAX_MS = 366 * 24 * 3_600_000
+
+
+class Run(NamedTuple):
+    """Consecutive entries of one queue.
+
+    `topic` is None for records that cannot have an entry: a name that cannot be a folder, or a queue
+    number or offset out of bounds, as only a hostile log has them.
+    """
+
+    topic: str | None
+    queue: int
+    ordinal: int
+    data: bytes
+    log_offset: int
+    # Native i64 each.
+    packed_times: bytes
+
+    @property
+    def entries(self) -> Entries:
+        """The entries, read-only."""
+        return np.frombuffer(self.data, ENTRY.dtype)
+
+    @property
+    def store_times(self) -> Int64s:
+        """The store time of each entry's record."""
+        return np.frombuffer(self.packed_times, np.int64)
+
+    def part(self, start: int, stop: int) -> "Run":
+        """Return the entries [start, stop) of the run."""
+        return self._replace(
+            ordinal=self.ordinal + start,
+            data=self.data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],
+            log_offset=int(self.entries["log_offset"][start]),
+            packed_times=self.packed_times[8 * start : 8 * stop],
+        )
+
+
+def runs_of(batch: DispatchBatch, removed: Mapping[str, int] = _NONE) -> Iterator[Run]:
+    """Yield the runs of a batch, queue by queue; prepared and rolled back records have no entry.
+
+    Nor have records of removed topics: `removed` maps each to the log offset before which its records are left out.
+    """
+    runs, refused = entry_runs(batch, queue_offset_max=_ORDINAL_MAX)
+    for row in refused:
+        yield Run(None, 0, 0, b"", int(batch.log_offsets[row]), b"")
+    topics = [topic_of(raw) for raw in batch.topics]
+    for topic, queue, ordinal, log_offset, data, times in runs:
+        run = Run(topics[topic], queue, ordinal, data, log_offset, times)
+        before = removed.get(run.topic, 0) if removed and run.topic is not None else 0
+        if log_offset >= before:
+            yield run
+            continue
+        offsets = run.entries["log_offset"]
+        first = int(np.searchsorted(offsets, before))
+        if first < len(offsets):
+            yield run.part(first, len(offsets))
 
 
 class Queue:
@@ -35,6 +116,10 @@ class Queue:
         self.min_offset = min_offset
         self.max_offset = max_offset
         self.reached: int | None = None
+
+    def without_unit(self, entries: Entries) -> Bools:
+        """Return which entries have an address that leads to no unit of the extension."""
+        return self.extension.resolve(entries["tag_code"].astype(np.int64))
 
     def reach(self) -> int:
         """Return the log offset of the record of the last entry; -1 if there is none."""
@@ -184,3 +269,120 @@ class Queue:
             return False
         self.max_offset = high - 1 + (absent or 0)
         return True
+
+
+def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
+    """Return which tag codes can be the delivery time of a message that was stored at that time, in Unix milliseconds."""
+    delays = codes - store_times
+    found: Bools = (delays >= 0) & (delays <= _DELAY_MAX_MS) & (delays % _UNIT_MS == 0)
+    return found
+
+
+def with_present_codes(queue: Queue, run: Run) -> Run:
+    """Return a run with the third fields that its entries have in the queue already, if they can be right.
+
+    Of a delayed message it is the delivery time. The log does not say what a level of a broker means that is configured
+    with other delay levels. So a time that is there, and can be one of a level, is right. Where a broker wrote extension
+    files it is the address of a unit (see `queue_files`), which may hold the bitmap of a filter.
+    """
+    count = min(max(queue.max_offset - run.ordinal, 0), len(run.store_times))
+    if count == 0:
+        return run
+    entries = run.entries.copy()
+    there = queue.folder.read(run.ordinal, run.ordinal + count)
+    ours = entries[: len(there)]
+    codes, times = there["tag_code"].astype(np.int64), run.store_times[: len(there)]
+    units = queue.extension.units(codes)
+    # A unit that is left over may have the right tag code, and the bitmap of another record.
+    is_right = (units["size"] == 0) | (units["store_time_ms"] == times)
+    codes = np.where(units["size"] > 0, units["tag_code"], codes).astype(np.int64)
+    is_same = codes == ours["tag_code"]
+    is_right &= (
+        is_same | are_delivery_times(codes, times) if run.topic == SCHEDULE_TOPIC else is_same
+    )
+    kept = is_right & (there["log_offset"] == ours["log_offset"]) & (there["size"] == ours["size"])
+    ours["tag_code"][kept] = there["tag_code"][kept]
+    return run._replace(data=entries.tobytes())
+
+
+class QueueTable(Mapping[Key, Queue]):
+    """Queues by topic and number. Not thread-safe; the dispatcher's lock guards it.
+
+    Counting or listing the keys opens no queue; iterating the values opens one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[Key, Queue | ClosedQueue] = {}
+        self._open_queue: Callable[[Key, ClosedQueue], Queue] | None = None
+
+    def add_unopened(
+        self,
+        look: Callable[[Key, ClosedQueue], Queue],
+        known: Iterable[tuple[Key, ClosedQueue]] | Mapping[Key, ClosedQueue],
+    ) -> None:
+        """Add queues that are not open yet; `look` opens one, from what is known of it."""
+        self._open_queue = look
+        self._queues.update(known)
+
+    def __setitem__(self, key: Key, queue: Queue) -> None:
+        """Add an open queue."""
+        self._queues[key] = queue
+
+    def pop(self, key: Key) -> Queue:
+        """Take a queue out, opened if needed."""
+        found = self[key]
+        del self._queues[key]
+        return found
+
+    def __getitem__(self, key: Key) -> Queue:
+        """Return a queue, opened if needed; it stays unopened if that raises."""
+        found = self._queues[key]
+        if isinstance(found, ClosedQueue):
+            assert self._open_queue is not None
+            found = self._queues[key] = self._open_queue(key, found)
+        return found
+
+    @overload
+    def get(self, key: Key) -> Queue | None: ...
+
+    @overload
+    def get(self, key: Key, default: Any) -> Any: ...
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return a queue, or the default if there is none."""
+        return self[key] if key in self._queues else default
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is such a queue."""
+        return key in self._queues
+
+    def __iter__(self) -> Iterator[Key]:
+        """Return an iterator over the keys."""
+        return iter(self._queues)
+
+    def __len__(self) -> int:
+        """Return the number of queues."""
+        return len(self._queues)
+
+    def unopened(self, key: Key) -> ClosedQueue | None:
+        """Return what is known of a queue that is not open yet; None for others."""
+        found = self._queues.get(key)
+        return found if isinstance(found, ClosedQueue) else None
+
+    def known(self, *, has_moved: bool) -> Iterator[tuple[Key, ClosedQueue]]:
+        """Yield what is known of each queue; with `has_moved`, the log begins later than at the last close."""
+        for key, found in self._queues.items():
+            if isinstance(found, Queue):
+                yield key, found.known()
+            else:
+                yield key, ClosedQueue(found.bases) if has_moved else found
+
+    def opened(self) -> Iterator[Queue]:
+        """Return the queues that are open."""
+        return (found for found in list(self._queues.values()) if isinstance(found, Queue))
+
+    def opened_or_with_files(self, least: int) -> Iterator[Queue]:
+        """Yield the queues that are open, and those with at least this number of files."""
+        for key, found in list(self._queues.items()):
+            if isinstance(found, Queue) or len(found.bases) >= least:
+                yield self[key]

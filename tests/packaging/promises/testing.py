@@ -9,7 +9,7 @@ import hypothesis
 Path("test_mine.py").write_text("""\
 import pytest
 from penstock.testing import FlushPolicyContract
-from penstock_flush.sync import SyncFlush
+from penstock_flush.policies import SyncFlush
 
 
 class TestSync(FlushPolicyContract):

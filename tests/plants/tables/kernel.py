@@ -48,7 +48,7 @@ PLANTS = {
     ),
     "refusal-outlives-the-disk": Plant(
         "writes stay refused after a disk no longer told its size",
-        "penstock_retention.disk_ratio",
+        "penstock_retention.policies",
         "            self._refuses = False\n            count",
         "            count",
         (

@@ -35,7 +35,7 @@ PLANTS = {
     ),
     "volume-unsynced": Plant(
         "many files are taken for durable that nobody synced",
-        "penstock_index.queue_syncs",
+        "penstock_index.queue_files",
         "            volume.sync()\n",
         "",
         (
@@ -45,7 +45,7 @@ PLANTS = {
     ),
     "volume-elsewhere": Plant(
         "what is mounted below is taken for synced",
-        "penstock_index.queue_syncs",
+        "penstock_index.queue_files",
         "return volume.holds(str(path))",
         "return True",
         (f"{VOLUME}::test_what_is_mounted_below_is_synced_by_itself",),

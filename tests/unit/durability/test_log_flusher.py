@@ -14,8 +14,8 @@ from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.testing import ManualClock, SimulatedDisk, make_context, open_store
-from penstock_alloc.file_writer import FileWriter
-from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_alloc.allocators import OnDemandAllocator
+from penstock_alloc.writers import FileWriter
 
 ROOT = Path("/store")
 SIZE = 64 * 1024

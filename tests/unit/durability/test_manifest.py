@@ -26,7 +26,7 @@ from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
-from penstock_index.queue_summary import ClosedQueue, decode_summary, encode_summary
+from penstock_index.queue_catalog import ClosedQueue, decode_summary, encode_summary
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
 

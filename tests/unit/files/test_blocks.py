@@ -22,7 +22,7 @@ from penstock.store.store import Store
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import ManualClock, ManualWorkers, copy_files, open_store
-from penstock_alloc.mmap_writer import MmapChannel
+from penstock_alloc.writers import MmapChannel
 
 SIZE = 64 << 20
 

@@ -20,8 +20,7 @@ from penstock.files.file import PIECE_BYTES, File
 from penstock.files.lock_file import take
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.testing.disk import SimulatedDisk
-from penstock_index.queue_files import OpenFiles
-from penstock_index.queue_syncs import Syncs
+from penstock_index.queue_files import OpenFiles, Syncs
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, make_context, open_store
 from penstock.testing.kit import SMALL
-from penstock_alloc.file_writer import FileChannel, FileWriter
-from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_alloc.allocators import OnDemandAllocator
+from penstock_alloc.writers import FileChannel, FileWriter
 
 ROOT = Path("/store")
 

@@ -10,7 +10,7 @@ from penstock.format.names import segment_name
 from penstock.log.segment import Lease, Readable, Segment, lends, take
 from penstock.log.segmented_log import SegmentedLog, plausible
 from penstock.testing import SimulatedDisk
-from penstock_alloc.file_writer import FileChannel, GatheringChannel
+from penstock_alloc.writers import FileChannel, GatheringChannel
 
 SIZE = 4096
 

@@ -13,11 +13,16 @@ from penstock.errors import BusyError
 from penstock.files import File, Files
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context
 from penstock.testing.disk import SimulatedFile
-from penstock_alloc.ahead import Ahead
-from penstock_alloc.fresh import make_file, remove_file
-from penstock_alloc.on_demand import OnDemandAllocator
-from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
-from penstock_alloc.recycle import RecycleAllocator, RecycleOptions
+from penstock_alloc.allocators import (
+    Ahead,
+    OnDemandAllocator,
+    PreallocateAllocator,
+    PreallocateOptions,
+    RecycleAllocator,
+    RecycleOptions,
+    make_file,
+    remove_file,
+)
 
 ROOT = Path("/store")
 LOG, SIDE = ROOT / "commitlog", ROOT / "penstock"

@@ -17,10 +17,15 @@ from penstock.files import Files
 from penstock.files.blocks import Blocks
 from penstock.files.file import FOLIO_BYTES, File
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context, open_store
-from penstock_alloc.buffer_pool import BufferPool
-from penstock_alloc.file_writer import FileChannel, FileWriter, GatheringChannel
-from penstock_alloc.mmap_writer import MmapChannel
-from penstock_alloc.transient_pool import TransientPoolOptions, TransientPoolWriter
+from penstock_alloc.writers import (
+    BufferPool,
+    FileChannel,
+    FileWriter,
+    GatheringChannel,
+    MmapChannel,
+    TransientPoolOptions,
+    TransientPoolWriter,
+)
 
 CAPACITY = 64 * 1024
 ROOT = Path("/store")

@@ -9,9 +9,14 @@ import pytest
 from penstock.contracts import NoOptions
 from penstock.errors import StoreFailedError
 from penstock.testing import ManualClock, ManualWorkers, make_context
-from penstock_flush.asynchronous import PAGE_BYTES, AsyncFlush, AsyncOptions
-from penstock_flush.none import NoFlush
-from penstock_flush.sync import SyncFlush, SyncOptions
+from penstock_flush.policies import (
+    PAGE_BYTES,
+    AsyncFlush,
+    AsyncOptions,
+    NoFlush,
+    SyncFlush,
+    SyncOptions,
+)
 
 NAME = "penstock-flush"
 

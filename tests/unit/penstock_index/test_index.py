@@ -21,12 +21,16 @@ from penstock.format.columns import Keys
 from penstock.format.hashes import index_hash
 from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, WrittenLog, make_context
 from penstock.testing.kit import SMALL
-from penstock_index.hash_index import HashIndexDispatcher
+from penstock_index.hash_index import HashIndexDispatcher, IndexFolder, Readers
 from penstock_index.index_check import IndexChecker
-from penstock_index.index_draft import Draft, draft_entries
-from penstock_index.index_file import Header, IndexFile, Peek
-from penstock_index.index_folder import IndexFolder, Readers
-from penstock_index.tag_keys import has_tag_keys, tag_key_hashes
+from penstock_index.index_file import (
+    Draft,
+    Header,
+    IndexFile,
+    Peek,
+    draft_entries,
+    has_tag_keys,
+)
 
 EVER = (0, 1 << 62)
 NOW_MS = 1_700_000_000_000
@@ -448,7 +452,7 @@ def test_entries_that_the_header_counts_and_the_file_lacks_are_told(path: Path) 
 
 def test_each_tag_has_the_hash_that_brokers_give_it(short_log: WrittenLog) -> None:
     (batch,) = short_log.batches()
-    rows, hashes = tag_key_hashes(batch)
+    rows, hashes = batch.columns.properties.tag_keys()
     tagged = [row for row, message in enumerate(short_log.sent) if message.tag]
     assert rows.tolist() == tagged
     assert hashes.tolist()[0] == index_hash(f"{short_log.sent[1].topic}#T#{short_log.sent[1].tag}")

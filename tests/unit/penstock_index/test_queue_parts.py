@@ -17,28 +17,29 @@ from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.record import RecordFields, encode_record
 from penstock.testing import SimulatedDisk
-from penstock_index.queue_extension import QueueExtension
+from penstock_index.queue_catalog import (
+    UNKNOWN,
+    ClosedQueue,
+    QueueNames,
+    decode_summary,
+    differences,
+    encode_summary,
+    queue_problem,
+    topic_problem,
+)
+from penstock_index.queue_check import Strays
 from penstock_index.queue_files import (
     ENTRY,
     PRE_BLANK,
     OpenFiles,
+    QueueExtension,
     QueueFolder,
+    Syncs,
     effective,
     is_whole_name,
 )
-from penstock_index.queue_names import QueueNames, queue_problem, topic_problem
-from penstock_index.queue_runs import runs_of
-from penstock_index.queue_state import Queue
-from penstock_index.queue_strays import Strays, true_ranges
-from penstock_index.queue_summary import (
-    UNKNOWN,
-    ClosedQueue,
-    decode_summary,
-    differences,
-    encode_summary,
-)
-from penstock_index.queue_syncs import Syncs
-from penstock_index.queue_table import QueueTable
+from penstock_index.queue_generations import true_ranges
+from penstock_index.queue_state import Queue, QueueTable, runs_of
 
 PER_FILE, LOG_END = 10, 1000
 FOLDER, PATH = Path("/q"), Path("/q/t/0")

@@ -14,18 +14,13 @@ from penstock.contracts import NO_HISTORY, Finding, QueueBounds, Trust
 from penstock.files import Files
 from penstock.testing import ManualClock, ManualWorkers, WrittenLog, make_context, open_store
 from penstock.testing.kit import SMALL
-from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
-from penstock_index.queue_bounds import QuickLook
+from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions, entries_within
+from penstock_index.queue_catalog import QueueNames
 from penstock_index.queue_check import QueueChecker
-from penstock_index.queue_claims import is_backed
-from penstock_index.queue_delays import SCHEDULE_TOPIC, are_delivery_times
-from penstock_index.queue_extension import QueueExtension
-from penstock_index.queue_files import ENTRY, OpenFiles, QueueFolder
-from penstock_index.queue_generations import Generations, Verdict
-from penstock_index.queue_holes import entries_within
-from penstock_index.queue_names import QueueNames
-from penstock_index.queue_runs import Run, runs_of
-from penstock_index.queue_state import Queue
+from penstock_index.queue_files import ENTRY, OpenFiles, QueueExtension, QueueFolder
+from penstock_index.queue_generations import Generations, Verdict, is_backed
+from penstock_index.queue_lookup import QuickLook
+from penstock_index.queue_state import SCHEDULE_TOPIC, Queue, Run, are_delivery_times, runs_of
 
 HOUR_MS = 3_600_000
 

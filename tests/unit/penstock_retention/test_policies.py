@@ -11,10 +11,17 @@ import penstock
 from penstock.contracts import DiskUse, SegmentInfo
 from penstock.errors import ConfigError
 from penstock.testing import make_context
-from penstock_retention.age import AgeOptions, AgeRetention
-from penstock_retention.aging import HOUR_MS, check_hours, count_old
-from penstock_retention.disk_ratio import DiskRatioOptions, DiskRatioRetention
-from penstock_retention.size import SizeOptions, SizeRetention
+from penstock_retention.policies import (
+    HOUR_MS,
+    AgeOptions,
+    AgeRetention,
+    DiskRatioOptions,
+    DiskRatioRetention,
+    SizeOptions,
+    SizeRetention,
+    check_hours,
+    count_old,
+)
 
 FOUR = int(time.mktime((2026, 11, 21, 4, 30, 0, 0, 0, -1))) * 1000
 NOON = int(time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))) * 1000

@@ -26,8 +26,8 @@ from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
-from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
-from penstock_flush.sync import SyncFlush
+from penstock_alloc.writers import MmapChannel, MmapWriter
+from penstock_flush.policies import SyncFlush
 
 WRITERS = ["mmap", "file"]
 

@@ -15,7 +15,7 @@ from penstock.errors import StoreClosedError
 from penstock.files import File, Files
 from penstock.runtime.waking import SIZE, Waiter, WakeMap, Wakes, WorkWaiter
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
-from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_alloc.allocators import OnDemandAllocator
 
 # Long enough to tell a lost wake-up: nothing here sleeps so long.
 FOR_EVER_S = 600.0

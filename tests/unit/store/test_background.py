@@ -20,7 +20,7 @@ from penstock.log.commit_log import CommitLog
 from penstock.store.engine import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
-from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_alloc.allocators import OnDemandAllocator
 from penstock_index.hash_index import HashIndexDispatcher
 
 ROOT = Path("/s")

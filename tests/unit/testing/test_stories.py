@@ -27,12 +27,12 @@ from penstock.testing.kit import (
 )
 from penstock.testing.platter import Survival
 from penstock.testing.story import Story, bodies_of
-from penstock_alloc.file_writer import FileWriter
-from penstock_alloc.on_demand import OnDemandAllocator
-from penstock_flush.none import NoFlush
+from penstock_alloc.allocators import OnDemandAllocator
+from penstock_alloc.writers import FileWriter
+from penstock_flush.policies import NoFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
-from penstock_retention.size import SizeRetention
+from penstock_retention.policies import SizeRetention
 
 
 def test_a_clock_stands_still_until_it_is_set() -> None:
