@@ -50,14 +50,6 @@ def _as_int(value: Any) -> int | None:
         return None
 
 
-def offset_or_none(call: str, name: str, value: object) -> int | None:
-    """Return a queue offset of any integer type as an `int`; None stays None.
-
-    A negative one is before the first message, as one that retention has deleted, and is no mistake.
-    """
-    return None if value is None else whole(call, name, value, INT64_MIN)
-
-
 def number(call: str, name: str, value: object, low: float, high: float) -> float:
     """Return a number from `low` to `high`."""
     expected = f"a number from {low:.15g} to {high:.15g}"

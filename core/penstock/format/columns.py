@@ -217,11 +217,6 @@ class RecordColumns:
         found = _kernel.valid_rows(self.window, self.fields, offsets, checks, coverage.packed)
         return np.frombuffer(found, np.bool_)
 
-    def first_bad(self, *, check_crc: bool, coverage: Coverage = NO_COVERAGE) -> int | None:
-        """Return the first row that is not a valid record at its log offset, or None; see `validity`."""
-        are_valid = self.are_valid(coverage, check_crc=check_crc)
-        return None if are_valid.all() else int(np.argmin(are_valid))
-
     def end_in_own_crc(self) -> Bools:
         """Return which records end in a CRC property that matches all bytes before it."""
         return np.frombuffer(_kernel.own_crcs(self.window, self.fields), np.bool_)

@@ -200,12 +200,6 @@ class LogTail:
         self._log.add(fresh)
         self.segment = fresh
 
-    def take(self, fresh: Segment) -> None:
-        """Continue in `fresh`, without filling the old segment."""
-        self._log.add(fresh)
-        self.segment = fresh
-        self.expect()
-
     def plan(self, batch: Batch, *, atomic: bool) -> list[BatchSlice]:
         """Return which bytes of a batch are written to which segment.
 

@@ -243,11 +243,6 @@ def batch_marks(start: int, end: int, decision: int | None = None) -> tuple[int,
     return first - _TWO_64, (both | start << _BITS) - _TWO_64
 
 
-def is_mark(number: int) -> bool:
-    """Return whether a PREPAREDTRANSACTIONOFFSET is a mark, well-formed or not."""
-    return number < 0
-
-
 def read_mark(number: int) -> BatchMark | None:
     """Return what a PREPAREDTRANSACTIONOFFSET says if it is a well-formed mark; otherwise None."""
     bits = number + _TWO_64

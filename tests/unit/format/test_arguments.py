@@ -34,8 +34,6 @@ def test_a_whole_number_of_any_integer_type_becomes_an_int(value: Any) -> None:
     found = arguments.whole("c", "a", value)
     assert type(found) is int
     assert found == value
-    assert arguments.offset_or_none("c", "a", value) == value
-    assert arguments.offset_or_none("c", "a", None) is None
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 1.0, "1", None, b"1", [1], np.array([1, 2])])

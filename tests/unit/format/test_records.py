@@ -141,21 +141,21 @@ def test_a_row_that_is_no_record_is_not_valid_and_says_no_more() -> None:
     columns = RecordColumns.parse(record + b"\xff" * 200, [0, len(record)], 0)
     assert columns.valid.tolist() == [True, False]
     assert columns.queues.tolist()[0] == 5
-    assert columns.first_bad(check_crc=True) == 1
+    assert columns.are_valid().tolist() == [True, False]
 
 
-def test_the_first_row_at_another_place_than_it_says_is_bad() -> None:
+def test_a_row_at_another_place_than_it_says_is_bad() -> None:
     data, starts = records_of(*(RecordFields(topic=b"t", body=b"x", log_offset=1000 + 93 * n) for n in range(3)))  # fmt: skip
-    assert RecordColumns.parse(data, starts, 1000).first_bad(check_crc=True) is None
+    assert RecordColumns.parse(data, starts, 1000).are_valid().all()
     moved = RecordColumns.parse(data, starts, 0, log_offsets=np.array([1000, 7, 1186]))
-    assert moved.first_bad(check_crc=False) == 1
+    assert moved.are_valid(check_crc=False).tolist() == [True, False, True]
 
 
 def test_a_crc_is_looked_at_only_where_that_is_asked_for() -> None:
     record = bytearray(encode_record(RecordFields(topic=b"t", body=b"abc")))
     record[89] ^= 1
     columns = RecordColumns.parse(bytes(record), [0], 0)
-    assert (columns.first_bad(check_crc=False), columns.first_bad(check_crc=True)) == (None, 0)
+    assert (bool(columns.are_valid(check_crc=False)), bool(columns.are_valid())) == (True, False)
 
 
 def test_rows_are_picked_by_number_mask_or_range_with_their_offsets() -> None:

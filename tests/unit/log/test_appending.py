@@ -194,7 +194,8 @@ def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
     tail.roll()
     tail.expect()
     assert allocator.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
-    tail.take(tail.obtain(SIZE))
+    tail.turn_to(tail.obtain(SIZE))
+    tail.expect()
     assert allocator.expected[2:] == [[2 * SIZE, 3 * SIZE]]
 
 
