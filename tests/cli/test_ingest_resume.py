@@ -24,13 +24,13 @@ ROWS = 1100
 CHILD = """
 import errno, os, signal, sys
 from penstock.cli.root import run
-from penstock.exchange import importing
+from penstock.exchange import importing, rows
 from penstock.exchange.progress import SourceNote
 from penstock.files import Files
 from penstock.store.store import Store
 
 where, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-importing._ROWS, importing._NOTE_ROWS = 10, 30
+rows._ROWS, importing._NOTE_ROWS = 10, 30
 
 def end():
     if how == "interrupt":

@@ -6,7 +6,7 @@ overwrites it. A lock on the part keeps two exports to the same file apart.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ import attrs
 
 from penstock.contracts import is_light
 from penstock.errors import BusyError, ConfigError
-from penstock.exchange.rows import MessageRow, row_of
+from penstock.exchange.rows import MessageRow, batches_of, row_of
 from penstock.exchange.text_files import (
     ARROW,
     CSV,
@@ -109,8 +109,6 @@ class Selection:
                 yield message
 
 
-# At most this many rows, or this many bytes of bodies and one more, are in memory at once.
-_ROWS, _BYTES = 2000, 4 << 20
 _BUFFER = 1 << 20
 
 OnProgress = Callable[[int, int], None]
@@ -279,7 +277,8 @@ class _Export:
         inner = compressed(file) if kind.is_gzip else file
         writer = writer_of(inner, kind.format, is_stream=is_stream)
         self._on_progress(0, total)
-        for rows in batches_of(map(row_of, self._selection.messages(self._store, spans, self._lost))):  # fmt: skip
+        found = map(row_of, self._selection.messages(self._store, spans, self._lost))
+        for rows in batches_of(found, lambda row: row.size):
             writer.write(rows)
             self._topics.update([row.topic for row in rows])
             self._on_progress(self._topics.total(), total)
@@ -296,20 +295,6 @@ class _Export:
             topics=dict(sorted(self._topics.items())), deleted=self._deleted,
             unreadable=self._store.lowlevel.damaged_reads - self._unreadable_before,
         )  # fmt: skip
-
-
-def batches_of(rows: Iterable[MessageRow]) -> Iterator[list[MessageRow]]:
-    """Yield rows in batches of bounded size; a batch ends with the row that makes it too large."""
-    batch: list[MessageRow] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += row.size
-        if len(batch) >= _ROWS or size >= _BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def writer_of(file: BinaryIO, kind: str, *, is_stream: bool) -> RowWriter:

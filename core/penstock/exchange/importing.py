@@ -11,7 +11,7 @@ import itertools
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -23,7 +23,7 @@ import attrs
 from penstock.errors import ConfigError, ImportFileError, MessageError, PenstockError
 from penstock.escape import get_logger
 from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
-from penstock.exchange.rows import ASSIGNED_ANEW, ColumnError, Put, is_stored_as, put_of
+from penstock.exchange.rows import ASSIGNED_ANEW, ColumnError, Put, batches_of, is_stored_as, put_of
 from penstock.exchange.text_files import (
     CSV,
     LINES,
@@ -47,8 +47,6 @@ from penstock.store.store import Store
 
 logger = get_logger(__name__)
 
-# At most this many rows, or this many bytes of bodies and one more, are put together.
-_ROWS, _BYTES = 2000, 4 << 20
 # After this many rows or bytes, the position is noted, which needs a flush.
 _NOTE_ROWS, _NOTE_BYTES = 50_000, 32 << 20
 
@@ -454,7 +452,7 @@ class Loader:
         return False
 
     def _store_all(self, rows: Iterator[LoadRow]) -> None:
-        for group in groups_of(rows):
+        for group in batches_of(rows, lambda row: len(row.body)):
             with self._hooks.guard():
                 self._is_storing = True
                 self._store_group(group)
@@ -571,23 +569,3 @@ def _kind(row: LoadRow) -> int:
 
 def _is_same(row: LoadRow, message: StoredMessage) -> bool:
     return row.put is not None and is_stored_as(row.put, message)
-
-
-def groups_of(rows: Iterable[LoadRow]) -> Iterator[list[LoadRow]]:
-    """Yield rows in groups of bounded size; a group ends with the row that makes it too large."""
-    group: list[LoadRow] = []
-    size = 0
-    try:
-        for row in rows:
-            group.append(row)
-            size += len(row.body)
-            if len(group) >= _ROWS or size >= _BYTES:
-                yield group
-                group, size = [], 0
-    except ImportFileError:
-        # The source is not valid from here on; the rows before are.
-        if group:
-            yield group
-        raise
-    if group:
-        yield group

@@ -11,10 +11,10 @@ do not describe completely (a name that occurs twice, an empty value, bytes that
 a row, and the order of the pairs is kept except that TAGS and KEYS come first.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from penstock.errors import MessageError, PropertyError, shown
+from penstock.errors import ImportFileError, MessageError, PropertyError, shown
 from penstock.format.names import is_system
 from penstock.format.properties import (
     CRC32,
@@ -45,6 +45,9 @@ ASSIGNED_ANEW = (
     "store_host",
     "size",
 )
+Row = TypeVar("Row")
+# At most this many rows, or this many bytes of bodies and one more, are in memory at once and put together.
+_ROWS, _BYTES = 2000, 4 << 20
 _IPV6_BITS = BORN_IPV6 | STORE_IPV6
 _PAIR_END = PAIR_END.encode()
 # Names that `put` refuses as properties, or would leave out.
@@ -307,3 +310,25 @@ def row_text(message: StoredMessage) -> bytes:
     flags = message.sys_flag
     hosts = (20 if flags & BORN_IPV6 else 8) + (20 if flags & STORE_IPV6 else 8)
     return _text_in(message.record, 72 + hosts + len(message.body))
+
+
+def batches_of(rows: Iterable[Row], size_of: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Yield rows in batches of bounded size; a batch ends with the row that makes it too large.
+
+    If an `ImportFileError` ends the rows, those before it come first: the source is not valid only from there on.
+    """
+    batch: list[Row] = []
+    size = 0
+    try:
+        for row in rows:
+            batch.append(row)
+            size += size_of(row)
+            if len(batch) >= _ROWS or size >= _BYTES:
+                yield batch
+                batch, size = [], 0
+    except ImportFileError:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch

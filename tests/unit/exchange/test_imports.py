@@ -113,7 +113,7 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
     def stop(_done: int, _rows: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importing, "_ROWS", 4)
+    monkeypatch.setattr("penstock.exchange.rows._ROWS", 4)
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
         # As after a kill: the last note was written before the first row.
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
