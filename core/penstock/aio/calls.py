@@ -1,4 +1,4 @@
-"""How a call that blocks is awaited: in a few threads that the calls of a store share, completed if cancelled; and how tasks wait for messages."""
+"""How a call that blocks is awaited, in a few threads that the calls of a store share; and how tasks wait for messages."""
 
 import asyncio
 import contextlib

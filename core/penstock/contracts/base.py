@@ -1,4 +1,4 @@
-"""The base of every strategy, and the context that the kernel provides to it: file sizes, threads, and facts about the log beyond its records."""
+"""The base of every strategy, and the context that the kernel provides to it: file sizes, threads, facts about the log."""
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence

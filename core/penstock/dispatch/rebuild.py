@@ -1,8 +1,8 @@
 """Dispatchers of a store that is not open: read-only beside its log, or rebuilt beside the store and swapped in; and deleted topics.
 
-Which topics a broker has deleted is determined from the directory's `config/topics.json`. A broker that deletes a topic removes its queues and its entry in that file; the log keeps the records until
-retention deletes their segments. So if the file does not list a topic and the topic has no queue, its records are
-those of a deleted topic, but only if
+Which topics a broker has deleted is determined from the directory's `config/topics.json`. A broker that deletes a topic removes its
+queues and its entry in that file; the log keeps the records until retention deletes their segments. So if the file does not list a
+topic and the topic has no queue, its records are those of a deleted topic, but only if
 
     * the file exists and is understood;
     * a broker wrote the records, since Penstock lists a topic after its first message (see `written_ranges`); or the topic was

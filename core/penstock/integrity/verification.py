@@ -1,9 +1,9 @@
 """Verifies a store: finds inconsistencies in log, queues, index, digests and metadata files. Changes nothing.
 
 Records after corruption in the log are checked, too (see `resync`). The checks of segments are independent of each other, so they can
-run in multiple processes, which are spawned, never forked, since the caller may have threads, locks and mapped files; the findings are in log
-order in any case. While a store is being written, only the records that its queues contain are compared with them. The queues of a closed
-store must contain all records, and nothing else.
+run in multiple processes, which are spawned, never forked, since the caller may have threads, locks and mapped files; the findings are
+in log order in any case. While a store is being written, only the records that its queues contain are compared with them. The queues of
+a closed store must contain all records, and nothing else.
 """
 
 import contextlib

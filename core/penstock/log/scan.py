@@ -11,9 +11,10 @@ A scan that stops at corrupt bytes continues after them if a repair has noted th
 the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides no
 valid record, and never moves the log's end.
 
-The records of an atomic batch are in the log all together, or not at all, also after a crash. They are in one segment, one after the other, and have the same store time. Each carries a mark in
-PREPAREDTRANSACTIONOFFSET, a field that brokers do not read in a plain message. With the marks, recovery finds a batch whose
-end is missing, and cuts the log where the batch begins; no second sync is needed. A mark is a negative i64 (bit 63)::
+The records of an atomic batch are in the log all together, or not at all, also after a crash. They are in one segment, one after the
+other, and have the same store time. Each carries a mark in PREPAREDTRANSACTIONOFFSET, a field that brokers do not read in a plain
+message. With the marks, recovery finds a batch whose end is missing, and cuts the log where the batch begins; no second sync is needed.
+A mark is a negative i64 (bit 63)::
 
     first record  := 1 decided:1 1 0 decision:30 end:30
     other records := 1 decided:1 0 0 start:30 end:30

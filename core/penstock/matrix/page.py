@@ -1,4 +1,4 @@
-"""Renders a report as one self-contained page: cards, heat map, plots, tables. The page loads no other files. Plots need matplotlib, an extra."""
+"""Renders a report as one page that loads no other files: cards, heat map, plots, tables. Plots need matplotlib, an extra."""
 
 import io
 import json

@@ -84,7 +84,7 @@ def prepared_refused() -> MessageError:
 
 
 class StoreBatch(BatchProducer):
-    """Implements `contracts.MessageBatch`, which is stored whole or not at all (see `log.scan`); the kernel has `put`. Safe from any thread."""
+    """Implements `contracts.MessageBatch`, stored whole or not at all (see `log.scan`); the kernel has `put`. Safe from any thread."""
 
     def __init__(self, writer: Callable[[], Engine]) -> None:
         """`writer` returns the store's writing half, or raises if messages may not be put."""

@@ -160,7 +160,8 @@ def open_several(
 ) -> Callable[[str | os.PathLike[str]], Store]:
     """Return a function that opens a store read-only, given its path; the arguments are those of `open`.
 
-    Plugins are searched for once, which takes longer than opening a store: it matters for a data set of a thousand stores. The function uses a `Path` unchanged, and resolves anything else as a path on this machine.
+    Plugins are searched for once, which takes longer than opening a store: it matters for a data set of a thousand stores. The function
+    uses a `Path` unchanged, and resolves anything else as a path on this machine.
     """
     call = "open_several"
     made = make_opener(
