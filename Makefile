@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := core plugins pipeline bench examples tests hatch_build.py
+CODE := core tools plugins pipeline bench examples tests hatch_build.py
 # Some images of containers set it. Then each of the many processes that tests start would compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -128,7 +128,7 @@ docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
 man: $(VENV)/dev
-	$(BIN)/python -m penstock.cli.man_page > docs/penstock.1.new && mv docs/penstock.1.new docs/penstock.1
+	$(BIN)/python -m penstock_tools.cli.man_page > docs/penstock.1.new && mv docs/penstock.1.new docs/penstock.1
 
 changes: $(VENV)/dev
 	$(BIN)/towncrier build --draft --version Unreleased

@@ -24,11 +24,11 @@ import penstock
 from penstock import Receipt, StoredMessage
 from penstock._kernel import Batch
 from penstock.format.record import RecordFields, encode_record
-from penstock.matrix.measure import counts_writes
-from penstock.matrix.report import file_system
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Survival
+from penstock_tools.matrix.measure import counts_writes
+from penstock_tools.matrix.report import file_system
 from tests import lanes
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.

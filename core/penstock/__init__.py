@@ -89,11 +89,11 @@ if TYPE_CHECKING:
     from penstock.plugins.hookspecs import hookimpl
     from penstock.read.spans import Lost, QueueSpan
     from penstock.recovery.log_end import RecoveryReport
-    from penstock.repairs.repair import RepairReport, RepairStep, repair
     from penstock.store.lowlevel import LowLevelStore
     from penstock.store.open import open_several
     from penstock.store.open import open_store as open  # noqa: A004 - the public face: penstock.open
     from penstock.store.store import Store
+    from penstock_tools.repairs.repair import RepairReport, RepairStep, repair
 
 __version__ = "0.1.0"
 
@@ -250,7 +250,7 @@ _NAMES = {
         "StoreStats",
     ),
     "penstock.recovery.log_end": ("RecoveryReport",),
-    "penstock.repairs.repair": (
+    "penstock_tools.repairs.repair": (
         "RepairReport",
         "RepairStep",
         "repair",

@@ -64,8 +64,8 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
         options: of the policy.
         mode: permissions of new files; the owner's alone if None.
     """
-    from penstock.segmentwise import messages_before  # noqa: PLC0415 - needed when something goes
     from penstock_spark.export_folder import Exported, ExportSlice, missing  # noqa: PLC0415 - pyarrow is an extra
+    from penstock_tools.segmentwise import messages_before  # noqa: PLC0415 - needed when something goes
 
     target = root.parent / (Path(options.to).expanduser() if options.to else f"{root.name}-archive")
     name = options.name or root.name

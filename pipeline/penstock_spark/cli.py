@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from penstock.cli import root
-from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import (
+from penstock.errors import ConfigError, MissingExtraError
+from penstock_spark.java import local_session, set_python
+from penstock_tools.cli import root
+from penstock_tools.cli.lazy_group import LazyGroup
+from penstock_tools.cli.output import (
     Bar,
     chosen,
     json_option,
@@ -30,10 +32,8 @@ from penstock.cli.output import (
     size_text,
     table,
 )
-from penstock.cli.root import NO, examples
-from penstock.cli.verbosity import with_verbose
-from penstock.errors import ConfigError, MissingExtraError
-from penstock_spark.java import local_session, set_python
+from penstock_tools.cli.root import NO, examples
+from penstock_tools.cli.verbosity import with_verbose
 
 # Rows of each table of `stats`.
 _SHOWN = 20

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from unittest.mock import patch
 
-from penstock.cli.root import run as run_command
+from penstock_tools.cli.root import run as run_command
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -21,8 +21,8 @@ from tests.lanes import at_night
 
 import penstock
 from penstock import Message
-from penstock.cli.root import cli, interrupts_wait, own_verbs
 from penstock.errors import MessageError
+from penstock_tools.cli.root import cli, interrupts_wait, own_verbs
 
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 262144}
 DATA = Path(__file__).parents[1] / "data" / "changes.ndjson"
@@ -330,7 +330,7 @@ WITHOUT_SPARK = """
 import sys
 from pathlib import Path
 sys.modules["pyspark.sql"] = None
-from penstock.cli.verbs.demo import Demo
+from penstock_tools.cli.verbs.demo import Demo
 Demo(Path(sys.argv[1]), 1).spark()
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock_messaging.commands.delayed import command
+from penstock_tools.cli.root import run
 
 HOUR_MS = 3_600_000
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock_messaging.commands.dlq import command
 from penstock_messaging.retries.copies import retry_copy
+from penstock_tools.cli.root import run
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_reader_that_leaves_early_ends_an_export(place: Path) -> None:
 WITHOUT_ARROW = """
 import sys
 sys.modules["pyarrow"] = None
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 sys.exit(run(sys.argv[1:]))
 """
 
@@ -164,7 +164,7 @@ def test_only_parquet_and_arrow_need_the_extra(place: Path) -> None:
 ENDS_ITSELF = """
 import os, sys
 from importlib import import_module
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 module, owner, name, count, number, *arguments = sys.argv[1:]
 owner = getattr(import_module(module), owner)
 plain, calls = getattr(owner, name), []
@@ -217,7 +217,7 @@ def test_an_import_that_is_stopped_goes_on_and_stores_each_row_once(
 def test_a_killed_export_leaves_no_file_and_the_next_one_is_whole(place: Path) -> None:
     with penstock.open(place / "data", environ={}) as store:
         store.put_many([Message("large", bytes(4000), queue=0) for _ in range(5000)])
-    write = ("penstock.exchange.text_files", "CsvWriter", "write")
+    write = ("penstock_tools.exchange.text_files", "CsvWriter", "write")
     done = run_until(write, 3, signal.SIGKILL, "export", "data", "--to", "m.csv", cwd=place)
     assert done.returncode == -9
     assert not (place / "m.csv").exists()

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 
 
 @pytest.fixture

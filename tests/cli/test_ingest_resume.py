@@ -23,9 +23,9 @@ ROWS = 1100
 # Batches of ten rows, noted after each third: so that a few rows go through every state.
 CHILD = """
 import errno, os, signal, sys
-from penstock.cli.root import run
-from penstock.exchange import importing, rows
-from penstock.exchange.progress import SourceNote
+from penstock_tools.cli.root import run
+from penstock_tools.exchange import importing, rows
+from penstock_tools.exchange.progress import SourceNote
 from penstock.files import Files
 from penstock.store.store import Store
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.matrix.measure import counts_writes
-from penstock.matrix.page import render
-from penstock.matrix.report import METRICS, Report, file_system
+from penstock_tools.matrix.measure import counts_writes
+from penstock_tools.matrix.page import render
+from penstock_tools.matrix.report import METRICS, Report, file_system
 
 ONE = ("--only", "write=mmap", "--only", "alloc=on-demand", "--only", "flush=async", "--quick",
        "--seconds", "0.01", "--body", "200")  # fmt: skip
@@ -243,7 +243,7 @@ def test_what_would_fail_at_the_end_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_the_engine_does_not_import_what_draws() -> None:
-    code = "import sys, penstock, penstock.matrix.page; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, penstock, penstock_tools.matrix.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -18,8 +18,8 @@ import pytest
 from tests.lanes import cases
 
 import penstock
-from penstock.cli import root
-from penstock.cli.wording import EXTRAS
+from penstock_tools.cli import root
+from penstock_tools.cli.wording import EXTRAS
 
 JUNK = [
     "", " ", "-", "--", "-1", "0", "1.5", "nan", "1e999", "x", "None", "99999999999999999999999", "9" * 400, "-inf", "9" * 5000, "earliest", "a=b", "=",
@@ -31,9 +31,9 @@ PYTHON = re.compile(r"\b\w+=(True|False|None)\b|\b[a-z_]+\(\)|\b[a-z_]+\(\w+=|Tr
 ENDLESS = {"--follow"}
 # What takes minutes or deletes, and begins after all values were looked at: the function that does the work.
 WORK = {
-    "matrix": "penstock.cli.verbs.matrix._run",
-    "demo": "penstock.cli.verbs.demo.Demo.ingest",
-    "plugins check": "penstock.cli.verbs.plugins._load_checker",
+    "matrix": "penstock_tools.cli.verbs.matrix._run",
+    "demo": "penstock_tools.cli.verbs.demo.Demo.ingest",
+    "plugins check": "penstock_tools.cli.verbs.plugins._load_checker",
     # Its flag --apply is no mistake, and does what it says.
     "topic delete": "penstock.store.store.Store.delete_topic",
 }
@@ -206,7 +206,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 GONE = set(sys.argv[1].split(","))
 sys.meta_path.insert(0, Missing())
-from penstock.cli import root
+from penstock_tools.cli import root
 for line in json.loads(sys.argv[2]):
     sys.stderr.write("\\0")
     try:

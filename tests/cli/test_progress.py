@@ -11,8 +11,8 @@ from rich import progress as rich_progress
 
 import penstock
 from penstock import Message
-from penstock.cli.output import Bar
-from penstock.cli.root import run
+from penstock_tools.cli.output import Bar
+from penstock_tools.cli.root import run
 
 # A CRC that only covers bodies: records are then also checked by counting those of each queue, which reads the log once more.
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 65536, "log.checksum": "crc32"}

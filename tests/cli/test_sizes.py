@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 
 SIZES = {"segment_bytes": 65536, "queue_entries": 100, "index_slots": 1000, "index_entries": 4000}
 

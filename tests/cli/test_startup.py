@@ -14,7 +14,7 @@ import penstock
 
 SCRIPT = """
 import json, sys
-from penstock.cli import main
+from penstock_tools.cli import main
 sys.argv = ["penstock", *sys.argv[1:]]
 try:
     code = main()
@@ -53,7 +53,7 @@ def test_the_list_of_commands_imports_nothing_heavy(arguments: tuple[str, ...]) 
     found = imported(*arguments)
     heavy = HEAVY - {"importlib.metadata", "email"} if arguments == ("--version",) else HEAVY
     assert not found & heavy
-    verbs = {name for name in found if name.startswith("penstock.cli.verbs.")}
+    verbs = {name for name in found if name.startswith("penstock_tools.cli.verbs.")}
     assert not verbs
 
 

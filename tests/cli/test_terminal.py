@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.output import Bar, as_json, note, out, table
-from penstock.cli.root import run
 from penstock.errors import CorruptionError, PenstockError, StorageError, TopicError
 from penstock.escape import EscapingFormatter, get_logger, visible, visible_json
+from penstock_tools.cli.output import Bar, as_json, note, out, table
+from penstock_tools.cli.root import run
 
 ROOT = Path(__file__).parents[2]
 # Written out here, not taken from the code that is tested.
@@ -352,7 +352,7 @@ def test_every_module_takes_its_logger_from_one_place() -> None:
 
 def test_the_command_prints_in_one_place() -> None:
     allowed = {"output.py", "root.py", "__init__.py", "demo.py", "matrix.py", "man_page.py"}
-    for folder in ("core/penstock/cli", "pipeline"):
+    for folder in ("tools/penstock_tools/cli", "pipeline"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""

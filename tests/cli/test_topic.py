@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli import root
+from penstock_tools.cli import root
 
 
 @pytest.fixture

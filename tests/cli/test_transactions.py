@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock_messaging.prepared.half_message import half_message
+from penstock_tools.cli.root import run
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from tests.lanes import NIGHT
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
-from penstock.matrix.report import Combo
 from penstock.testing.crash import Plot
 from penstock.testing.failures import ERRNOS, explore_failures
+from penstock_tools.matrix.report import Combo
 
 # Each kind of call twice at night; in the gate each combination has some kinds, and its neighbours the others.
 KINDS, COUNT = tuple(ERRNOS), 2 * len(ERRNOS)

@@ -12,13 +12,13 @@ from tests.lanes import cases
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.exchange import ImportOptions, import_file
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Image, Survival
+from penstock_tools.exchange import ImportOptions, import_file
 
-MODULE = "penstock.exchange.importing"
+MODULE = "penstock_tools.exchange.importing"
 ROOT = Path("/store")
 ROWS = 26
 SETTINGS: dict[str, Any] = {**SMALL, "retention.use": [], "geometry.segment_bytes": 8192}
@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {**SMALL, "retention.use": [], "geometry.segment_byte
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many batches, and notes that are behind the log by several of them."""
-    monkeypatch.setattr(f"{MODULE}._ROWS", 4)
+    monkeypatch.setattr("penstock_tools.exchange.rows._ROWS", 4)
     monkeypatch.setattr(f"{MODULE}._NOTE_ROWS", 8)
 
 

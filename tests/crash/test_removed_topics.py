@@ -14,11 +14,11 @@ from tests.lanes import cases
 import penstock
 from penstock.errors import StoreFailedError
 from penstock.message import ReadStatus
-from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, SimulatedDisk
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
+from penstock_tools.segmentwise import start_reindex
 
 ROOT = Path("/store")
 SETTINGS: dict[str, Any] = {

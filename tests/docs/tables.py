@@ -16,11 +16,11 @@ from typing import Any
 import attrs
 
 from penstock import errors
-from penstock.cli.root import code_of
 from penstock.config import model
 from penstock.config.model import PROFILES
 from penstock.contracts.base import Geometry
 from penstock.plugins.registry import load_registry
+from penstock_tools.cli.root import code_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS_PAGE, ERRORS_PAGE = DOCS / "configuration.md", DOCS / "errors.md"

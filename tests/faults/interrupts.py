@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-OURS, SIMULATED = ("/core/penstock/", "/plugins/"), "/core/penstock/testing/"
+OURS, SIMULATED = ("/core/penstock/", "/tools/", "/plugins/"), "/core/penstock/testing/"
 # The store's own clean-up after an exception: one interrupt is what a person sends, not two within a microsecond.
 LOOKS = {
     opcode.opmap[name]

@@ -14,11 +14,11 @@ from tests.faults.children import environment, start
 from tests.lanes import eventually
 
 import penstock
-from penstock.cli.root import run
 from penstock.files import Files
 from penstock.store import asking
 from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.retries.copies import retry_copy
+from penstock_tools.cli.root import run
 
 Capture = pytest.CaptureFixture[str]
 Writer = subprocess.Popen[str]
@@ -48,7 +48,7 @@ with open(sys.argv[1] + "/lock", "r+b") as file:
     print("open", flush=True)
     signal.pause()
 """
-CLIENT = "import sys; from penstock.cli.root import run; print(run(sys.argv[2:]))"
+CLIENT = "import sys; from penstock_tools.cli.root import run; print(run(sys.argv[2:]))"
 PUT = b'["put", ["t", {"bytes": "eA=="}], {"mapping": []}]\n'
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.root import run
 from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError
+from penstock_tools.cli.root import run
 
 
 @pytest.mark.parametrize(

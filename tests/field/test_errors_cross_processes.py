@@ -21,10 +21,12 @@ import penstock_index
 import penstock_messaging
 import penstock_retention
 import penstock_spark
+import penstock_tools
 from penstock.errors import ArgumentError, ArgumentTypeError, StorageError, StoreLockedError
 
 PACKAGES = (
     penstock, penstock_alloc, penstock_flush, penstock_index, penstock_messaging, penstock_retention, penstock_spark,
+    penstock_tools,
 )  # fmt: skip
 # By annotation; any other argument gets an integer.
 VALUES: dict[object, object] = {

@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock import ArgumentError, Message, Store, aio
-from penstock.cli.root import run
 from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_tools.cli.root import run
 
 CARD = "ValueError: card declined"
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock.message import StoredMessage
+from penstock_tools.cli.root import run
 
 NDJSON = b'{"id":"a"}\n{"id":"b"}\n'
 BODIES = [b'{"id":"a"}', b'{"id":"b"}']

@@ -10,12 +10,12 @@ from tests.conftest import messages_in
 
 import penstock
 from penstock import Message, MessageError, MessageTooLargeError
-from penstock.cli.root import run
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_messaging.extension import MessagingExtension
 from penstock_messaging.properties_text import COPY_BYTES
 from penstock_messaging.retries.copies import dead_letter_topic, retry_topic
 from penstock_messaging.retries.dead_letters import replay
+from penstock_tools.cli.root import run
 
 LONG_TOPIC, LONG_GROUP = "t" * 255, "g" * 120
 LIMIT = 32_767

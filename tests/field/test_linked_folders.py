@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock.errors import NotAStoreError, StoreLockedError, StrayFileError
 from penstock.store.store import Store
+from penstock_tools.cli.root import run
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock import ArgumentError, Message, MessageError, Store
-from penstock.cli.root import run
 from penstock.contracts.extension import Extension, OpenStore
 from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_tools.cli.root import run
 
 HOUR_MS = 3_600_000
 

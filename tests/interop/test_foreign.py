@@ -18,10 +18,10 @@ from tests.interop.timers import wait_until_saved
 from tests.lanes import at_night
 
 import penstock
-from penstock import segmentwise
 from penstock.contracts.foreign import KINDS
 from penstock.errors import ForeignContentError
 from penstock_messaging.properties_text import TIMER_TOPIC
+from penstock_tools import segmentwise
 
 LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
 STOPPING = {kind.name for kind in KINDS if kind.stops_writing}

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from penstock.matrix.report import Combo, combinations
 from penstock.plugins.registry import load_registry
+from penstock_tools.matrix.report import Combo, combinations
 
 REGISTRY = load_registry()
 ALL = combinations(REGISTRY)

@@ -4,9 +4,9 @@ import pytest
 from tests.lanes import rounds
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
-from penstock.matrix.report import Combo
 from penstock.testing.crash import Plot, explore
 from penstock.testing.platter import Survival
+from penstock_tools.matrix.report import Combo
 
 # Crashes of each combination, evenly spread over its story, each in every way; the soak goes on from there.
 CASES = rounds(gate=8, night=120)

@@ -9,8 +9,8 @@ from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
 from penstock.errors import ConflictError
-from penstock.matrix.report import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store
+from penstock_tools.matrix.report import Combo
 
 SEGMENT = 64 * 1024
 

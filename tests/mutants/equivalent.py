@@ -74,19 +74,19 @@ EQUIVALENT = (
         "Blocks that are there already are not reserved again.",
     ),
     Equivalent(
-        "core/penstock/repairs/planner.py",
+        "tools/penstock_tools/repairs/planner.py",
         "patches = [p for p in self.patches if log_offset < p.log_offset + len(p.data)]",
         "patches = [p for p in self.patches if log_offset <= p.log_offset + len(p.data)]",
         "Each byte of a patch is placed only where it lies in what is read.",
     ),
     Equivalent(
-        "core/penstock/repairs/planner.py",
+        "tools/penstock_tools/repairs/planner.py",
         "patches = [p for p in patches if p.log_offset < stop]",
         "patches = [p for p in patches if p.log_offset <= stop]",
         "Each byte of a patch is placed only where it lies in what is read.",
     ),
     Equivalent(
-        "core/penstock/repairs/planner.py",
+        "tools/penstock_tools/repairs/planner.py",
         "if self.cut is not None and stop > self.cut:",
         "if self.cut is not None and stop >= self.cut:",
         "Where what is read ends at the cut, no byte of it is after the cut.",
@@ -146,13 +146,13 @@ EQUIVALENT = (
         "Without a segment the position is not used: it is set with the first one.",
     ),
     Equivalent(
-        "core/penstock/repairs/planner.py",
+        "tools/penstock_tools/repairs/planner.py",
         "for segment in (s for s in log.segments if s.end_offset > start):",
         "for segment in (s for s in log.segments if s.end_offset >= start):",
         "No record of a segment that ends at an offset is at or after it.",
     ),
     Equivalent(
-        "core/penstock/repairs/planner.py",
+        "tools/penstock_tools/repairs/planner.py",
         "self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = True",
         "self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = False",
         "What is read of a patched log is a copy in any case.",

@@ -21,7 +21,7 @@ FILES = [
     "LICENSE",
     ".gitignore",
 ]
-FOLDERS = ["core", "plugins", "pipeline"]
+FOLDERS = ["core", "tools", "plugins", "pipeline"]
 SECONDS = 300
 NOTHING: Mapping[str, str] = MappingProxyType({})
 

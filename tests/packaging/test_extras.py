@@ -68,7 +68,7 @@ def test_no_module_imports_a_package_of_an_extra_unguarded(package: str) -> None
     """`put_arrow` without pyarrow raised a ModuleNotFoundError, and so did the commands of `penstock spark`."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for folder in ("core", "plugins", "pipeline")
+        for folder in ("core", "tools", "plugins", "pipeline")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in unguarded(path, package)
     ]

@@ -13,14 +13,20 @@ from tests.lanes import examples
 
 import penstock
 from penstock import StoredMessage
-from penstock.exchange import FORMATS, export_messages, export_stream, import_file, import_stream
-from penstock.exchange.importing import ImportOptions, SourceFile
-from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
-from penstock.exchange.text_files import ColumnNames, kind_of
 from penstock.format.names import is_waiting
 from penstock.format.properties import without_crc
 from penstock.format.record import STORE_IPV6, RecordFields, encode_host
 from penstock.store.store import Store
+from penstock_tools.exchange import (
+    FORMATS,
+    export_messages,
+    export_stream,
+    import_file,
+    import_stream,
+)
+from penstock_tools.exchange.importing import ImportOptions, SourceFile
+from penstock_tools.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
+from penstock_tools.exchange.text_files import ColumnNames, kind_of
 
 FILES = (*(f"m.{kind}" for kind in FORMATS), "m.ndjson.gz", "m.csv.gz")
 # Separators, quotes, controls and marks of each format, where a plain generator seldom puts them.

@@ -19,7 +19,6 @@ from tests.conftest import make_restarted
 from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
 
 import penstock
-from penstock.cli import root as cli
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.testing import ManualWorkers
 from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
@@ -36,6 +35,7 @@ from penstock_spark.export_folder import (
 from penstock_spark.jobs import export, reindex, stats, verify
 from penstock_spark.jobs.tasks import fresh_folder, local_folder, stores_of
 from penstock_spark.stores import make_dataset
+from penstock_tools.cli import root as cli
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
 
 def test_without_pyarrow_a_job_names_the_extra_and_its_help_works(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['pyarrow'] = None; from penstock.cli import root; "
+        "import sys; sys.modules['pyarrow'] = None; from penstock_tools.cli import root; "
         "from penstock_spark.cli import group; sys.exit(root.run(sys.argv[1:], group, 'penstock spark'))"
     )
     ran = [

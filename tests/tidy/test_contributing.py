@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 # Only what a source distribution has, too.
-PLACES = "core|plugins|pipeline|bench|examples|tests|docs|changes"
+PLACES = "core|tools|plugins|pipeline|bench|examples|tests|docs|changes"
 PATHS = sorted(set(re.findall(rf"`((?:{PLACES})/[^`\s]*)`", PAGE)))
 
 

@@ -7,12 +7,12 @@ import attrs
 import pytest
 
 from penstock import errors
-from penstock.cli.root import own_verbs
 from penstock.config import model
 from penstock.contracts.foreign import KINDS
 from penstock.plugins import hookspecs
 from penstock.plugins.registry import load_registry
 from penstock_spark.cli import group
+from penstock_tools.cli.root import own_verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
 REGISTRY = load_registry()

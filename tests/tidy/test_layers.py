@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "core" / "penstock"
-# Folders and single modules, lowest first. What stands in one line does not import each other.
+TOOLS = ROOT / "tools" / "penstock_tools"
+# Folders and single modules of the kernel and the tools, lowest first. What stands in one line does not import each other.
 ORDER = [
     "escape _kernel kernel",
     "errors",
@@ -87,18 +88,23 @@ def for_types_only(path: Path) -> set[str]:
 
 def room_of(path: Path) -> str:
     """Return the folder of a module, or its own name where it lies beside the folders."""
-    return path.relative_to(KERNEL).parts[0].removesuffix(".py")
+    return place_of(path).split("/")[0].removesuffix(".py")
+
+
+def place_of(path: Path) -> str:
+    """Return the path of a module below its package."""
+    return str(path.relative_to(TOOLS if path.is_relative_to(TOOLS) else KERNEL))
 
 
 def imported_room(name: str) -> str | None:
-    """Return the room that an imported name lies in; None if it is not in the kernel."""
+    """Return the room that an imported name lies in; None if it is in neither the kernel nor the tools."""
     root, *rest = name.split(".")
-    if root != "penstock" or not rest:
+    if root not in ("penstock", "penstock_tools") or not rest:
         return None
     return rest[0] if rest[0] in RANK else "__init__"
 
 
-PATHS = sorted(KERNEL.rglob("*.py"))
+PATHS = sorted([*KERNEL.rglob("*.py"), *TOOLS.rglob("*.py")])
 HOUSE = {
     room: {
         other
@@ -111,22 +117,23 @@ HOUSE = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+@pytest.mark.parametrize("path", PATHS, ids=place_of)
 def test_a_folder_imports_what_is_below_it(path: Path) -> None:
     room = room_of(path)
     assert room in RANK, f"{room} is not in ORDER: put it there"
     for name in imports(path):
         # The demo shows the pipeline; it asks for it only where Spark is wanted.
         if path.name != "demo.py":
-            assert not name.startswith(("penstock_", "pyspark")), f"{room} imports {name}"
+            root = name.split(".")[0]
+            assert root == "penstock_tools" or not root.startswith(("penstock_", "pyspark")), f"{room} imports {name}"  # fmt: skip
         other = imported_room(name)
         if other is not None and other != room:
             assert RANK[other] < RANK[room], f"{room} imports {other}, which is not below it"
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+@pytest.mark.parametrize("path", PATHS, ids=place_of)
 def test_an_outside_package_has_its_place(path: Path) -> None:
-    place, room = str(path.relative_to(KERNEL)), room_of(path)
+    place, room = place_of(path), room_of(path)
     for name in imports(path) - for_types_only(path):
         root = name.split(".")[0]
         if root in SYSTEM and room not in MAY_TOUCH_SYSTEM:
@@ -137,7 +144,7 @@ def test_an_outside_package_has_its_place(path: Path) -> None:
             assert room == "plugins", f"{place} imports pluggy"
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+@pytest.mark.parametrize("path", PATHS, ids=place_of)
 def test_clocks_sleeps_and_threads_are_in_runtime(path: Path) -> None:
     if room_of(path) in {"runtime", *PRINTING}:
         return
@@ -173,6 +180,7 @@ def check_docstrings(root: Path) -> None:
 
 def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
     check_docstrings(KERNEL)
+    check_docstrings(TOOLS)
 
 
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
@@ -186,7 +194,9 @@ def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
     for name in imports(path):
         root = name.split(".")[0]
         if path.is_relative_to(ROOT / "plugins"):
-            assert not root.startswith("penstock_") or root == own, f"{path.name} imports {root}"
+            assert not root.startswith("penstock_") or root in (own, "penstock_tools"), (
+                f"{path.name} imports {root}"
+            )
             if root == "mmap" and path.parent.name == "penstock_alloc":
                 continue  # the type of what `File.map` and `Files.memory` return
             assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"

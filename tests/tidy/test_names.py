@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_two_public_classes_have_one_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for folder in ("core", "plugins", "pipeline"):
+    for folder in ("core", "tools", "plugins", "pipeline"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):

@@ -11,7 +11,7 @@ SHIPPED = sorted(
     [ROOT / "hatch_build.py"]
     + [
         path
-        for place in ("core", "plugins", "pipeline", "bench")
+        for place in ("core", "tools", "plugins", "pipeline", "bench")
         for path in (ROOT / place).rglob("*.py")
     ]
 )

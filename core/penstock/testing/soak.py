@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from penstock.matrix.report import Combo, combinations
 from penstock.plugins.registry import load_registry
 from penstock.testing.crash import Case, Plot, explore, replay
 from penstock.testing.failures import explore_failures
 from penstock.testing.platter import Survival
+from penstock_tools.matrix.report import Combo, combinations
 
 _FAILURES = 40
 AS_MANY = {"index.consume-queue.sync_volume_from": 2, "index.consume-queue.summary_from": 1}

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 
-from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
 from penstock_spark.arrow import pa
 from penstock_spark.jobs.tasks import (
     OnProgress,
@@ -24,6 +23,7 @@ from penstock_spark.jobs.tasks import (
     tasks_for,
     watched,
 )
+from penstock_tools.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
 
 _STRETCH = pa.schema(
     [

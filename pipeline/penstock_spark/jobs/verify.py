@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 
-from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
 from penstock_spark.arrow import pa
 from penstock_spark.jobs.tasks import (
     OnProgress,
@@ -27,6 +26,7 @@ from penstock_spark.jobs.tasks import (
     tasks_for,
     watched,
 )
+from penstock_tools.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
 
 _FINDING = [
     ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),

@@ -13,9 +13,9 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore
 from tests.matrix.combos import TENTH, name_of, settings_of
 
 import penstock
-from penstock.matrix.report import Combo
 from penstock.store.store import Store
 from penstock.testing import messages
+from penstock_tools.matrix.report import Combo
 
 RECYCLING = [
     Combo("mmap", "recycle", "async"),

@@ -10,7 +10,7 @@ from tests.interop.test_interop import KEYS, java_messages, open_here, our_messa
 from tests.night.brokers.test_repair import COUNT, SIZES, shown, written_by_java
 
 import penstock
-from penstock.segmentwise import start_reindex
+from penstock_tools.segmentwise import start_reindex
 
 
 def reindex(root: Path) -> None:

@@ -10,8 +10,8 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore
 from tests.interop.test_interop import KEYS, java_messages, open_here, our_messages, same_by_key
 
 import penstock
-from penstock.repairs.repair import RepairReport
 from penstock.testing import ManualWorkers
+from penstock_tools.repairs.repair import RepairReport
 
 COUNT = 700
 SIZES: dict[str, Any] = SMALL_GEOMETRY

@@ -16,7 +16,7 @@ HEAD = textwrap.dedent("""
     import os, sys, time
     import penstock
     from penstock import Message
-    from penstock.matrix.measure import wait_for_quiet, written_bytes
+    from penstock_tools.matrix.measure import wait_for_quiet, written_bytes
     path, write, alloc, flush = sys.argv[1:]
     SEGMENT, PUTS, BODY = 2 << 20, 600, os.urandom(1024)
     def opened(segment_bytes):

@@ -16,8 +16,8 @@ from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 import penstock
 from penstock import Durability, Message
-from penstock.matrix.report import Combo
 from penstock.store.store import Store
+from penstock_tools.matrix.report import Combo
 
 QUEUES = range(3)
 QUICK = {"flush.async.interval_ms": 5, "write.transient-pool.interval_ms": 5}

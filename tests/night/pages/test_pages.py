@@ -22,9 +22,9 @@ pytest.importorskip("sphinx")
 MODULES = [
     "penstock",
     "penstock.contracts",
-    "penstock.exchange",
+    "penstock_tools.exchange",
     "penstock.staged",
-    "penstock.segmentwise",
+    "penstock_tools.segmentwise",
     "penstock.testing",
     "penstock_spark",
 ]

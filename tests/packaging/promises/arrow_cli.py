@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 
 pq.write_table(pa.table({"id": [4711, 4712], "kind": ["paid", "sent"]}), "events.parquet")
 out = io.StringIO()

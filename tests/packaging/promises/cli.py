@@ -9,7 +9,7 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-from penstock.cli.root import own_verbs, run
+from penstock_tools.cli.root import own_verbs, run
 
 
 def penstock(*words: str, code: int = 0) -> tuple[str, str]:

@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import penstock
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 
 with penstock.open("data", environ={}) as store:
     store.put("orders", b"two boxes of pears", queue=0, keys=["A-17"])

@@ -3,7 +3,7 @@
 import contextlib
 import io
 
-from penstock.cli.root import run
+from penstock_tools.cli.root import run
 
 out = io.StringIO()
 with contextlib.redirect_stdout(out):

@@ -4,8 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.matrix.page import ready
 from penstock_spark.jobs.plots import draw
+from penstock_tools.matrix.page import ready
 
 ready()
 rows: list[dict[str, Any]] = [

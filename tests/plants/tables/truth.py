@@ -115,7 +115,7 @@ PLANTS = {
     ),
     "repair-sees-no-torn-tail": Plant(
         "repair takes what the next opening would cut off for messages",
-        "penstock.repairs.planner",
+        "penstock_tools.repairs.planner",
         "        log.torn_at = torn_end(\n"
         "            self._files, self._root, log, ranges, after_repair=bool(self._plan.new_notes)\n        )",
         "        log.torn_at = None",
@@ -130,7 +130,7 @@ PLANTS = {
     ),
     "repair-makes-all-ours": Plant(
         "a repair believes an open range although another program has written since",
-        "penstock.repairs.repair",
+        "penstock_tools.repairs.repair",
         "        ranges = known_ranges(files, root, log)",
         "        ranges = read_ranges(files, root) or known_ranges(files, root, log)",
         (f"{RANGES}::test_a_repair_does_not_make_another_program_s_records_ours[False]",),

@@ -11,8 +11,8 @@ import click
 import pytest
 from tests.lanes import at_night
 
-from penstock.cli import man_page
-from penstock.cli.root import cli, own_verbs
+from penstock_tools.cli import man_page
+from penstock_tools.cli.root import cli, own_verbs
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "penstock.1"

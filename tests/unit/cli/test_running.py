@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from tests.conftest import InstallPlugin
 
 from penstock import errors
-from penstock.cli import root
-from penstock.cli.completion import complete, dead_letter_groups, groups, script
-from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import time_text
-from penstock.cli.root import cli, code_of, interrupts_wait, run
-from penstock.cli.times import (
+from penstock.escape import follow_level, get_logger, set_level
+from penstock.testing import ManualClock
+from penstock_tools.cli import root
+from penstock_tools.cli.completion import complete, dead_letter_groups, groups, script
+from penstock_tools.cli.lazy_group import LazyGroup
+from penstock_tools.cli.output import time_text
+from penstock_tools.cli.root import cli, code_of, interrupts_wait, run
+from penstock_tools.cli.times import (
     BEGIN,
     DurationParam,
     TimeParam,
@@ -27,10 +29,8 @@ from penstock.cli.times import (
     parse_duration,
     parse_time,
 )
-from penstock.cli.verbosity import log_more, with_verbose
-from penstock.cli.verbs import SUMMARIES
-from penstock.escape import follow_level, get_logger, set_level
-from penstock.testing import ManualClock
+from penstock_tools.cli.verbosity import log_more, with_verbose
+from penstock_tools.cli.verbs import SUMMARIES
 
 VERB = '''
 import click

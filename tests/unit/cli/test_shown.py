@@ -12,16 +12,16 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import errors
-from penstock.cli import output
-from penstock.cli.contents import no_group, why_nothing
-from penstock.cli.state import StoreState, state_of
-from penstock.cli.store_files import index_used, parts
-from penstock.cli.wording import EXTRAS, missing_extra, text_of
 from penstock.contracts.dispatcher import Finding
 from penstock.format.record import RecordFields, encode_record
 from penstock.message import StoredMessage
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock_tools.cli import output
+from penstock_tools.cli.contents import no_group, why_nothing
+from penstock_tools.cli.state import StoreState, state_of
+from penstock_tools.cli.store_files import index_used, parts
+from penstock_tools.cli.wording import EXTRAS, missing_extra, text_of
 
 
 def stored(**fields: object) -> StoredMessage:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.root import run
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
 from penstock.config.sources import build_config, gather
 from penstock.contracts.base import Geometry
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 from penstock.store.store import Store
+from penstock_tools.cli.root import run
 
 REGISTRY = load_registry()
 

@@ -9,7 +9,6 @@ import pytest
 from tests.conftest import SMALL, OpenStore, unpack
 
 import penstock
-from penstock.cli.root import run
 from penstock.config.sources import build_config, gather
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
@@ -18,6 +17,7 @@ from penstock.staged import encoding_for
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_tools.cli.root import run
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DAY_MS = 24 * 3_600_000

@@ -22,8 +22,8 @@ from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.segmentwise import start_reindex
 from penstock.testing.kit import copy_store
+from penstock_tools.segmentwise import start_reindex
 
 SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 65536,

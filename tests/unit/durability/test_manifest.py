@@ -22,11 +22,11 @@ from penstock.durability.side_folder import (
 )
 from penstock.errors import StorageError
 from penstock.files import Files
-from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
 from penstock_index.queue_catalog import ClosedQueue, decode_summary, encode_summary
+from penstock_tools.segmentwise import start_reindex
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import ImportFileError
-from penstock.exchange import arrow_files
-from penstock.exchange.arrow_files import (
+from penstock_tools.exchange import arrow_files
+from penstock_tools.exchange.arrow_files import (
     SCHEMA,
     ArrowWriter,
     ParquetWriter,
@@ -17,8 +17,8 @@ from penstock.exchange.arrow_files import (
     batch_of,
     parquet_rows,
 )
-from penstock.exchange.rows import MessageRow
-from penstock.exchange.text_files import ColumnNames, FileRow
+from penstock_tools.exchange.rows import MessageRow
+from penstock_tools.exchange.text_files import ColumnNames, FileRow
 
 ROW = MessageRow(
     "t", 1, 2, 3, "ID", -(1 << 62), "1.2.3.4:5", 1 << 62, "[::1]:7", "", "a b", {"p": "q"}, None, 8, 9, 10, 11, 12, b"\xff",

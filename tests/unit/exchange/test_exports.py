@@ -10,13 +10,13 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock.errors import BusyError, ConfigError
-from penstock.exchange import rows
-from penstock.exchange.exporting import Selection, export_messages, export_stream
-from penstock.exchange.rows import batches_of
 from penstock.files import Files
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing.kit import ManualClock
+from penstock_tools.exchange import rows
+from penstock_tools.exchange.exporting import Selection, export_messages, export_stream
+from penstock_tools.exchange.rows import batches_of
 
 
 @pytest.fixture

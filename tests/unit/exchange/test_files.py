@@ -11,7 +11,7 @@ from tests.conftest import OpenStore, append_record
 
 from penstock import Message
 from penstock.errors import ConfigError, ImportFileError, PropertyError
-from penstock.exchange.rows import (
+from penstock_tools.exchange.rows import (
     COLUMNS,
     ColumnError,
     MessageRow,
@@ -22,7 +22,7 @@ from penstock.exchange.rows import (
     row_of,
     text_of,
 )
-from penstock.exchange.text_files import (
+from penstock_tools.exchange.text_files import (
     CSV_COLUMNS,
     FORMATS,
     ColumnNames,

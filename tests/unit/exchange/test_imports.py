@@ -11,10 +11,16 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock.errors import ConfigError, ImportFileError, StorageError
-from penstock.exchange import importing
-from penstock.exchange.importing import Hooks, ImportOptions, SourceFile, import_file, import_stream
-from penstock.exchange.text_files import ColumnNames, kind_of
 from penstock.testing.kit import InlineWorkers
+from penstock_tools.exchange import importing
+from penstock_tools.exchange.importing import (
+    Hooks,
+    ImportOptions,
+    SourceFile,
+    import_file,
+    import_stream,
+)
+from penstock_tools.exchange.text_files import ColumnNames, kind_of
 
 
 def lines_in(path: Path, *rows: dict[str, Any]) -> Path:
@@ -113,7 +119,7 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
     def stop(_done: int, _rows: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("penstock.exchange.rows._ROWS", 4)
+    monkeypatch.setattr("penstock_tools.exchange.rows._ROWS", 4)
     with open_small(**{"geometry.segment_bytes": 4096}) as store:
         # As after a kill: the last note was written before the first row.
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

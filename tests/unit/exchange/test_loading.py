@@ -10,10 +10,10 @@ from tests.conftest import OpenStore
 
 from penstock import Message, StoredMessage
 from penstock.errors import CorruptionError, ImportFileError, MessageError, StorageError
-from penstock.exchange.importing import Hooks, ImportOptions, Loader, LoadRow
-from penstock.exchange.progress import Reached, Resumed, SourceNote, stored_from
-from penstock.exchange.rows import Put
 from penstock.files import Files
+from penstock_tools.exchange.importing import Hooks, ImportOptions, Loader, LoadRow
+from penstock_tools.exchange.progress import Reached, Resumed, SourceNote, stored_from
+from penstock_tools.exchange.rows import Put
 
 
 def row(number: int, body: bytes, facts: str = "") -> LoadRow:

@@ -14,9 +14,10 @@ from tests.conftest import InstallPlugin
 
 import penstock
 from penstock.errors import ConfigError
-from penstock.matrix.measure import MeasurePlan, Subject, open_store, own_kib
-from penstock.matrix.page import render
-from penstock.matrix.report import (
+from penstock.plugins.registry import load_registry
+from penstock_tools.matrix.measure import MeasurePlan, Subject, open_store, own_kib
+from penstock_tools.matrix.page import render
+from penstock_tools.matrix.report import (
     METRICS,
     Combo,
     Report,
@@ -26,7 +27,6 @@ from penstock.matrix.report import (
     promise,
     run,
 )
-from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 PLAIN = Combo("mmap", "on-demand", "async")

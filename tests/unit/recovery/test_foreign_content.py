@@ -12,7 +12,6 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, staged
-from penstock.cli.root import run
 from penstock.contracts.foreign import BATCH_QUEUES, LIGHT_QUEUES, Foreign
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
@@ -20,6 +19,7 @@ from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.store_layout import find_foreign, foreign_in
 from penstock.store.store import Store
 from penstock.testing.kit import SMALL
+from penstock_tools.cli.root import run
 
 LONG = "t" * 128
 

@@ -3,7 +3,7 @@
 import os
 
 from penstock.integrity.segment_digests import sums_of
-from penstock.repairs.planner import flipped_bit
+from penstock_tools.repairs.planner import flipped_bit
 
 
 def test_a_flipped_bit_is_found_in_any_place() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import OffsetError
 from penstock.format.names import segment_name
-from penstock.repairs.planner import Patch, PatchedLog
 from penstock.testing import SimulatedDisk
+from penstock_tools.repairs.planner import Patch, PatchedLog
 
 SIZE = 4096
 FOLDER = Path("/log")

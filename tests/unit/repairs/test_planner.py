@@ -6,10 +6,10 @@ from penstock.contracts import Dispatcher, NoOptions, Trust
 from penstock.contracts.base import Geometry
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.files import Files
-from penstock.repairs.planner import Corruption, Patch, PatchedLog, Planner, RepairPlan
-from penstock.repairs.repair import RepairStep
 from penstock.testing import make_context, messages, open_store
 from penstock.testing.kit import SMALL
+from penstock_tools.repairs.planner import Corruption, Patch, PatchedLog, Planner, RepairPlan
+from penstock_tools.repairs.repair import RepairStep
 
 SIZE = Geometry(segment_bytes=4096).segment_bytes
 

@@ -30,9 +30,9 @@ from penstock.errors import (
 )
 from penstock.format.record import crc32
 from penstock.integrity.segment_digests import decode
-from penstock.repairs.repair import RepairReport
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import messages
+from penstock_tools.repairs.repair import RepairReport
 
 Bodies = dict[tuple[str, int, int], bytes]
 COUNT = 1400

@@ -10,10 +10,10 @@ from tests.conftest import power_cut
 from tests.lanes import examples
 
 import penstock
-from penstock.repairs.repair import RepairReport
 from penstock.testing import KilledError, ManualClock, ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import SMALL, messages
 from penstock.testing.platter import Survival
+from penstock_tools.repairs.repair import RepairReport
 
 ROOT = Path("/s")
 COUNT = 900

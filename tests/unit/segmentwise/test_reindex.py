@@ -14,7 +14,9 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.files import Files
-from penstock.segmentwise import (
+from penstock.store.open import make_opener
+from penstock.testing.faults import FaultyFiles, KilledError
+from penstock_tools.segmentwise import (
     DERIVED,
     KEYS,
     Checkup,
@@ -23,9 +25,7 @@ from penstock.segmentwise import (
     messages_before,
     start_reindex,
 )
-from penstock.segmentwise.checkup import recipe_of
-from penstock.store.open import make_opener
-from penstock.testing.faults import FaultyFiles, KilledError
+from penstock_tools.segmentwise.checkup import recipe_of
 
 SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 64 * 1024, "geometry.queue_entries": 100,

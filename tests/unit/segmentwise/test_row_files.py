@@ -5,9 +5,9 @@ import pytest
 
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import PluginError
-from penstock.segmentwise.checkup import pack, unpack
-from penstock.segmentwise.reindex import condense, restore, shard_rows
 from penstock.testing import WrittenLog
+from penstock_tools.segmentwise.checkup import pack, unpack
+from penstock_tools.segmentwise.reindex import condense, restore, shard_rows
 
 COLUMNS = ("log_offsets", "sizes", "queues", "queue_offsets", "store_times_ms", "transaction_types", "tag_codes", "topic_rows")  # fmt: skip
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 import penstock
-from penstock.cli.beside import open_to_change, timeout_option
-from penstock.cli.output import (
+from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.beside import open_to_change, timeout_option
+from penstock_tools.cli.output import (
     chosen,
     json_option,
     note,
@@ -19,8 +20,7 @@ from penstock.cli.output import (
     table,
     time_text,
 )
-from penstock.cli.root import NO, examples
-from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.root import NO, examples
 
 if TYPE_CHECKING:
     from penstock.contracts import DelayedMessage

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import penstock
-from penstock.cli.beside import alone, open_to_change, timeout_option
-from penstock.cli.completion import dead_letter_groups
-from penstock.cli.output import (
+from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.beside import alone, open_to_change, timeout_option
+from penstock_tools.cli.completion import dead_letter_groups
+from penstock_tools.cli.output import (
     chosen,
     counted,
     json_option,
@@ -23,8 +24,7 @@ from penstock.cli.output import (
     table,
     time_text,
 )
-from penstock.cli.root import NO, examples
-from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.root import NO, examples
 
 if TYPE_CHECKING:
     from penstock_messaging.retries.dead_letters import DeadLetterQueue, Replayed

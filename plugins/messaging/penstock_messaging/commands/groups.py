@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 import penstock
-from penstock.cli.beside import open_to_change, timeout_option
-from penstock.cli.completion import groups as group_names
-from penstock.cli.completion import topics as topic_names
-from penstock.cli.output import (
+from penstock_tools.cli.beside import open_to_change, timeout_option
+from penstock_tools.cli.completion import groups as group_names
+from penstock_tools.cli.completion import topics as topic_names
+from penstock_tools.cli.output import (
     chosen,
     counted,
     hide_system,
@@ -24,7 +24,7 @@ from penstock.cli.output import (
     table,
     time_text,
 )
-from penstock.cli.root import NO, examples
+from penstock_tools.cli.root import NO, examples
 
 _NO_WRITER = (
     "; no process has the store open for writing: until one has, they wait, and delays stand still"
@@ -57,7 +57,7 @@ class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
     ) -> str | int:
         if value in ("earliest", "latest"):
             return str(value)
-        from penstock.cli.times import BEGIN  # noqa: PLC0415 - not for a help text
+        from penstock_tools.cli.times import BEGIN  # noqa: PLC0415 - not for a help text
 
         try:
             return int(BEGIN.convert(value, param, ctx))
@@ -73,8 +73,8 @@ def _kept_topic(row: tuple[str, str, int, int, int]) -> str:
 
 def _is_group(store: "penstock.Store", group: str) -> bool:
     """Tell whether the store has a group; says which ones it has otherwise."""
-    from penstock.cli.contents import no_group  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import known_groups  # noqa: PLC0415 - as above
+    from penstock_tools.cli.contents import no_group  # noqa: PLC0415 - not for a help text
 
     known = known_groups(store)
     if group not in known:
@@ -108,8 +108,8 @@ def command() -> None:
 @json_option
 def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int:
     """List consumer groups: how far each has read, and how far it lags behind (the default)."""
-    from penstock.cli.state import state_of  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import overview  # noqa: PLC0415 - as above
+    from penstock_tools.cli.state import state_of  # noqa: PLC0415 - not for a help text
 
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
@@ -203,9 +203,9 @@ def reset_group(
     If a consumer owns one of the queues, the error names its process, and no queue is changed. With --topic, a GROUP that has
     never consumed is given the place where it will begin.
     """
-    from penstock.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
     from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
     from penstock_messaging.groups.reset import planned, reset  # noqa: PLC0415 - as above
+    from penstock_tools.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
 
     if (to is None) == (shift is None):
         raise click.UsageError("give either --to or --shift")

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import penstock
-from penstock.cli.beside import open_to_change, timeout_option
-from penstock.cli.completion import topics
-from penstock.cli.output import (
+from penstock.errors import near
+from penstock.format.names import QUEUE_MAX
+from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.beside import open_to_change, timeout_option
+from penstock_tools.cli.completion import topics
+from penstock_tools.cli.output import (
     chosen,
     counted,
     hide_system,
@@ -22,10 +25,7 @@ from penstock.cli.output import (
     table,
     topic_rows,
 )
-from penstock.cli.root import NO, examples
-from penstock.errors import near
-from penstock.format.names import QUEUE_MAX
-from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.root import NO, examples
 
 if TYPE_CHECKING:
     from penstock.contracts import TopicConfig

@@ -6,8 +6,9 @@ from typing import Any, cast
 import click
 
 import penstock
-from penstock.cli.beside import open_to_change, timeout_option
-from penstock.cli.output import (
+from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.beside import open_to_change, timeout_option
+from penstock_tools.cli.output import (
     chosen,
     json_option,
     note,
@@ -17,8 +18,7 @@ from penstock.cli.output import (
     store_argument,
     table,
 )
-from penstock.cli.root import NO, examples
-from penstock_messaging.commands.groups import ListByDefault
+from penstock_tools.cli.root import NO, examples
 
 NAMES = ("transaction_id", "group", "topic", "queue", "age_s", "checks", "reason")
 

@@ -1,0 +1,86 @@
+"""Opening a store to change it, also while another process has it open for writing: then that process is asked to do it."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+import penstock
+from penstock.errors import StorageError, StoreLockedError
+from penstock.files import Files
+from penstock.format.names import SIDE_FOLDER
+from penstock_tools.cli.times import DurationParam
+
+if TYPE_CHECKING:
+    from penstock.store.store import Store
+
+_META = "penstock.timeout_ms"
+
+
+def _keep(context: click.Context, _parameter: click.Parameter, value: int) -> None:
+    context.meta[_META] = value
+
+
+timeout_option = click.option(
+    "--timeout", type=DurationParam(), default="60s", show_default=True, expose_value=False, callback=_keep,
+    help="How long to wait for another process that has the store open for writing, and is asked to do this.",
+)  # fmt: skip
+
+
+def open_to_change(
+    path: str, config: str | None, settings: Mapping[str, Any], *, changes: bool = True
+) -> "Store":
+    """Return a store open for writing, or an object that asks the process that has it open; for verbs with `timeout_option`.
+
+    Unless it `changes` the store, return it open for reading.
+    """
+    from penstock.store.asking import StoreToChange  # noqa: PLC0415 - not for a help text
+
+    writing = None
+    try:
+        writing = penstock.open(path, config, read_only=not changes, **settings)
+        if not changes:
+            return writing
+    except StoreLockedError as error:
+        # A broker answers no requests.
+        if Files().lock_owner(Path(path, "lock")) is not None:
+            raise
+        # Each writer writes this file anew.
+        try:
+            owner = Path(path, SIDE_FOLDER, "holder").stat().st_uid
+        except FileNotFoundError:
+            # It is opening the store for the first time.
+            raise error from None
+        if owner != os.geteuid():
+            error.add_note(
+                "run the command as the user of that process, and that process is asked to do it"
+            )
+            raise
+        if config is not None or settings:
+            error.add_note("without --config, --set and --broker-conf, that process is asked to do it, by its own settings")  # fmt: skip
+            raise
+    limit_ms = click.get_current_context().meta[_META]
+    return cast("Store", StoreToChange(Path(path).absolute(), writing, limit_ms))
+
+
+@contextmanager
+def alone(store: "Store", what: str) -> Iterator[None]:
+    """Raise `StorageError` if another process does the same to the store; none begins it within the block."""
+    digest = hashlib.blake2b(what.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    files, path = Files(), store.path / SIDE_FOLDER / "loads" / f"{digest}.lock"
+    files.make_folder_durably(path.parent)
+    while (lock := files.lock_one(path)) is not None and not lock.has_name(path):
+        # Its last owner has just removed it.
+        lock.release()
+    if lock is None:
+        raise StorageError(f"{what} is under way in another process; nothing was done. Wait for its end")  # fmt: skip
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            files.remove(path)
+        lock.release()

@@ -1,0 +1,93 @@
+"""The verb `import`: rows of a file into a store, each once."""  # noqa: N999 - the file has the name of the verb
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock_tools.cli.beside import timeout_option
+from penstock_tools.cli.loading import load
+from penstock_tools.cli.output import chosen, quiet_option, restart_option, settings_options
+from penstock_tools.cli.root import examples
+from penstock_tools.exchange.importing import ImportOptions
+from penstock_tools.exchange.text_files import FORMATS
+
+
+@click.command(
+    "import",
+    epilog=examples(
+        "penstock import data orders.ndjson",
+        "cat orders.ndjson | penstock import data - --format ndjson --topic copies",
+    ),
+)
+@click.argument("path", type=click.Path())
+@click.argument("source", type=click.Path())
+@click.option("--topic", default=None, help="The topic of all messages, in place of the file's.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="FIELD=NAME",
+    help="The column NAME is the field FIELD, for example body=text; may be given more than once.",
+)
+@click.option(
+    "--ignore-unknown", is_flag=True, help="Leave out columns that are not fields of a message."
+)
+@click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be stored.")
+@click.option(
+    "--from-row",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Begin at this row, as an error message gives it.",
+)
+@restart_option
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    default=None,
+    help="The file's format; by default from the file name extension.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@quiet_option
+@settings_options
+@timeout_option
+def command(
+    path: str,
+    source: str,
+    columns: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    settings: tuple[str, ...],
+    config: str | None,
+    broker_conf: str | None,
+    **options: Any,
+) -> int:
+    """Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.
+
+    Any file with columns of the same names will do; topic and body are required. After an interruption, the same command
+    continues where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
+    After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
+    """
+    asked = ImportOptions(columns=_columns(columns), **options)
+    return load(
+        path,
+        source,
+        asked,
+        "import",
+        chosen(settings, broker_conf),
+        config,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        field, separator, name = pair.partition("=")
+        if not (separator and field and name):
+            raise click.UsageError(f"--column takes FIELD=NAME, not {pair!r}")
+        found[field] = name
+    return found

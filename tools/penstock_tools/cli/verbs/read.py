@@ -1,0 +1,70 @@
+"""The verb `read`: shows messages of a topic."""
+
+import click
+
+import penstock
+from penstock.format.names import QUEUE_MAX
+from penstock_tools.cli.completion import topics
+from penstock_tools.cli.contents import why_nothing
+from penstock_tools.cli.output import (
+    LIMIT,
+    json_option,
+    note,
+    note_foreign,
+    show_messages,
+    store_argument,
+)
+from penstock_tools.cli.root import NO, examples
+
+
+@click.command(
+    "read",
+    epilog=examples(
+        "penstock read data orders",
+        "penstock read data orders --queue 0 --offset 2 --limit 5 --tag 'created || paid' --json",
+    ),
+)
+@store_argument
+@click.argument("topic", shell_complete=topics)
+@click.option(
+    "--queue",
+    type=click.IntRange(0, QUEUE_MAX),
+    default=None,
+    help="Read only this queue; by default all queues, in the order stored.",
+)
+@click.option(
+    "--offset", type=click.IntRange(0), default=None, help="The queue offset to begin at."
+)
+@click.option(
+    "--limit",
+    type=LIMIT,
+    default=20,
+    show_default=True,
+    help="The maximum number of messages.",
+)
+@click.option("--tag", default="*", help="Only messages with these tags, for example 'a || b'.")
+@json_option
+def command(
+    path: str,
+    topic: str,
+    queue: int | None,
+    offset: int | None,
+    limit: int,
+    tag: str,
+    as_json: bool,
+) -> int:
+    """Show messages of TOPIC."""
+    with penstock.open(path, read_only=True) as store:
+        note_foreign(store)
+        there = [q for q in store.topics().get(topic, []) if queue in (None, q)]
+        if not there:
+            # Raises if the topic exists and the format of its queues is not understood.
+            store.max_offset(topic, 0)
+        start = None if offset is None else {(topic, q): offset for q in there}
+        found = store.scan(topic, queue=queue, start=start, tag=tag, limit=limit) if there else ()
+        count = show_messages(found, json_lines=as_json)
+        if not count:
+            why = why_nothing(store, topic, queue, offset)
+            after = "" if offset is None else " from that offset on"
+            note(why or f"no message of topic {topic!r}{after} has a tag that matches {tag!r}")
+    return 0 if count else NO
