@@ -125,7 +125,12 @@ def _puts() -> list[Goal]:
         is_small = size == "128 B"
         for words, figure, against, least in (
             (f"put {size}, until queues have it", f"put {size}", "RocketMQ, steady", steady),
-            (f"first 300,000 of {size} of a process", f"cold {size}", "RocketMQ, cold", cold),
+            (
+                f"first 300,000 puts of {size} in a new process",
+                f"cold {size}",
+                "RocketMQ, cold",
+                cold,
+            ),
         ):
             goal = _plain(words, against, figure, "penstock", "rocketmq", least, must=is_small)
             found += [goal, _acked(goal)]

@@ -146,7 +146,7 @@ class UnknownStrategyError(ConfigError):
         self.known = tuple(sorted(known))
         offered = ", ".join(self.known) or "none"
         hint = near(name, self.known)
-        super().__init__(f"no {kind} strategy is called {name!r}{hint}; installed: {offered}")
+        super().__init__(f"no {kind} strategy is called {name!r}; installed: {offered}{hint}")
 
 
 class GeometryError(ConfigError):
@@ -362,12 +362,15 @@ class CommitError(MessageError):
 class OffsetError(PenstockError, LookupError):
     """Nothing can be read at that offset."""
 
-    def __init__(self, offset: int, low: int, high: int, what: str = "log offset") -> None:
+    def __init__(
+        self, offset: int, low: int, high: int, what: str = "log offset", text: str = ""
+    ) -> None:
         self.offset = offset
         self.low = low
         self.high = high
         super().__init__(
-            f"{what} {offset} is outside the range that the store holds, {low} to {high} (exclusive)"
+            text
+            or f"{what} {offset} is outside the range that the store holds, {low} to {high} (exclusive)"
         )
 
 

@@ -263,7 +263,7 @@ def check_gone(reader: Store) -> None:
     assert reader.read("a", 1, 3, tag="x || y").status is not ReadStatus.FOUND
     assert (reader.min_offset("a", 1), reader.max_offset("a", 1)) == (0, 0)
     assert len(reader.lowlevel.queue_entries("a", 0, 0, 9).sizes) == 0
-    assert reader.offset_at("a", 0, (1 << 50) / 1000) == 0
+    assert reader.offset_at("a", 0, 1 << 35) == 0
     assert (bodies(reader, "a"), reader.find("a3", "a")) == ([], [])
     assert reader.to_arrow("a").num_rows == reader.to_reader("a").read_all().num_rows == 0
     assert all(each.max_offset == 0 for each in reader.lowlevel.bounds(lambda topic: topic == "a"))

@@ -140,7 +140,7 @@ def test_a_queue_file_with_a_name_far_out_costs_no_endless_search(
     files = CountedFiles()
     with opened(made.path, read_only=True, files=files) as store:
         assert set(read_all(store)) == made.records.keys()
-        store.offset_at("short", 0, (1 << 50) / 1000)
+        store.offset_at("short", 0, 1 << 35)
         store.space()
         list(store.verify())
         assert store.to_arrow("short", queue=0, stop=16).num_rows > 0

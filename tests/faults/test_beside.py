@@ -76,8 +76,8 @@ def test_readers_elsewhere_see_right_records_or_that_they_are_gone(
     alloc: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "s"
-    with open_store(path, alloc=alloc):
-        pass
+    with open_store(path, alloc=alloc) as store:
+        store.create_topic("t", queues=3)
     rounds = explored(8 * TIMES, least=3)
     readers = [start(READER, path, str(rounds * 200)) for _ in range(2)]
     for reader in readers:

@@ -30,7 +30,7 @@ def target(data: bytes) -> None:
         _check([m for m in reader.scan("a") if m.queue == 0], whole)
         others = [m for m in reader.scan("a") if m.queue == 1]
         assert len(others) == 5, "a damaged queue costs its neighbour nothing"
-        for time_ms in (0, 1_700_000_000_000, 1 << 62):
+        for time_ms in (0, 1_700_000_000_000, 1 << 49):
             assert 0 <= reader.offset_at("a", 0, time_ms / 1000) <= reader.max_offset("a", 0)
         with contextlib.suppress(PenstockError):
             table = reader.to_arrow("a", columns=["log_offset", "body", "queue", "queue_offset"])

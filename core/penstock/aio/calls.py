@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from penstock.contracts import MessageWaiter
 from penstock.errors import ArgumentError, StoreClosedError
@@ -143,6 +143,12 @@ class Entered(Generic[Result]):
 
     def __await__(self) -> Generator[Any, Any, Result]:
         return self._making.__await__()
+
+    def __enter__(self) -> NoReturn:
+        self._making.close()
+        raise TypeError("this is for `async with`, or to be awaited")
+
+    def __exit__(self, *error: object) -> None: ...
 
     async def __aenter__(self) -> Result:
         self._made = await self._making

@@ -42,6 +42,10 @@ class AsyncMessage:
             raise AttributeError(name)
         return getattr(self.message, name)
 
+    def __dir__(self) -> list[str]:
+        """Return the names of this class, and those of the message."""
+        return sorted({*super().__dir__(), *dir(self.message)})
+
     def __repr__(self) -> str:
         return repr(self.message)
 

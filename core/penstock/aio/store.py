@@ -24,6 +24,7 @@ from penstock.aio.calls import (
 from penstock.aio.consumer import Answered, AsyncConsumer, is_handling, plain
 from penstock.contracts import ConsumerOptions, Prepared, PutOptions, Transaction
 from penstock.message import Message, Receipt
+from penstock.recovery.log_end import RecoveryReport
 from penstock.store.open import open_store
 from penstock.store.store import Store
 
@@ -178,9 +179,19 @@ class AsyncStore(Wrapper):
     scan = iterated(Store.scan, refused={"follow": _FOLLOW})
 
     @property
+    def path(self) -> Path:
+        """The store's folder."""
+        return self.store.path
+
+    @property
     def read_only(self) -> bool:
         """Whether the store was opened read-only."""
         return self.store.read_only
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """What the opening found and did; None if the store was opened read-only."""
+        return self.store.recovery
 
     async def call(
         self,

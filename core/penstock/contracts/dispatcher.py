@@ -191,12 +191,12 @@ COPYING = "copied while it was written"
 
 # What else helps against corruption in the log, and what to do about it.
 ONLY_CUT = (
-    "restore the segment from a copy; or `penstock repair --apply --cut` cuts the log at the first corruption, and saves what "
-    "it cuts off"
+    "restore the segment from a copy; as a last resort, `penstock repair --apply --cut` cuts the log at the first corruption, and "
+    "saves what it cuts off"
 )
 CORRUPT_LOG = (
-    "`penstock repair --apply --quarantine` notes it, so that the store opens for writing with all other messages; where that is "
-    f"refused or leaves it, {ONLY_CUT}"
+    "`penstock repair --apply --quarantine` marks the range as unreadable, and the store then opens for writing with all other "
+    f"messages; if that is refused, {ONLY_CUT}"
 )
 
 _WHAT_NOW = {

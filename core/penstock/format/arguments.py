@@ -23,6 +23,8 @@ _MS = timedelta(milliseconds=1)
 # A thousand years.
 _LONGEST_S = 1000 * 366 * 86_400.0
 _TIME = "a datetime with a time zone, or Unix seconds"
+# More is beyond any `datetime`; milliseconds of 2001 and later are.
+_MOMENT_MAX_S = 10**12
 
 
 def whole(call: str, name: str, value: object, low: int = 0, high: int = INT64_MAX) -> int:
@@ -79,7 +81,10 @@ def seconds(call: str, name: str, value: object, low: float, high: float) -> flo
 
 def duration_ms(call: str, name: str, value: object) -> int:
     """Return a duration, given as seconds or a `timedelta`, as whole milliseconds; fractions are rounded up."""
-    micros = round(seconds(call, name, value, 0, _LONGEST_S) * 1e6)
+    try:
+        micros = round(seconds(call, name, value, 0, _LONGEST_S) * 1e6)
+    except ArgumentError as error:
+        raise type(error)(call, name, value, "seconds or a timedelta, at least 0 s") from None
     return -(-micros // 1000)
 
 
@@ -167,24 +172,28 @@ def folder(call: str, name: str, value: object) -> Path:
 
 
 def moment_ms(call: str, name: str, value: object, *, up: bool) -> int:
-    """Return a `datetime` or Unix seconds as whole Unix milliseconds of 64 bits; fractions are rounded up, or down.
+    """Return a `datetime` or Unix seconds as whole Unix milliseconds; fractions are rounded up, or down.
 
-    A `datetime` must have a time zone: the zone of one without would be a guess. A time beyond 64 bits is as good as the
-    last one within, since no record has either.
+    A `datetime` must have a time zone: the zone of one without would be a guess. Numbers that only milliseconds can be, as all
+    stored times are, are refused.
     """
     if isinstance(value, datetime):
         return _datetime_ms(call, name, value, up=up)
-    if not _is_truth(value):
-        found = _as_int(value)
-        if found is not None:
-            return max(INT64_MIN, min(found * 1000, INT64_MAX))
-        if isinstance(value, Real):
-            # A float of today holds microseconds.
-            with contextlib.suppress(OverflowError, ValueError):
-                micros = round(float(value) * 1e6)
-                return max(INT64_MIN, min(-(-micros // 1000) if up else micros // 1000, INT64_MAX))
+    found: int | float | None = None if _is_truth(value) else _as_int(value)
+    if found is None and isinstance(value, Real) and not _is_truth(value):
+        with contextlib.suppress(OverflowError, ValueError):
+            found = float(value)
+        if found is None:
             raise ArgumentError(call, name, value, _TIME)
-    raise ArgumentTypeError(call, name, value, _TIME)
+    if found is None:
+        raise ArgumentTypeError(call, name, value, _TIME)
+    if not -_MOMENT_MAX_S < found < _MOMENT_MAX_S:
+        raise ArgumentError(call, name, value, f"{_TIME}, not milliseconds")
+    if isinstance(found, int):
+        return found * 1000
+    # A float of today holds microseconds.
+    micros = round(found * 1e6)
+    return -(-micros // 1000) if up else micros // 1000
 
 
 def _datetime_ms(call: str, name: str, value: datetime, *, up: bool) -> int:

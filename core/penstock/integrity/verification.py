@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from penstock.contracts import Dispatcher, QueueIndex
-from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding, damaged_blocks
+from penstock.contracts.dispatcher import ONLY_CUT, Checker, DispatchBatch, Finding, damaged_blocks
 from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
@@ -414,7 +414,7 @@ class Verification:
             for checker in checkers:
                 checker.damage(expected, segment.base_offset)
             text = f"{missing} bytes of log are missing before this segment"
-            yield Finding("log", segment.path, 0, expected, text)
+            yield Finding("log", segment.path, 0, expected, text, ONLY_CUT)
         seen = tally.bytes_seen
         logger.debug("checking %s", segment.path)
         try:

@@ -551,7 +551,10 @@ class Reader:
             raise ArgumentError("get", "message_id", message_id, expected)
         message = self.at(int.from_bytes(raw[-8:], "big", signed=True))
         if message.message_id != message_id.upper():
-            raise OffsetError(message.log_offset, self._log.min_offset, self._log.committed_offset)
+            raise OffsetError(
+                message.log_offset, self._log.min_offset, self._log.committed_offset,
+                text=f"no message of the store has the id {message_id}; the one at its log offset has {message.message_id}",
+            )  # fmt: skip
         return message
 
     def offset_at(
@@ -612,9 +615,9 @@ class Reader:
         most = arguments.INT64_MAX if limit is None else arguments.whole("find", "limit", limit, 1)
         low, high = 0, _TIME_MAX
         if since is not None:
-            low = max(arguments.moment_ms("find", "since", since, up=True), -_TIME_MAX)
+            low = arguments.moment_ms("find", "since", since, up=True)
         if until is not None:
-            high = min(arguments.moment_ms("find", "until", until, up=False), _TIME_MAX)
+            high = arguments.moment_ms("find", "until", until, up=False)
         if self._key_index is None:
             raise ConfigError(
                 "find needs a key index, and the store has none: add hash-index to index.use"

@@ -84,7 +84,7 @@ def _without_quarantined(log: SegmentedLog, rows: EntryRows) -> EntryRows:
         kept = (rows.offsets < noted.start) | (rows.offsets >= noted.stop)
         if not kept.all() and quarantined_at(log, noted.start):
             logger.warning(
-                "left out, because they are quarantined: %d messages", int((~kept).sum())
+                "messages left out, because they are quarantined: %d", int((~kept).sum())
             )
             rows = EntryRows(*(column[kept] for column in rows))
     return rows

@@ -278,7 +278,7 @@ def check_corruption(
         path,
         position,
         "a valid record",
-        f"not a valid record ({end.reason}{names}), although {why}",
+        f"corrupt bytes ({end.reason}{names}), although {why}",
         f"{_REFUSED}; {_CUT_OFF if end.survivor is None else CORRUPT_LOG}",
     )
 
@@ -332,7 +332,7 @@ def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
         path,
         position,
         "a valid record",
-        f"not a valid record, although the log ends only at {end.offset}",
+        f"corrupt bytes, although the log ends only at {end.offset}",
         f"{_REFUSED}; {CORRUPT_LOG}",
     )
 

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +33,7 @@ from penstock.contracts import (
     WorkWakes,
 )
 from penstock.contracts.base import Geometry
+from penstock.contracts.dispatcher import ONLY_CUT
 from penstock.contracts.foreign import Foreign
 from penstock.dispatch.rebuild import (
     RebuildJournal,
@@ -49,6 +51,8 @@ from penstock.errors import (
     ArgumentTypeError,
     ConfigError,
     ConflictError,
+    CorruptionError,
+    OffsetError,
     StorageError,
     StoreLockedError,
 )
@@ -647,7 +651,7 @@ class Opener:
         history = read_deleted_topics(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)
-        engine.follower.catch_up()
+        _dispatch_all(engine, log)
         for name, trouble in engine.follower.troubles.items():
             raise StorageError(
                 f"dispatcher {name} of {self.root} could not process the log up to its end: {trouble.error!r}; the "
@@ -683,3 +687,15 @@ class Opener:
             mended=tuple(found.mended),
             duration_ms=duration_ms,
         )
+
+
+def _dispatch_all(engine: Engine, log: SegmentedLog) -> None:
+    """Dispatch all records; raises `CorruptionError` if segments between them are missing."""
+    try:
+        engine.follower.catch_up()
+    except OffsetError as error:
+        for before, after in pairwise(log.segments):
+            if before.end_offset != after.base_offset:
+                missing = f"{after.base_offset - before.end_offset} bytes missing before it"
+                raise CorruptionError(after.path, 0, "the log without a gap", missing, ONLY_CUT) from error  # fmt: skip
+        raise

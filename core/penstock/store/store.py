@@ -75,8 +75,6 @@ if TYPE_CHECKING:
 
 # Processes of one verification; more than a machine has cores only cost memory.
 _JOBS_MAX = 4096
-# Year 5138: a later time was given in milliseconds, and would delete everything.
-_MOMENT_MS_MAX = 10**14
 
 
 class Store(Reader, Producer):
@@ -655,8 +653,6 @@ class Store(Reader, Producer):
         call = "discard_before"
         offset = arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN)
         before_ms = arguments.moment_ms(call, "time", time, up=True)
-        if before_ms > _MOMENT_MS_MAX:
-            raise ArgumentError(call, "time", time, "Unix seconds; are these milliseconds?")
         return _run_deletion(
             lambda: retention.delete_before(offset, before_ms, "requested by the caller")
         )

@@ -126,7 +126,7 @@ def _target(
         )
     if overwrite:
         raise ConfigError(
-            "mode 'overwrite' replaces earlier output, which a log cannot do: use 'append', or a new folder"
+            "mode 'overwrite' replaces earlier output, which a log cannot do: use 'append', also for a new folder"
         )
     parsed = parse_options(options, is_stream=is_stream)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import ArgumentError, ArgumentTypeError, PenstockError
 from penstock.format import arguments
-from penstock.format.arguments import INT64_MAX, INT64_MIN
+from penstock.format.arguments import INT64_MIN
 
 
 def test_a_refusal_has_its_facts_and_is_what_python_raises_for_such_mistakes() -> None:
@@ -104,7 +104,6 @@ BERLIN = timezone(timedelta(hours=1))
         (5, 5000, 5000), (np.int64(5), 5000, 5000), (0.00525, 5, 6), (-0.00525, -6, -5), (np.float64(0.005), 5, 5),
         (1_764_000_000.123, 1_764_000_000_123, 1_764_000_000_123),
         (datetime(1970, 1, 1, 1, tzinfo=BERLIN), 0, 0), (datetime(1970, 1, 1, 0, 0, 0, 1500, tzinfo=UTC), 1, 2),
-        (1 << 70, INT64_MAX, INT64_MAX), (-(1 << 70), INT64_MIN, INT64_MIN), (1e300, INT64_MAX, INT64_MAX),
     ],
 )  # fmt: skip
 def test_a_time_is_rounded_the_way_that_its_range_needs(value: Any, low: int, high: int) -> None:
@@ -118,7 +117,7 @@ def test_the_zone_of_a_datetime_is_not_guessed() -> None:
     for value in ("2026-11-23", None, True, timedelta(1)):
         with pytest.raises(ArgumentTypeError, match="or Unix seconds"):
             arguments.moment_ms("c", "a", value, up=True)
-    for number in (math.nan, math.inf):
+    for number in (math.nan, math.inf, 1e300, -(1 << 70), 1_764_000_000_123):
         with pytest.raises(ArgumentError, match="Unix seconds"):
             arguments.moment_ms("c", "a", number, up=True)
 

@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
     "offset negative": (OffsetError, "-1", lambda s: s.at(-1)),
     "offset beyond": (OffsetError, "outside", lambda s: s.at(1 << 40)),
     "no message id": (PenstockError, "32 or 56", lambda s: s.get("xyz")),
-    "other host's id": (OffsetError, "outside", lambda s: s.get("0A000001" + "00002A9F" + "00" * 8)),
+    "other host's id": (OffsetError, "no message of the store has the id", lambda s: s.get("0A000001" + "00002A9F" + "00" * 8)),
     "bad boundary": (PenstockError, "lower", lambda s: s.offset_at("t", 0, 0 / 1000, boundary="up")),
     "bad group": (MessageError, "group", lambda s: s.commit_offset("a@b", "t", 0, offset=1)),
     "bad column": (ConfigError, "store_time", lambda s: s.to_arrow("good", columns=["time"])),

@@ -13,6 +13,7 @@ import penstock
 from penstock.errors import StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
+from penstock_tools.cli.output import note
 from penstock_tools.cli.times import DurationParam
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def open_to_change(
         writing = penstock.open(path, config, read_only=not changes, **settings)
         if not changes:
             return writing
+        is_new = writing.recovery is not None and writing.recovery.state == "new"
+        if is_new and not click.get_current_context().params.get("as_json"):
+            note(f"{path} is a new store")
     except StoreLockedError as error:
         # A broker answers no requests.
         if Files().lock_owner(Path(path, "lock")) is not None:

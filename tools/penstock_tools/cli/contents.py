@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 
+from penstock.format.names import is_system
 from penstock.store.store import Store
 
 # Names or ranges that one line lists.
@@ -42,6 +43,9 @@ def no_group(group: str, groups: Sequence[str]) -> str:
     """Return that a store does not have a consumer group, and which it has."""
     if not groups:
         return f"there is no group {group!r}: the store has no consumer groups"
+    groups = [
+        name for name in groups if not name.startswith(("CID_RMQ_SYS_", "penstock-"))
+    ] or groups
     return (
         f"there is no group {group!r}{_near(group, groups)} Groups in the store: {_listed(groups)}"
     )
@@ -50,6 +54,7 @@ def no_group(group: str, groups: Sequence[str]) -> str:
 def _no_topic(topic: str, topics: Sequence[str]) -> str:
     if not topics:
         return f"there is no topic {topic!r}: the store has no messages"
+    topics = [name for name in topics if not is_system(name)] or topics
     return (
         f"there is no topic {topic!r}{_near(topic, topics)} Topics in the store: {_listed(topics)}"
     )

@@ -82,13 +82,15 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gene
 
     Args:
         up: round fractions of a millisecond up, for the begin of a range; otherwise down, for its end.
+        ahead: a relative time such as `1h` is in an hour, not an hour ago.
         clock: what `1h` is relative to.
     """
 
     name = "time"
 
-    def __init__(self, *, up: bool, clock: Clock | None = None) -> None:
+    def __init__(self, *, up: bool, ahead: bool = False, clock: Clock | None = None) -> None:
         self._up = up
+        self._ahead = ahead
         self._clock = clock or Clock()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -96,7 +98,10 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gene
         if isinstance(value, int):
             return value
         try:
-            return parse_time(value, self._clock.time_ms(), up=self._up)
+            now_ms = self._clock.time_ms()
+            found = parse_time(value, now_ms, up=self._up)
+            is_relative = self._ahead and _RELATIVE.fullmatch(value.strip())
+            return 2 * now_ms - found if is_relative else found
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

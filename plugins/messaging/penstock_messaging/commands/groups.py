@@ -203,7 +203,7 @@ def reset_group(
     If a consumer owns one of the queues, the error names its process, and no queue is changed. With --topic, a GROUP that has
     never consumed is given the place where it will begin.
     """
-    from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.overview import groups_of_store, known_groups, topics_of  # noqa: PLC0415 - as above
     from penstock_messaging.groups.reset import planned, reset  # noqa: PLC0415 - as above
     from penstock_tools.cli.contents import why_nothing  # noqa: PLC0415 - not for a help text
 
@@ -211,7 +211,8 @@ def reset_group(
         raise click.UsageError("give either --to or --shift")
     with penstock.open(path, read_only=True) as store:
         known = groups_of_store(store, group)
-        if not topics and not _is_group(store, group):
+        is_new = bool(topics) and group not in known_groups(store)
+        if not is_new and not _is_group(store, group):
             return NO
         missing = [topic for topic in topics if topic not in store.topics()]
         if missing:
@@ -230,7 +231,9 @@ def reset_group(
     if dry_run:
         note("nothing was changed (--dry-run)")
     elif not as_json:
-        note(f"group {group} continues there, in {counted(len(moves), 'queue')}")
+        note(
+            f"{'new group' if is_new else 'group'} {group} {'begins' if is_new else 'continues'} there, in {counted(len(moves), 'queue')}"
+        )
     return 0
 
 

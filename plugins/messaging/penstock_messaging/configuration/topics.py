@@ -332,7 +332,9 @@ class TopicConfigs:
             reason = f": its entry in {self._table.file.path} cannot be understood ({self._aside[topic]}); correct it there while the store is closed"  # fmt: skip
         else:
             reason = near(topic, self._table.entries) or "; `penstock topic list` shows all"
-        return UnknownTopicError(topic, f"{reason}. Nothing was changed")
+        return UnknownTopicError(
+            topic, f"{reason}{'' if reason[-1] == '?' else '.'} Nothing was changed"
+        )
 
     # --- deleting
 

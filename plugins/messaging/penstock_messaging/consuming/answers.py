@@ -418,11 +418,8 @@ def level_for(delay: object) -> int:
     """Return the first delay level that lasts as long as the delay of a refusal; `BY_RULE` for None."""
     if delay is None:
         return BY_RULE
-    seconds = arguments.duration_ms("nack", "delay", delay) / 1000
-    for level, lasts in enumerate(DELAY_SECONDS, 1):
-        if seconds <= lasts:
-            return level
-    raise ArgumentError("nack", "delay", delay, f"seconds or a timedelta, at most {DELAY_SECONDS[-1]} s, the longest delay level")  # fmt: skip
+    seconds = arguments.seconds("nack", "delay", delay, 0, DELAY_SECONDS[-1])
+    return next(level for level, lasts in enumerate(DELAY_SECONDS, 1) if seconds <= lasts)
 
 
 def reason_text(reason: object) -> bytes:

@@ -30,6 +30,10 @@ class BatchTransaction:
         self._has_ended = False
         self._receipts: Sequence[Receipt] = ()
 
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended else "open" if self._is_open else "not begun"
+        return f"<transaction, {state}>"
+
     @property
     def receipts(self) -> Sequence[Receipt]:
         """See `Transaction.receipts`."""

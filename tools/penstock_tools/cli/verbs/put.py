@@ -9,7 +9,7 @@ from penstock_tools.cli.beside import open_to_change, timeout_option
 from penstock_tools.cli.completion import topics
 from penstock_tools.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock_tools.cli.root import examples
-from penstock_tools.cli.times import BEGIN, DurationParam
+from penstock_tools.cli.times import DurationParam, TimeParam
 
 
 @click.command(
@@ -43,8 +43,8 @@ from penstock_tools.cli.times import BEGIN, DurationParam
 )
 @click.option(
     "--deliver-at",
-    type=BEGIN,
-    help="Deliver the message at this time, for example '2026-12-01 09:00Z'; without a zone in UTC.",
+    type=TimeParam(up=True, ahead=True),
+    help="Deliver the message at this time, for example '2026-12-01 09:00Z', without a zone in UTC; or in 1h.",
 )
 @click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
