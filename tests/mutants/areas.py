@@ -30,7 +30,12 @@ AREAS = {
             f"{CORE}/log/commit_log.py",
             f"{CORE}/write/*.py",
         ),
-        (f"{KERNEL}/append.pxi", f"{KERNEL}/encode.pxi", f"{KERNEL}/record.h"),
+        (
+            f"{KERNEL}/append.pxi",
+            f"{KERNEL}/encode.pxi",
+            f"{KERNEL}/arrow_rows.pxi",
+            f"{KERNEL}/record.h",
+        ),
     ),
     "log": Area((f"{CORE}/log/*.py",)),
     "flushing": Area(
