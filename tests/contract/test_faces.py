@@ -70,6 +70,8 @@ def test_a_topic_that_is_not_there_is_answered_with_the_nearest(
         store.create_topic("order-log")
         with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
             store.read("ordrs", 0)
+        with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
+            store.offset_at("ordrs", 0, 0)
         assert store.read("order-log", 0).next_offset == 0
         store.consumer("billing", ["order-log", "invoices", "order*"]).close()
         assert not caplog.messages

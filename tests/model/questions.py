@@ -68,6 +68,8 @@ def _get(store: Store, message_id: str) -> list[Any] | None:
 
 
 def _offset_at(store: Store, topic: str, queue: int, time_ms: int, boundary: str) -> int:
+    if topic not in store.topics():
+        return 0
     return store.offset_at(topic, queue, time_ms / 1000, boundary=boundary)
 
 

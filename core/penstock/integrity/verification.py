@@ -334,7 +334,7 @@ class Verification:
         """Yield the findings of the checkers after the last segment, then those in digest and metadata files."""
         if scope.seen is not None and tally.log_end > scope.seen:
             text = (
-                f"readers see the log up to offset {scope.seen}, and it ends at {tally.log_end}: the store was not closed cleanly; "
+                f"readers may not see the log from offset {scope.seen} to its end at {tally.log_end}: the store was not closed cleanly; "
                 f"the next opening for writing brings the rest into queues and index"
             )
             yield Finding("log", self._log.folder, -1, scope.seen, text, is_note=True)

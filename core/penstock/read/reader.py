@@ -133,12 +133,12 @@ class Reader:
         return found
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """Return the first queue offset that can be read; 0 for a queue that does not exist."""
+        """Return the first queue offset that can be read; 0 for a queue, or a topic, that does not exist."""
         self._settle()
         return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset that the next message will get; 0 for a queue that does not exist."""
+        """Return the queue offset that the next message will get; 0 for a queue, or a topic, that does not exist."""
         self._settle()
         return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
@@ -574,12 +574,15 @@ class Reader:
 
         Raises:
             ArgumentError: an argument has a wrong type or value.
+            UnknownTopicError: there is no such topic.
         """
         expected = "'lower' or 'upper'"
         if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
             raise ArgumentError("offset_at", "boundary", boundary, expected)
         time_ms = arguments.moment_ms("offset_at", "time", time, up=boundary == "lower")
         low = self.min_offset(topic, queue)
+        if not self._queue_index.max_offset(topic, queue):
+            self._check_is_known(topic)
         if boundary == "lower":
             return self._first_from(topic, queue, time_ms)
         return max(self._first_from(topic, queue, time_ms + 1) - 1, low)

@@ -473,7 +473,7 @@ class Opener:
                 )
                 if len(found.records):
                     logger.warning(
-                        "%s was not closed cleanly, and is opened read-only: readers see the log up to offset %d, and records follow; "
+                        "%s was not closed cleanly, and is opened read-only: records follow log offset %d that readers may not see; "
                         "the next opening for writing brings them into queues and index", self.root, seen,
                     )  # fmt: skip
                     return
