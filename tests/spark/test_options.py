@@ -15,15 +15,13 @@ from penstock_spark.option_parser import declared
 from penstock_spark.sink.options import SinkOptions
 from penstock_spark.source.offsets import NextOffset, from_json, to_json
 from penstock_spark.source.options import (
-    DEFAULT,
     EARLIEST,
     LATEST,
     SINK_OPTIONS,
     SourceOptions,
-    check_schema,
-    ddl,
     parse_options,
 )
+from penstock_spark.source.tasks import DEFAULT, check_schema, ddl
 from penstock_spark.stores import Location, Locations
 
 ROOT = Path(__file__).parents[2]

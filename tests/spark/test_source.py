@@ -19,8 +19,8 @@ from penstock_spark.arrow import COLUMNS
 from penstock_spark.errors import DataLossError
 from penstock_spark.java import LAUNCHER, make_launcher
 from penstock_spark.source.offsets import survey
-from penstock_spark.source.options import DEFAULT, parse_options
-from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.tasks import DEFAULT, plan, read_spans
 from penstock_spark.stores import find_stores
 
 COUNT = 3000

@@ -1,7 +1,7 @@
 """The job `compact`: the latest message of each key of a topic, into a new store, in the order they were stored.
 
 Keys are read first, without bodies; then the messages that are kept, with bodies. The range of the source is
-determined when the job begins (see `plan_file`), so a killed job that is run again reads the same range.
+determined when the job begins (see `jobs.messages`), so a killed job that is run again reads the same range.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The job `replay`: messages of a store, or rows of Parquet, written into another store.
 
-Messages can be filtered and re-keyed, and the rate can be bounded. The sink writes each batch once (see `plan_file`),
+Messages can be filtered and re-keyed, and the rate can be bounded. The sink writes each batch once (see `jobs.messages`),
 so a killed replay continues when it is run again, and a completed one adds nothing. The order within a queue of the
 source is kept.
 """

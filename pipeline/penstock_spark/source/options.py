@@ -1,17 +1,16 @@
-"""The source's options, with Kafka's names where Kafka has an equivalent, and the columns of a read. This module does not import pyspark.
+"""The source's options, with Kafka's names where Kafka has an equivalent. This module does not import pyspark.
 
 Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion. An option of the
 sink is refused with an error that names the sink. Spark's own options are ignored.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
-from penstock_spark.arrow import COLUMNS, ddl_of
 from penstock_spark.option_parser import (
     GivenOptions,
     Parser,
@@ -338,36 +337,3 @@ def _check_values(options: SourceOptions) -> None:
         raise ConfigError(
             "endingOffsets: a query cannot end at 'earliest' (-2); use 'latest' or JSON"
         )
-
-
-# --- the columns of a read
-
-DEFAULT = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-# In the order in which an error names them.
-_ALL = tuple(dict.fromkeys((*DEFAULT, *COLUMNS)))
-
-
-def ddl(*, headers: bool) -> str:
-    """Return the schema of a read without a user schema."""
-    return ddl_of((*DEFAULT, "headers") if headers else DEFAULT)
-
-
-def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the names of the requested columns.
-
-    Args:
-        fields: each one's name, and its type as Spark prints it.
-
-    Raises:
-        ConfigError: there is no such column, or it has another type.
-    """
-    for name, shown in fields:
-        if name not in COLUMNS:
-            near = next((known for known in _ALL if known.lower() == name.lower()), None)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"there is no column {name!r}{hint}; there are: {', '.join(_ALL)}")
-        if shown.lower() != COLUMNS[name].shown:
-            raise ConfigError(
-                f"the column {name!r} is {COLUMNS[name].shown}, not {shown}: read it with that type, and cast it"
-            )
-    return tuple(name for name, _ in fields)

@@ -25,11 +25,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock_spark.arrow import pa
-from penstock_spark.sink.writer import make_stream_writer, make_writer
 from penstock_spark.source.offsets import survey
-from penstock_spark.source.options import check_schema, ddl, parse_options
+from penstock_spark.source.options import parse_options
 from penstock_spark.source.stream_state import Follower
-from penstock_spark.source.tasks import plan, read_spans
+from penstock_spark.source.tasks import check_schema, ddl, plan, read_spans
 from penstock_spark.stores import StoreSpan, find_stores, open_store
 
 
@@ -74,10 +73,14 @@ class PenstockSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a frame, which writes once for each (txnAppId, txnVersion)."""
+        from penstock_spark.sink.writer import make_writer  # noqa: PLC0415 - readers need no sink
+
         return make_writer(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """Return the writer of a stream, which writes each batch exactly once."""
+        from penstock_spark.sink.writer import make_stream_writer  # noqa: PLC0415 - as above
+
         return make_stream_writer(dict(self.options), schema, overwrite=overwrite)
 
 

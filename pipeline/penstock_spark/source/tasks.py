@@ -1,4 +1,4 @@
-"""The tasks of a read: how it is divided into them, and what each does. This module does not import pyspark.
+"""The tasks of a read: how it is divided into them, what each does, and its columns. This module does not import pyspark.
 
 The records of all queues are mixed in a log, so a task reads one range of the log for all queues, and reads it once.
 The boundaries are estimated from a few entries of each queue. A task's share is given in queue offsets, so a wrong
@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 import penstock
-from penstock.errors import OffsetError
+from penstock.errors import ConfigError, OffsetError
 from penstock.escape import get_logger
-from penstock_spark.arrow import converter, pa, store_columns
+from penstock_spark.arrow import COLUMNS, converter, ddl_of, pa, store_columns
 from penstock_spark.errors import DataLossError
 from penstock_spark.source.offsets import NextOffset, RequestedRange
 from penstock_spark.source.options import SourceOptions
@@ -216,3 +216,36 @@ def read_spans(
             )  # fmt: skip
             for batch in batches:
                 yield convert(batch, name)
+
+
+# --- the columns of a read
+
+DEFAULT = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+# In the order in which an error names them.
+_ALL = tuple(dict.fromkeys((*DEFAULT, *COLUMNS)))
+
+
+def ddl(*, headers: bool) -> str:
+    """Return the schema of a read without a user schema."""
+    return ddl_of((*DEFAULT, "headers") if headers else DEFAULT)
+
+
+def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the names of the requested columns.
+
+    Args:
+        fields: each one's name, and its type as Spark prints it.
+
+    Raises:
+        ConfigError: there is no such column, or it has another type.
+    """
+    for name, shown in fields:
+        if name not in COLUMNS:
+            near = next((known for known in _ALL if known.lower() == name.lower()), None)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigError(f"there is no column {name!r}{hint}; there are: {', '.join(_ALL)}")
+        if shown.lower() != COLUMNS[name].shown:
+            raise ConfigError(
+                f"the column {name!r} is {COLUMNS[name].shown}, not {shown}: read it with that type, and cast it"
+            )
+    return tuple(name for name, _ in fields)

@@ -2,7 +2,7 @@
 
 The files are RocketMQ's own (see `queue_files`). Each entry is written at the position that the record's queue
 offset gives, so dispatching a record twice changes nothing, and a hole is repaired by dispatching the log again from
-the hole on. Entries of a broker may hold the addresses of units in extension files (see `queue_extension`); readers get
+the hole on. Entries of a broker may hold the addresses of units in extension files (see `queue_files`); readers get
 the tag codes of the units.
 
 Invariants:

@@ -16,6 +16,7 @@ from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files
+from penstock.files.lock_file import Lock
 from penstock.log.commit_log import CommitLog
 from penstock.store.engine import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.store import Store
@@ -404,6 +405,33 @@ def test_one_part_that_cannot_be_closed_keeps_no_other_open(
     filled(disk, strategies=[Unclosable]).close()
     assert "failed; the next open for writing recovers from it" in caplog.text
     assert not disk.is_locked(ROOT / "lock")
+
+
+def test_the_lock_is_released_after_the_dispatchers_have_closed_their_files(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Closing(HashIndexDispatcher):
+        name: ClassVar[str] = "hash-index"
+
+        def close(self) -> None:
+            calls.append("closed")
+            super().close()
+
+    class WatchedFiles(Files):
+        def lock(self, path: Path) -> Lock | None:
+            taken = super().lock(path)
+            assert taken is not None
+            release = taken.release
+
+            def watched() -> None:
+                calls.append("released")
+                release()
+
+            taken.release = watched  # type: ignore[method-assign] # to see when it happens
+            return taken
+
+    open_store(tmp_path / "s", strategies=[Closing], files=WatchedFiles()).close()
+    assert calls == ["closed", "released"]
 
 
 def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(
