@@ -29,7 +29,7 @@ from penstock.store.open import open_store
 from penstock.store.store import Store
 
 
-class AsyncPrepared:
+class AsyncPrepared(Wrapper):
     """A prepared message, for the tasks of one event loop; see `contracts.Prepared`.
 
     As a context manager, it is finished at the end of the block as `contracts.Prepared` says, also if the task is cancelled.
@@ -39,8 +39,8 @@ class AsyncPrepared:
     """
 
     def __init__(self, prepared: Prepared, jobs: Executor) -> None:
+        super().__init__(prepared, jobs)
         self.prepared = prepared
-        self._jobs = jobs
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the prepared message, such as `transaction_id`."""
@@ -71,7 +71,7 @@ class AsyncPrepared:
         await completed(self._jobs, partial(self.prepared.__exit__, kind, error, trace))
 
 
-class AsyncTransaction:
+class AsyncTransaction(Wrapper):
     """Messages that are stored together at the end of an `async with` block, or not at all; see `contracts.Transaction`.
 
     Attributes:
@@ -79,8 +79,8 @@ class AsyncTransaction:
     """
 
     def __init__(self, transaction: Transaction, jobs: Executor) -> None:
+        super().__init__(transaction, jobs)
         self.transaction = transaction
-        self._jobs = jobs
 
     @property
     def receipts(self) -> Sequence[Receipt]:

@@ -169,6 +169,22 @@ def test_a_loop_hands_out_what_is_there_and_what_comes(tmp_path: Path) -> None:
     run(work, tmp_path)
 
 
+def test_objects_show_what_they_wrap_and_are_for_async_with(tmp_path: Path) -> None:
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 1)
+        assert repr(store) == f"AsyncStore({store.store!r})"
+        async with store.transaction() as block:
+            assert "transaction, open" in repr(block)
+        async with store.consumer("billing", "orders") as consumer:
+            (message,) = await consumer.poll()
+            assert {"ack", "body", "keys"} <= {*dir(message)}
+            assert "'billing'" in repr(consumer)
+        with pytest.raises(TypeError, match="async with"), store.consumer("billing", "orders"):
+            pass
+
+    run(work, tmp_path)
+
+
 def test_messages_are_answered_by_their_own_methods(tmp_path: Path) -> None:
     """`await message.ack()` acknowledged, blocked the loop, then raised, and the task died without a word."""
 
