@@ -114,6 +114,7 @@ class Scope:
         claimed: the log must have records up to this log offset, according to the queues or a writer.
         is_ours: Penstock wrote last, so its metadata files and digests are trusted.
         is_live: a process has the store open for writing.
+        flushed: the log was on disk up to this log offset; 0 if that is not known, or a writer is active.
         deep: digests and metadata files are checked, too.
         rejected: records that are corrupt according to the queue offsets around them, by log offset.
         torn_at: the log offset of a torn tail, which the next open for writing cuts off; None for none.
@@ -127,6 +128,7 @@ class Scope:
     claimed: int
     is_ours: bool
     is_live: bool
+    flushed: int = 0
     deep: bool = True
     rejected: tuple[tuple[int, Rejected], ...] = ()
     torn_at: int | None = None
@@ -135,6 +137,7 @@ class Scope:
     sequence: int = 0
 
 
+_GONE = "restore them from a copy; `penstock repair --apply` gives those records up, and the store then opens for writing"
 # The result for one segment: findings, counts, and the state of each checker.
 Result = tuple[list[Finding], Tally, list[object]]
 
@@ -282,6 +285,7 @@ class Verification:
         return attrs.evolve(
             scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence,
             seen=published if was_abnormal and is_ours and not is_copied else None,
+            flushed=state.flushed_offset if is_ours and not is_copied else 0,
         )  # fmt: skip
 
     def _queued(self) -> int | None:
@@ -338,6 +342,9 @@ class Verification:
                 f"the next opening for writing brings the rest into queues and index"
             )
             yield Finding("log", self._log.folder, -1, scope.seen, text, is_note=True)
+        if scope.flushed > tally.log_end and self._log.find(scope.flushed - 1) is None:
+            text = f"records up to log offset {scope.flushed} were on disk, and the log ends at {tally.log_end}: its last segments are gone"
+            yield Finding("log", self._log.folder, -1, tally.log_end, text, _GONE)
         for checker in checkers:
             yield from checker.finish(scope.extent)
         if scope.deep:
@@ -419,7 +426,8 @@ class Verification:
         logger.debug("checking %s", segment.path)
         try:
             yield from self._scan(segment, checkers, scope, tally, on_progress)
-            if scope.deep:
+            # A file that was cut short has no digest; the scan has reported its end.
+            if scope.deep and self._files.version(segment.path)[2] >= segment.capacity:
                 digests = Digests(self._files, self._root)
                 for start, stop in check_digest(
                     self._files, digests, segment, is_ours=scope.is_ours

@@ -9,7 +9,8 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -649,9 +650,10 @@ class Opener:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
         found.mended.extend(engine.removed_topics.settle(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
-        load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
-        start = min(engine.follower.progress, end.offset)
-        _dispatch_all(engine, log)
+        with _named_gaps(log):
+            load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
+            start = min(engine.follower.progress, end.offset)
+            engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():
             raise StorageError(
                 f"dispatcher {name} of {self.root} could not process the log up to its end: {trouble.error!r}; the "
@@ -689,10 +691,11 @@ class Opener:
         )
 
 
-def _dispatch_all(engine: Engine, log: SegmentedLog) -> None:
-    """Dispatch all records; raises `CorruptionError` if segments between them are missing."""
+@contextmanager
+def _named_gaps(log: SegmentedLog) -> Iterator[None]:
+    """Turn the error of a read between segments into one that names the missing segment, and what to do."""
     try:
-        engine.follower.catch_up()
+        yield
     except OffsetError as error:
         for before, after in pairwise(log.segments):
             if before.end_offset != after.base_offset:

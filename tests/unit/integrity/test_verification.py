@@ -16,6 +16,7 @@ from tests.unit.recovery.losses import LOSSES
 import penstock
 from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding
 from penstock.dispatch.rebuild import Recipe, StoreView
+from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.integrity import verification
 from penstock.integrity.verification import Scope, Tally, Verification
@@ -315,3 +316,41 @@ def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) 
         second.write_bytes(data.ljust(4096, b"\0"))
         log.refresh()
         assert (verification.is_last(log, 10), verification.is_last(log, 4096)) == (is_last, True)
+
+
+def segments(place: Path) -> list[Path]:
+    return sorted((place / "commitlog").iterdir())
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_segment_that_is_gone_at_the_end_is_told_by_how_far_the_log_was_on_disk(
+    place: Path, deep: bool
+) -> None:
+    """Only queue entries without a record were told, and rebuilding them gave the messages up without a word."""
+    segments(place)[-1].unlink()
+    with penstock.open(place, read_only=True, environ={}) as store:
+        first = next(finding for finding in store.verify(deep=deep) if finding.part == "log")
+    assert "its last segments are gone" in first.text
+    assert "restore them from a copy" in first.what_now
+
+
+def test_a_segment_that_was_cut_short_is_a_finding_also_where_it_has_a_digest(place: Path) -> None:
+    """The digest was compared with what is not there, and the whole verification ended in an error."""
+    os.truncate(segments(place)[1], 30_000)
+    with penstock.open(place, read_only=True, environ={}) as store:
+        found = [finding for finding in store.verify(deep=True) if finding.part == "log"]
+    assert "the records end here" in found[0].text
+
+
+def test_no_advice_about_a_missing_segment_is_what_cannot_help(place: Path) -> None:
+    """A quarantine was advised, which refuses it and advised itself again."""
+    segments(place)[1].unlink()
+    remaining = penstock.repair(place, apply=True, quarantine=True, environ={}).standing
+    with penstock.open(place, read_only=True, environ={}) as store:
+        found = [*store.verify(), *remaining]
+    advice = [finding.what_now for finding in found if "missing before" in finding.text]
+    assert len(advice) == 2
+    assert all("from a copy" in each and "--quarantine" not in each for each in advice)
+    with pytest.raises(CorruptionError, match="restore the segment from a copy") as caught:
+        penstock.open(place, environ={})
+    assert "--quarantine" not in str(caught.value)

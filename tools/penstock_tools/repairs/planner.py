@@ -184,8 +184,9 @@ class Corruption:
     def finding(self) -> Finding:
         """Return the finding that `verify` would report."""
         base = self.segment.base_offset
+        what_now = "" if self.can_note else ONLY_CUT
         return Finding(
-            "log", self.segment.path, max(self.start - base, 0), self.start, self.text
+            "log", self.segment.path, max(self.start - base, 0), self.start, self.text, what_now
         ).advised()
 
 
