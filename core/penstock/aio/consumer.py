@@ -24,7 +24,7 @@ _TIMEOUT_MAX_S = 365 * 86_400.0
 
 
 class AsyncMessage:
-    """A message that an `AsyncConsumer` has handed out: all attributes of a `ConsumedMessage`, and answers to be awaited.
+    """A message that an `AsyncConsumer` has delivered: all attributes of a `ConsumedMessage`, and answers to be awaited.
 
     Attributes:
         message: the message whose answers block.
@@ -92,8 +92,8 @@ def plain(messages: Answered) -> AnsweredMessages:
 class AsyncConsumer(Wrapper):
     """A member of a consumer group, or a broadcast reader, for the tasks of one event loop; see `contracts.Consumer`.
 
-    `async for` hands out messages without end. As a context manager, it nacks the message that the task got last if an
-    `Exception` leaves the block, and releases everything else; so it does everything if the task is cancelled.
+    `async for` delivers messages without end. As a context manager, it nacks the message that the task got last if an
+    `Exception` leaves the block, and releases everything else; if the task is cancelled, it releases everything.
 
     Attributes:
         consumer: the consumer whose methods block.
@@ -113,7 +113,7 @@ class AsyncConsumer(Wrapper):
         return self
 
     async def __anext__(self) -> AsyncMessage:
-        """Hand out a message, waiting for it."""
+        """Deliver a message, waiting for it."""
         try:
             return (await self.poll())[0]
         except ConsumerClosedError:
@@ -124,7 +124,7 @@ class AsyncConsumer(Wrapper):
         limit: int = 1,
         timeout: float | None = None,
     ) -> Sequence[AsyncMessage]:
-        """Hand out up to `limit` messages; waits up to `timeout` seconds (None: without end) for the first one."""
+        """Deliver up to `limit` messages; waits up to `timeout` seconds (None: without end) for the first one."""
         loop = asyncio.get_running_loop()
         if timeout is not None:
             timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
@@ -243,7 +243,7 @@ class AsyncConsumer(Wrapper):
         self.consumer.extend(plain(messages))
 
     def pause(self, *topics: str) -> None:
-        """Hand out nothing more of these topics, or of all; see `contracts.Consumer.pause`."""
+        """Deliver nothing more of these topics, or of all; see `contracts.Consumer.pause`."""
         self.consumer.pause(*topics)
 
     def resume(self, *topics: str) -> None:
@@ -255,7 +255,7 @@ class AsyncConsumer(Wrapper):
         return self.consumer.assignment()
 
     def pending(self) -> list[Pending]:
-        """Return the messages that are handed out and not answered."""
+        """Return the messages that are delivered and not answered."""
         return self.consumer.pending()
 
     async def close(self) -> None:

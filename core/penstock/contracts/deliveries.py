@@ -1,4 +1,4 @@
-"""Deliveries of stored messages: created, handed out and answered many at a time by the compiled kernel.
+"""Deliveries of stored messages: created, delivered and answered many at a time by the compiled kernel.
 
 For extensions with consumers: a call for each message would cost more than everything else that is done with it.
 """

@@ -15,12 +15,12 @@ class ConsumerOptions(TypedDict, total=False):
         tag: which messages: `*`, one tag, or multiple tags joined by `||`; default `*`. Other messages count as done.
         start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: a `datetime`
             with a time zone, or Unix seconds. Default "earliest", for `broadcast` "latest".
-        ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor nacked is handed out
+        ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor nacked is delivered
             again, 0.001 s to 86,400 s; default 30. `run` extends it while its handler works.
-        max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000. A queue is
+        max_in_flight: maximum number of messages that are delivered and not answered, 1 to 1,000,000; default 1000. A queue is
             read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
         workers: how many threads `run` uses, 1 to 1024; default 1.
-        ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
+        ordered: deliver one message of a queue at a time, in order: the next one waits for the answer, also while a
             nacked message waits for its retry; default False.
         broadcast: every consumer gets all messages, and nothing is acknowledged or retried; default False.
         max_retries: how often a message is retried before it becomes a dead letter, also after the death of its
@@ -38,14 +38,14 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class Pending(NamedTuple):
-    """A message that is handed out and not answered.
+    """A message that is delivered and not answered.
 
     Attributes:
         topic: the topic that it was read from: of a retried message, the group's retry topic.
         queue: the queue's number.
         offset: its queue offset.
-        age_s: seconds since it was handed out.
-        left_s: seconds until it is handed out again.
+        age_s: seconds since it was delivered.
+        left_s: seconds until it is redelivered.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class GroupLag(NamedTuple):
 
 
 class ConsumedMessage(Protocol):
-    """A message that a consumer has handed out; it has all attributes of `StoredMessage`, and methods to answer it.
+    """A message that a consumer has delivered; it has all attributes of `StoredMessage`, and methods to answer it.
 
     A retried message has the topic and the `message_id` that it had when it was first put; `stored` is the copy that was read.
 
@@ -82,7 +82,7 @@ class ConsumedMessage(Protocol):
         stored: the message as it is stored.
         topic: the topic that it was first put to.
         attempt: 1, and 1 more for each time that the message was nacked, or that the process of its consumer died with it.
-            Being handed out again because it was released or not answered in time does not count.
+            Being redelivered because it was released or not answered in time does not count.
     """
 
     stored: StoredMessage
@@ -146,26 +146,26 @@ AnsweredMessages: TypeAlias = ConsumedMessage | Iterable[ConsumedMessage]
 class Consumer(Protocol):
     """A member of a consumer group, or a broadcast reader; returned by `Store.consumer`. Safe from any thread.
 
-    A message that was handed out is handed out again only after it was nacked or released, after `ack_wait`, or after its
+    A message that was delivered is redelivered only after it was nacked or released, after `ack_wait`, or after its
     queue went to another member: when this consumer closes, or its process ends. A process that dies with a message in
-    hand counts as one that nacked it; the message's last try is then handed out while nothing else is.
+    hand counts as one that nacked it; the message's last try is then delivered while nothing else is.
 
-    Iterating hands out one message after another and waits for new ones without end; it ends when the consumer is closed. A
-    loop that is left with `break` releases what it has handed out; the last message at the next request of the same thread.
+    Iterating delivers one message after another and waits for new ones without end; it ends when the consumer is closed. A
+    loop that is left with `break` releases what it has delivered; the last message at the next request of the same thread.
 
     Use it as a context manager. If an `Exception` leaves the block, the message in hand is nacked: the one that
-    this thread got last, by iterating or by a `poll` that returned only one. Everything else that was handed out or
+    this thread got last, by iterating or by a `poll` that returned only one. Everything else that was delivered or
     fetched is released, and another consumer gets it at once, without being counted as a retry. So is everything when the
     block ends in any other way: at its end, with `KeyboardInterrupt`, `SystemExit` or a cancelled task.
     """
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
-        """Hand out messages, waiting for new ones without end."""
+        """Deliver messages, waiting for new ones without end."""
 
     def poll(
         self, limit: int = 1, timeout: float | timedelta | None = None
     ) -> Sequence[ConsumedMessage]:
-        """Hand out up to `limit` messages.
+        """Deliver up to `limit` messages.
 
         Args:
             limit: maximum number of messages, 1 to 1,000,000.
@@ -177,10 +177,10 @@ class Consumer(Protocol):
         """
 
     def take(self, limit: int = 1) -> Sequence[ConsumedMessage]:
-        """Hand out up to `limit` messages that were read ahead; neither reads nor waits, for event loops."""
+        """Deliver up to `limit` messages that were read ahead; neither reads nor waits, for event loops."""
 
     def gather(self, limit: int = 1) -> Sequence[ConsumedMessage]:
-        """Hand out up to `limit` messages that are stored already; reads, and does not wait for new ones."""
+        """Deliver up to `limit` messages that are stored already; reads, and does not wait for new ones."""
 
     def run(
         self,
@@ -191,10 +191,10 @@ class Consumer(Protocol):
         """Call `handler` for each message, in `workers` threads, until `close`: acks if it returns, nacks if it raises.
 
         `ack_wait` is extended as long as the handler works, for `handler_timeout` seconds at most. After these, the message
-        is handed out again; how the first handler ends still counts as long as nobody else has the message.
+        is redelivered; how the first handler ends still counts as long as nobody else has the message.
 
         A message that the handler has answered itself is left as it is. `close` may be called by the handler, another
-        thread or a signal handler: this returns when the handlers have returned. So it does after Ctrl-C or SIGTERM in
+        thread or a signal handler: this returns when the handlers have returned. It does the same after Ctrl-C or SIGTERM in
         the main thread, unless the program handles the signal itself; a second one acts as always. An exception that is
         not an `Exception`, such as `SystemExit`, ends all threads and is raised here.
         """
@@ -205,7 +205,7 @@ class Consumer(Protocol):
         Returns when that is on disk, or with `sync=False` at once: then a crash of the machine within the next second may
         lose it, and a crash of the process does not. Many messages in one call, or threads at the same time, share a sync.
 
-        An acknowledgement counts also after `ack_wait`, even if the message was handed out again.
+        An acknowledgement counts also after `ack_wait`, even if the message was redelivered.
 
         Raises:
             LostQueueError: the queue of a message is no longer this consumer's: another one gets the message. The other
@@ -227,7 +227,7 @@ class Consumer(Protocol):
     ) -> None:
         """Nack messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
-        Does nothing for a message that was handed out again after `ack_wait`.
+        Does nothing for a message that was redelivered after `ack_wait`.
 
         Args:
             messages: one message or many.
@@ -242,7 +242,7 @@ class Consumer(Protocol):
         """
 
     def release(self, messages: AnsweredMessages) -> None:
-        """Give messages back unanswered: they are handed out again at once, without being counted as a retry."""
+        """Give messages back unanswered: they are redelivered at once, without being counted as a retry."""
 
     def extend(self, messages: AnsweredMessages) -> None:
         """Restart `ack_wait` for messages that take longer; does nothing for a message whose time is over."""
@@ -257,7 +257,7 @@ class Consumer(Protocol):
     ) -> None:
         """Continue at an offset, or at a time, in one queue or in all queues of a topic that this consumer has.
 
-        Returns when that is on disk. Messages that are handed out are forgotten: answers to them do nothing.
+        Returns when that is on disk. Messages that are delivered are forgotten: answers to them do nothing.
 
         Args:
             topic: the topic.
@@ -270,7 +270,7 @@ class Consumer(Protocol):
         """
 
     def pause(self, *topics: str) -> None:
-        """Hand out nothing more of these topics, or of all topics, until `resume`."""
+        """Deliver nothing more of these topics, or of all topics, until `resume`."""
 
     def resume(self, *topics: str) -> None:
         """Undo `pause` for these topics, or for all."""
@@ -282,7 +282,7 @@ class Consumer(Protocol):
         """Return the queues that this consumer has, as (topic, queue), sorted."""
 
     def pending(self) -> list[Pending]:
-        """Return the messages that are handed out and not answered."""
+        """Return the messages that are delivered and not answered."""
 
     def close(self) -> None:
         """Release everything that was not answered and leave the group; calling it again does nothing."""
@@ -309,7 +309,7 @@ class PutOptions(TypedDict, total=False):
         properties: further text pairs.
         flag: 32 bits for the caller.
         delay_level: 1 to 18: deliver the message later.
-        delay: deliver the message so long after the call of `put`: seconds, or a `timedelta`.
+        delay: the time from the call of `put` to the delivery: seconds, or a `timedelta`.
         deliver_at: deliver the message at this time: a `datetime` with a time zone, or Unix seconds.
         born_time_ms: when the message was created; default the time of the call.
         born_host: "address:port" of the producer; default the store's own.
@@ -364,8 +364,8 @@ class Transaction(Protocol):
         messages to store acknowledges as `Consumer.ack` does.
 
         Raises:
-            ArgumentError: one is not a message that a group's consumer of this store object has handed out; none is held.
-            AlreadyAnsweredError: one has an answer, is part of a transaction, or was handed out again; none is held.
+            ArgumentError: one is not a message that a group's consumer of this store object has delivered; none is held.
+            AlreadyAnsweredError: one has an answer, is part of a transaction, or was redelivered; none is held.
             LostQueueError: this consumer no longer has the queue of one; none is held.
             TransactionEndedError: the block has ended, or has not begun.
         """

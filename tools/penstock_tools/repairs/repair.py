@@ -420,7 +420,7 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     made += [
         RepairStep(
             action="quarantine", path=each.segment.path, position=each.start - each.segment.base_offset,
-            stop=each.stop - each.segment.base_offset, text=f"note what everything steps over: {each.text}",
+            stop=each.stop - each.segment.base_offset, text=f"mark as unreadable, so that everything steps over it: {each.text}",
         ) for each in plan.new_notes
     ]  # fmt: skip
     made += _cut_steps(plan)
