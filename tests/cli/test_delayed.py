@@ -70,10 +70,24 @@ def test_put_takes_a_delay_or_a_time(root: Path, capsys: pytest.CaptureFixture[s
     assert due[3] == at_ms
     assert isinstance(due[1], int)
     assert due[1] >= before_ms + 3 * HOUR_MS // 2
+    assert run(["put", str(root), "orders", "c", "--deliver-at", "1h"]) == 0
+    capsys.readouterr()
+    (later,) = [each["due_ms"] for each in listed(root, capsys) if each["due_ms"] not in due]
+    assert isinstance(later, int)
+    assert later >= before_ms + HOUR_MS, "a time ago was meant nowhere"
     assert run(["put", str(root), "orders", "x", "--delay", "soon"]) == 2
     assert "is not a duration" in capsys.readouterr().err
     assert run(["put", str(root), "orders", "x", "--delay", "5s", "--delay-level", "2"]) != 0
     assert "delay_level and delay" in capsys.readouterr().err
+
+
+def test_a_put_that_makes_a_store_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt path made another store without a word."""
+    for said in (f"{tmp_path / 'shpo'} is a new store\n", ""):
+        assert run(["put", str(tmp_path / "shpo"), "orders", "a"]) == 0
+        assert capsys.readouterr().err == said
 
 
 def test_stat_says_how_many_wait_and_who_cannot_deliver_them(

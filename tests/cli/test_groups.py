@@ -122,6 +122,10 @@ def test_a_new_group_is_given_its_place_by_a_reset_of_topics(
     code, rows, said = shown(capsys, *given, "--topic", "ordesr")
     assert (code, rows) == (1, [])
     assert "there is no topic 'ordesr', did you mean 'orders'?" in said
+    assert (
+        run(["groups", "reset", str(path), "misspelt", "--to", "latest", "--topic", "orders"]) == 0
+    )
+    assert "new group misspelt begins there" in capsys.readouterr().err
     with penstock.open(path, environ={}) as store:
         store.put("orders", b"new", queue=0)
         with store.consumer("audit", "orders") as consumer:
