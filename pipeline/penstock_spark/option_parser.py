@@ -23,13 +23,14 @@ from typing import Any, TypeVar
 import attrs
 
 from penstock.errors import ConfigError
+from penstock.format.times import parse_duration, parse_time
+from penstock.runtime.clock import Clock
 
 # What a misspelling has to be as near as, so that options of Spark's own are let through.
 _NEAR = 0.75
 _SIZE = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)?")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,3})?")
 _METADATA = "option"
 
 _T = TypeVar("_T")
@@ -184,14 +185,26 @@ def size_of(name: str, text: str) -> int:
 
 
 def seconds_of(name: str, text: str) -> float:
-    """Return a duration in seconds: `500ms`, `30s`, `7d`."""
+    """Return a duration in seconds: `30`, `500ms`, `7d`, `1h30min`."""
     text = text.strip()
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ConfigError(
-            f"{name} is {text!r}; it must be a duration, for example 500ms, 30s, 5m, 12h or 7d"
-        )
-    return float(found[1]) * _SECONDS[found[2]]
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        return parse_duration(text) / 1000
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}, or as seconds") from None
+
+
+def time_of(*, up: bool) -> Parser[int]:
+    """Return a parser of a time, in the forms of `penstock.format.times`, to Unix milliseconds."""
+
+    def parse(name: str, text: str) -> int:
+        try:
+            return parse_time(text, Clock().time_ms(), up=up)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+    return parse
 
 
 def json_of(name: str, text: str, example: str) -> Any:

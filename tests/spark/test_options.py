@@ -88,6 +88,9 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"startingOffsets": "[" * 100_000}, "not JSON"),
     ({"startingOffsets": '{"a":{"0":99999999999999999999}}'}, "whole number"),
     ({"startingTimestamp": "soon"}, "startingTimestamp"),
+    ({"since": "soon"}, "since: 'soon' is not a time"),
+    ({"topics": "a"}, "is called 'subscribe' here"),
+    ({"Queue": "0"}, "is called 'assign' here"),
     ({"startingTimestamp": "-1"}, "startingTimestamp"),
     ({"startingOffsetsByTimestamp": '{"a":{"0":-2}}'}, "from 0 on"),
     ({"startingOffsetsByTimestampStrategy": "guess"}, "error, latest"),
@@ -138,7 +141,9 @@ def test_what_belongs_to_the_sink_is_said_to(name: str) -> None:
         parse_options({"path": "/s", name.lower(): "1"})
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+@pytest.mark.parametrize(
+    "name", ["until", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"]
+)
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(ConfigError, match="a stream has no end"):
         parse_options({"path": "/s", name: "1"}, streaming=True)

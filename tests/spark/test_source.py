@@ -163,6 +163,26 @@ def test_times_bound_a_read(tmp_path: Path) -> None:
     assert bodies(endingTimestamp="5000") == list(range(10))
 
 
+def test_since_and_until_bound_a_read_as_they_bound_a_scan(tmp_path: Path) -> None:
+    begin_s = 1_795_000_000
+    clock = penstock_clock(begin_s * 1000)
+    with penstock.open(tmp_path / "s", environ={}, clock=clock) as store:
+        for n in range(10):
+            clock.now_ms = (begin_s + n) * 1000
+            store.put("t", b"%d" % n, queue=0)
+
+        def bodies(since: str, until: str) -> list[int]:
+            given = {"since": since, "until": until, "startingTimestamp": "0"}
+            return [int(row["value"]) for row in rows(tmp_path / "s", DEFAULT, **given)]
+
+        scanned = store.scan("t", since=begin_s + 2.5, until=begin_s + 5)
+        assert [int(m.body) for m in scanned] == [3, 4, 5]
+    assert bodies(f"{begin_s + 2.5}", f"{begin_s + 5}") == [3, 4, 5]
+    assert bodies("2026-11-18 11:06:48Z", f"{begin_s + 9}000") == [8, 9]
+    # As a scan, and unlike Kafka's options, it finds nothing after the last message.
+    assert bodies(f"{begin_s + 10}", f"{begin_s + 11}") == bodies("1h", "now") == []
+
+
 def penstock_clock(now_ms: int) -> Any:
     from penstock.runtime.clock import Clock  # noqa: PLC0415 - not part of the public face
 

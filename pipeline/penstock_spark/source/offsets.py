@@ -76,9 +76,10 @@ class Question:
                 )
             key = "" if self.is_one else location.name
             starting, ending = options.starting, options.ending
+            late_is_error = options.late_is_error and options.since is None
             requested_ranges = []
             for b in found:
-                start = _resolve(starting, store, b, key, late_is_error=options.late_is_error)
+                start = _resolve(starting, store, b, key, late_is_error=late_is_error)
                 stop = _resolve(ending, store, b, key, late_is_error=False)
                 requested_ranges.append(RequestedRange(start, max(start, stop), b))
             return StoreRanges(seen, requested_ranges)

@@ -21,6 +21,7 @@ from penstock_spark.option_parser import (
     optional,
     plain,
     size_of,
+    time_of,
     truth,
     whole,
     words,
@@ -74,6 +75,16 @@ def one_time(word: int) -> Parser[Bound]:
 
     def parse(name: str, text: str) -> Bound:
         return Bound(name=name, word=word, time_ms=whole(0, NUMBER_MAX)(name, text))
+
+    return parse
+
+
+def one_moment(word: int) -> Parser[Bound]:
+    """Return a parser of one time for all queues, as the command line takes it; an end includes it."""
+
+    def parse(name: str, text: str) -> Bound:
+        time_ms = time_of(up=word == EARLIEST)(name, text)
+        return Bound(name=name, word=word, time_ms=time_ms + (word == LATEST))
 
     return parse
 
@@ -225,6 +236,8 @@ class SourceOptions:
     subscribed: tuple[str, ...] = optional("subscribe", _topics, (), "the topics to read; empty for all")
     pattern: str = optional("subscribePattern", _pattern, "", "a regular expression that topics must match as a whole")
     assigned: dict[str, tuple[int, ...]] = optional("assign", _assigned, attrs.Factory(dict), "the queues to read of each topic; empty for all")
+    since: Bound | None = optional("since", one_moment(EARLIEST), None, "only messages stored at or after this time")
+    until: Bound | None = optional("until", one_moment(LATEST), None, "only messages stored at or before this time")
     starting_offsets: Bound | None = optional("startingOffsets", offsets(EARLIEST), None, "where to start; see `starting`")
     ending_offsets: Bound | None = optional("endingOffsets", offsets(LATEST), None, "where to end; see `ending`")
     starting_time: Bound | None = optional("startingTimestamp", one_time(EARLIEST), None, "one time to start at, for all queues")
@@ -258,7 +271,7 @@ class SourceOptions:
     def starting(self) -> Bound:
         """Where to start: one time takes precedence over times, and times over offsets, as in Kafka."""
         word = LATEST if self.streaming else EARLIEST
-        by_time = self.starting_time or self.starting_times
+        by_time = self.since or self.starting_time or self.starting_times
         if by_time is not None:
             return attrs.evolve(by_time, word=word)
         return self.starting_offsets or Bound(name="startingOffsets", word=word)
@@ -266,7 +279,7 @@ class SourceOptions:
     @property
     def ending(self) -> Bound:
         """Where to end, with the same precedence."""
-        found = self.ending_time or self.ending_times or self.ending_offsets
+        found = self.until or self.ending_time or self.ending_times or self.ending_offsets
         return found or Bound(name="endingOffsets", word=LATEST)
 
     def wants(self, topic: str) -> bool:
@@ -292,11 +305,18 @@ SINK_OPTIONS = (
     "checkpointLocation",
 )
 _SINKS = "is an option of the sink: give it to write or writeStream, not to a read"
+# Names of `Store.scan`, and how the source, with Kafka's names, says the same.
+_ELSEWHERE = {
+    "topics": "is called 'subscribe' here: topics, separated by commas",
+    "queue": """is called 'assign' here: '{"orders":[0]}'""",
+    "start": "is called 'startingOffsets' here, or 'since' for a time",
+    "limit": "is no option: call limit() of the frame",
+}
 # These say the same thing, so at most one is given.
 _PICKS = ("subscribe", "subscribePattern", "assign")
 # Of these the first that is given counts, and the others are not looked at.
-_STARTINGS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STARTINGS = ("since", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDINGS = ("until", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
@@ -305,7 +325,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     Raises:
         ConfigError: a name is a misspelt option, a value is invalid, or two options exclude each other.
     """
-    given = GivenOptions(options, SourceOptions, dict.fromkeys(SINK_OPTIONS, _SINKS))
+    given = GivenOptions(options, SourceOptions, dict.fromkeys(SINK_OPTIONS, _SINKS) | _ELSEWHERE)
     _check_names(given, streaming=streaming)
     unseen = {
         name for ways in (_STARTINGS, _ENDINGS) for name in [w for w in ways if w in given][1:]
