@@ -129,7 +129,7 @@ class FakeGroup:
     def queues(self, selection: TopicSelection) -> list[tuple[str, int]]:
         return sorted(
             (topic, queue)
-            for topic, queues in self.store.topics().items()
+            for topic, queues in self.store.topics(system=True).items()
             for queue in queues
             if selection.matches(topic)
         )

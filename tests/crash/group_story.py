@@ -241,7 +241,7 @@ class GroupStory:
 def retries_of(store: Store) -> Counter[str]:
     """Return how many retries each first message has, by its body."""
     found: Counter[str] = Counter()
-    for queue in store.topics().get("SCHEDULE_TOPIC_XXXX", ()):
+    for queue in store.topics(system=True).get("SCHEDULE_TOPIC_XXXX", ()):
         found.update(
             m.body.decode() for m in store.read("SCHEDULE_TOPIC_XXXX", queue, 0, 1000).messages
         )

@@ -81,7 +81,7 @@ def of_penstock(root: Path) -> Records:
     """Return the same from a store that is opened read-only."""
     found: Records = {}
     with opened(root, read_only=True) as store:
-        for topic, queues in store.topics().items():
+        for topic, queues in store.topics(system=True).items():
             if topic in (SCHEDULE, "orders") or topic.startswith((RETRY, DEAD)):
                 for queue in queues:
                     for message in store.scan(topic, queue=queue):

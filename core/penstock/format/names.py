@@ -88,6 +88,11 @@ def is_system(topic: str) -> bool:
     )
 
 
+def is_hidden(topic: str) -> bool:
+    """Return whether lists leave a topic out unless asked for it: a system topic that holds no messages for programs."""
+    return is_system(topic) and not topic.startswith(("%DLQ%", "%LMQ%"))
+
+
 def check_queue(queue: object) -> int:
     """Return `queue`, of any integer type, as an `int`; raises `QueueError` if it is not a valid queue number."""
     if type(queue) is int:

@@ -29,7 +29,7 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.format import arguments
 from penstock.format.arrays import np
-from penstock.format.names import check_queue, check_topic, is_waiting
+from penstock.format.names import check_queue, check_topic, is_hidden, is_waiting
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.resync import explain
 from penstock.log.segmented_log import SegmentedLog
@@ -124,12 +124,17 @@ class Reader:
 
     # --- queues
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return every topic with the numbers of its queues."""
+    def topics(self, *, system: bool = False) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues; with `system` also topics that RocketMQ keeps for itself.
+
+        Those hold delayed, prepared and retried messages, for example; dead letters (`%DLQ%...`) are always listed.
+        """
+        system = arguments.flag("topics", "system", system)
         self._settle()
         found: dict[str, list[int]] = {}
         for topic, queue in self._queue_index.queues():
-            found.setdefault(topic, []).append(queue)
+            if system or not is_hidden(topic):
+                found.setdefault(topic, []).append(queue)
         return found
 
     def min_offset(self, topic: str, queue: int) -> int:
@@ -147,8 +152,8 @@ class Reader:
     ) -> ReadResult:
         """Read up to `limit` messages of a queue from `offset` on.
 
-        Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if the topic has no such
-        queue yet. `tag` is `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
+        Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if a queue of the topic
+        has no message yet. `tag` is `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
         entries. A corrupt record is skipped and counted in `stats()`.
 
         Args:
@@ -175,7 +180,7 @@ class Reader:
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             if not high:
-                self._check_is_known(topic)
+                self._check_is_known("read", topic, queue)
             return ReadResult(refusal[0], [], refusal[1], low, high)
         stop = int(min(high, offset + limit))
         if (
@@ -386,7 +391,7 @@ class Reader:
         self, call: str, topics: Iterable[str], queue: int | None, *, may_be_new: bool
     ) -> list[Place]:
         """Return the queues of some topics, or the one with that number of each."""
-        known = self.topics()
+        known = self.topics(system=True)
         queue = None if queue is None else check_queue(queue)
         places: list[Place] = []
         for topic in topics:
@@ -394,24 +399,24 @@ class Reader:
             if not there:
                 # Raises if the topic exists and the format of its queues is not understood.
                 self._queue_index.max_offset(topic, 0)
-            if may_be_new:
-                places += [(topic, number) for number in there if queue in (None, number)]
-                continue
-            declared = self._declared_queues(topic)
-            if not there and not declared:
-                raise unknown_topic(topic, known)
-            if queue is not None and queue not in there and queue >= declared:
-                numbers = sorted({*there, *range(declared)})
-                raise ArgumentError(
-                    call, "queue", queue, f"a queue of topic {topic!r}: {shown(numbers)}"
-                )
+            if not may_be_new:
+                self._refuse_unknown(call, topic, queue)
             places += [(topic, number) for number in there if queue in (None, number)]
         return places
 
-    def _check_is_known(self, topic: str) -> None:
-        known = self.topics()
-        if topic not in known and not self._declared_queues(topic):
+    def _check_is_known(self, call: str, topic: str, queue: int | None = None) -> None:
+        """Like `_refuse_unknown`, in calls that an extension makes for topics which nobody has put to yet."""
+        self._refuse_unknown(call, topic, queue)
+
+    def _refuse_unknown(self, call: str, topic: str, queue: int | None) -> None:
+        """Raise if a topic has neither this queue nor, by its configuration, will have it; with None, if there is no such topic."""
+        known, declared = self.topics(system=True), self._declared_queues(topic)
+        there = known.get(topic, [])
+        if not there and not declared:
             raise unknown_topic(topic, known)
+        if queue is not None and queue not in there and queue >= declared:
+            numbers = shown(sorted({*there, *range(declared)}))
+            raise ArgumentError(call, "queue", queue, f"a queue of topic {topic!r}: {numbers}")
 
     def _declared_queues(self, topic: str) -> int:
         """Return how many queues a topic has by its configuration, with messages or without; 0 if none is known."""
@@ -582,7 +587,7 @@ class Reader:
         time_ms = arguments.moment_ms("offset_at", "time", time, up=boundary == "lower")
         low = self.min_offset(topic, queue)
         if not self._queue_index.max_offset(topic, queue):
-            self._check_is_known(topic)
+            self._check_is_known("offset_at", topic, queue)
         if boundary == "lower":
             return self._first_from(topic, queue, time_ms)
         return max(self._first_from(topic, queue, time_ms + 1) - 1, low)
@@ -626,12 +631,12 @@ class Reader:
                 "find needs a key index, and the store has none: add hash-index to index.use"
             )
         found: list[StoredMessage] = []
-        for name in self.topics() if topic is None else (check_topic(topic),):
+        for name in self.topics(system=True) if topic is None else (check_topic(topic),):
             if low <= high and not (topic is None and is_waiting(name)):
                 sought = KeySought(name, key, low, high)
                 found += find_keyed(self._log, self._try_at, self._candidates(sought), sought, most)
         if topic is not None and not found:
-            self._check_is_known(topic)
+            self._check_is_known("find", topic)
         return sorted(found, key=lambda message: message.log_offset)[-most:]
 
     def _candidates(self, sought: KeySought) -> Iterator[int]:

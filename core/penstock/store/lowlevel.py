@@ -92,7 +92,7 @@ class LowLevelStore(Store):
                 return each
         raise UnknownStrategyError("extensions", name, [each.name for each in self._extensions])
 
-    def _check_is_known(self, topic: str) -> None:
+    def _check_is_known(self, call: str, topic: str, queue: int | None = None) -> None:
         """Do nothing: the topics that an extension keeps for itself come with their first message."""
 
     def topic_life(self, topic: str) -> int:

@@ -43,7 +43,7 @@ from penstock.errors import (
 )
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock.format.names import QUEUE_MAX, check_queue, check_topic
+from penstock.format.names import QUEUE_MAX, check_queue, check_topic, is_hidden
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
@@ -589,15 +589,17 @@ class Store(Reader, Producer):
         self._check_offsets()
         return self._offsets.get(group, topic, queue)
 
-    def groups(self) -> list[GroupLag]:
-        """Return the committed offset, and the lag, of each group in each queue, sorted.
+    def groups(self, *, system: bool = False) -> list[GroupLag]:
+        """Return the committed offset, and the lag, of each group in each queue, sorted; with `system` also in system topics.
 
         Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
         """
+        system = arguments.flag("groups", "system", system)
         self._check_offsets()
         return [
             GroupLag(group, topic, queue, offset, max(self.max_offset(topic, queue) - offset, 0))
             for (group, topic), queues in sorted(self._offsets.groups().items())
+            if system or not is_hidden(topic)
             for queue, offset in sorted(queues.items())
         ]
 

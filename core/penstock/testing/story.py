@@ -202,7 +202,7 @@ def bodies_of(store: Store) -> list[bytes]:
 
 def messages_of(store: Store, queue: int | None = None) -> list[StoredMessage]:
     """Return the messages of the topic, or of one queue of it; none if the crash was before the first."""
-    queues = store.topics().get(TOPIC, [])
+    queues = store.topics(system=True).get(TOPIC, [])
     return [*store.scan(TOPIC, queue=queue)] if queues and queue in (None, *queues) else []
 
 
@@ -264,7 +264,7 @@ def _wrong_offset(store: Store, promised: Promised) -> str:
     offset, end = store.committed_offset(GROUP, TOPIC, 0), store.max_offset(TOPIC, 0)
     if promised.offset is not None and (offset is None or offset < min(promised.offset, end)):
         return f"the consumer offset {promised.offset} was committed, but now it is {offset}"
-    is_known = 0 in store.topics().get(TOPIC, [])
+    is_known = 0 in store.topics(system=True).get(TOPIC, [])
     if offset is not None and offset > end and is_known and not store.read_only:
         return f"the consumer offset is {offset}, greater than the end of its queue, {end}"
     return ""

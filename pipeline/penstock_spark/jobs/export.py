@@ -147,7 +147,7 @@ def _topics_of(roots: Iterable[Path]) -> set[str]:
     there: set[str] = set()
     for root in roots:
         with penstock.open(root, read_only=True) as store:
-            there.update(store.topics())
+            there.update(store.topics(system=True))
     return there
 
 
@@ -160,7 +160,7 @@ def _plan(
         exported.clear(name)
         done = plan.done[name] = exported.done(name)
         with penstock.open(root, read_only=True) as store:
-            for topic, queues in sorted(store.topics().items()):
+            for topic, queues in sorted(store.topics(system=True).items()):
                 is_asked = topic in topics if topics else not is_waiting(topic)
                 for queue in queues if is_asked else ():
                     low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)

@@ -264,7 +264,7 @@ def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[S
     there: set[str] = set()
     for root in roots:
         with penstock.open(root, read_only=True) as store:
-            there.update(store.topics())
+            there.update(store.topics(system=True))
             # Messages after that are not planned: a crash of their writer may remove them, and the plan would miss them.
             for each in store.lowlevel.bounds():
                 if each.topic in topics if topics else not is_waiting(each.topic):

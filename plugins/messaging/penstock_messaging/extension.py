@@ -327,13 +327,15 @@ class MessagingExtension(Extension):
             return
         files, root = self.context.files, self.context.root
         is_clean = store.recovery is not None and store.recovery.state == "clean"
-        if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics():
+        if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics(
+            system=True
+        ):
             _ = self.configuration
 
         def has_queue(topic: str) -> bool:
             # After a crash, the queue may not have its folder yet.
             has_folder = files.exists(root / "consumequeue" / topic)
-            return has_folder or (not is_clean and topic in store.topics())
+            return has_folder or (not is_clean and topic in store.topics(system=True))
 
         if has_queue(_SCHEDULE_TOPIC):
             _ = self.delivery
@@ -512,7 +514,7 @@ class MessagingExtension(Extension):
 
         self._declare(group, is_broadcast=bool(options.get("broadcast")))
         consumer = self._consumers.make(group, topics, **options)
-        known = {*self.store.topics(), *self.configuration.topics.all()}
+        known = {*self.store.topics(system=True), *self.configuration.topics.all()}
         for topic in checked_topics(topics):
             if "*" not in topic and topic not in known and (hint := near(topic, known)):
                 logger.warning("consumer of group %s waits for topic %r, which does not exist%s", group, topic, hint)  # fmt: skip

@@ -56,7 +56,7 @@ class Shop:
         return self.workers.run(worker)
 
     def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
-        there = queue in self.store.topics().get(topic, [])
+        there = queue in self.store.topics(system=True).get(topic, [])
         return [message.body for message in self.store.scan(topic, queue=queue)] if there else []
 
     @property

@@ -102,11 +102,14 @@ def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(
         refused.nack()
         released.release()
         for message in (acked, refused):
-            message.ack()
             with pytest.raises(AlreadyAnsweredError, match="it was answered before"):
                 message.nack()
             message.release()
             message.extend()
+        acked.ack()
+        for again in (refused.ack, lambda: consumer.ack([acked, refused])):
+            with pytest.raises(AlreadyAnsweredError, match="it was answered before"):
+                again()
         assert members.journal().acked == {0}
         assert members.journal().nacked.keys() == {1}
         assert consumer.pending() == []

@@ -34,10 +34,10 @@ class Kernel:
         self.failure: Exception | None = None
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def topics(self) -> dict[str, list[int]]:
+    def topics(self, *, system: bool) -> dict[str, list[int]]:
         return self.queues
 
-    def groups(self) -> None:
+    def groups(self, *, system: bool) -> None:
         if isinstance(self.failure, errors.CorruptionError):
             raise self.failure
 

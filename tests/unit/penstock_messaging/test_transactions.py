@@ -87,7 +87,7 @@ def test_delays_keys_and_queues_in_turn_work_as_in_a_put(shop: Shop) -> None:
         for _ in range(2):
             tx.put("t", b"keyed", partition_key="k")
             tx.put("t", b"in turn", queue=None)
-    assert {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"} <= set(shop.store.topics())
+    assert {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"} <= set(shop.store.topics(system=True))
     queues = [each.queue for each in tx.receipts]
     assert queues[3] == queues[5]
     assert queues[4] != queues[6]

@@ -47,7 +47,7 @@ def bodies(path: Path) -> Bodies:
     with open_store(path, read_only=True) as store:
         return {
             (m.topic, m.queue, m.queue_offset): m.body
-            for topic in store.topics()
+            for topic in store.topics(system=True)
             for m in store.scan(topic)
         }
 
@@ -199,7 +199,7 @@ def last_record(path: Path) -> tuple[int, int]:
     """Return the positions of the last record and of the blank record of segment 1."""
     with open_store(path, read_only=True) as store:
         offsets = sorted(
-            (m.log_offset, m.size) for t in store.topics() for m in store.scan(t)
+            (m.log_offset, m.size) for t in store.topics(system=True) for m in store.scan(t)
             if SEGMENT <= m.log_offset < 2 * SEGMENT
         )  # fmt: skip
     return offsets[-1][0] - SEGMENT, sum(offsets[-1]) - SEGMENT
@@ -378,8 +378,8 @@ def test_queues_made_anew_go_on_behind_damage(place: Path, sound: Bodies) -> Non
     shutil.rmtree(place / "consumequeue")
     (place / "lock").write_bytes(b"lock")
     with open_store(place, spawn=ManualWorkers()) as store:
-        topic = next(iter(store.topics()))
-        queue = store.topics()[topic][0]
+        topic = next(iter(store.topics(system=True)))
+        queue = store.topics(system=True)[topic][0]
         offset = store.max_offset(topic, queue)
         assert store.put(topic, b"new", queue=queue).queue_offset == offset
     assert (topic, queue, offset) not in sound

@@ -66,7 +66,7 @@ def spoil(path: Path, position: int, data: bytes = b"\xa5\x5a") -> None:
 def spoil_body(root: Path) -> None:
     """Spoil the body of some record in the second segment."""
     with penstock.open(root, read_only=True, environ={}) as store:
-        everything = [m for topic in store.topics() for m in store.scan(topic)]
+        everything = [m for topic in store.topics(system=True) for m in store.scan(topic)]
     victim = next(m for m in everything if m.log_offset > 80_000 and len(m.body) > 40)
     segment = sorted((root / "commitlog").iterdir())[1]
     spoil(segment, segment.read_bytes().index(victim.body) + 5)
@@ -144,7 +144,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_messages_before_a_log_offset(original: Path) -> None:
     with penstock.open(original, read_only=True, environ={}) as store:
-        everything = [m for topic in store.topics() for m in store.scan(topic)]
+        everything = [m for topic in store.topics(system=True) for m in store.scan(topic)]
         for bound in (0, 64 * 1024, 100_000, 1 << 40):
             ranges = list(messages_before(store, bound))
             assert len(ranges) == 12
@@ -181,7 +181,7 @@ def found_by_key(root: Path) -> dict[str, list[int]]:
         keys = [f"{kind}{n}" for n in range(0, 50, 7) for kind in "kj"]
         return {
             f"{topic}#{key}": [m.log_offset for m in store.find(key, topic)]
-            for topic in store.topics()
+            for topic in store.topics(system=True)
             for key in keys
         }
 
@@ -346,7 +346,7 @@ def with_an_expired_queue(root: Path, *, is_abnormal: bool) -> Path:
         store.put_many(
             [Message("old", b"x" * 500, queue=0)] * 5 + [Message("new", b"y" * 500, queue=0)] * 300
         )
-        store.topics()
+        store.topics(system=True)
         assert store.discard_before(log_offset=64 * 1024)
         assert (store.min_offset("old", 0), store.max_offset("old", 0)) == (5, 5)
     if is_abnormal:

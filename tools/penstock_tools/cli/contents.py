@@ -14,7 +14,7 @@ def why_nothing(
     store: Store, topic: str, queue: int | None = None, offset: int | None = None
 ) -> str | None:
     """Return why a topic, a queue, or an offset yields no message; None if there are messages at that place."""
-    topics = store.topics()
+    topics = store.topics(system=True)
     if topic not in topics:
         return _no_topic(topic, sorted(topics))
     queues = topics[topic]

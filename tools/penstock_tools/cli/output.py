@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from penstock.escape import visible, visible_json
-from penstock.format.names import is_system
+from penstock.format.names import is_hidden
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -259,10 +259,7 @@ system_option = click.option(
 
 def hide_system(rows: list[Row], topic_of: Callable[[Row], str], *, shown: bool) -> list[Row]:
     """Return the rows whose topic has messages for users, or all of them; says how many are left out."""
-    kept = [
-        row for row in rows
-        if shown or not is_system(topic := topic_of(row)) or topic.startswith(("%DLQ%", "%LMQ%"))
-    ]  # fmt: skip
+    kept = [row for row in rows if shown or not is_hidden(topic_of(row))]
     if len(kept) < len(rows):
         left_out = counted(len(rows) - len(kept), "line")
         note(f"{left_out} of system topics left out; --system shows all")
@@ -272,7 +269,7 @@ def hide_system(rows: list[Row], topic_of: Callable[[Row], str], *, shown: bool)
 def topic_rows(store: "Store") -> list[dict[str, Any]]:
     """Return one row per topic, sorted by name: its name, number of queues and number of messages."""
     rows = []
-    for topic, queues in sorted(store.topics().items()):
+    for topic, queues in sorted(store.topics(system=True).items()):
         bounds = [(store.min_offset(topic, q), store.max_offset(topic, q)) for q in queues]
         rows.append(
             {

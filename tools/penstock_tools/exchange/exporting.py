@@ -64,7 +64,7 @@ class Selection:
 
         Raises `ConfigError` for a topic or a queue that the store does not have.
         """
-        known = store.topics()
+        known = store.topics(system=True)
         for topic in self.topics:
             if topic not in known:
                 listed = ", ".join([*known][:_LISTED_MAX]) or "none"

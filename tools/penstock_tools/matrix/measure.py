@@ -317,7 +317,7 @@ def _lag_ms(subject: Subject) -> float:
 def _messages(store: Store) -> int:
     return sum(
         store.max_offset(topic, queue) - store.min_offset(topic, queue)
-        for topic, queues in store.topics().items()
+        for topic, queues in store.topics(system=True).items()
         for queue in queues
     )
 

@@ -218,7 +218,7 @@ def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
 
     Reads a few records of each queue, which takes milliseconds for a hundred queues.
     """
-    for topic, queues in store.topics().items():
+    for topic, queues in store.topics(system=True).items():
         for queue in queues:
             low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
             yield MessageRange(topic, queue, low, _first_at(store, topic, queue, log_offset, high))

@@ -189,7 +189,7 @@ def replay_(
         open_to_change(path, config, chosen(settings, None), changes=not dry_run) as store,
         nullcontext() if dry_run else alone(store, f"dlq replay {group}"),
     ):
-        if dead_letter_topic(group) not in store.topics():
+        if dead_letter_topic(group) not in store.topics(system=True):
             note(_none_there(store, group, None))
             return NO
         count = replay(

@@ -214,7 +214,7 @@ def reset_group(
         is_new = bool(topics) and group not in known_groups(store)
         if not is_new and not _is_group(store, group):
             return NO
-        missing = [topic for topic in topics if topic not in store.topics()]
+        missing = [topic for topic in topics if topic not in store.topics(system=True)]
         if missing:
             note(why_nothing(store, missing[0]) or "")
             return NO

@@ -216,13 +216,13 @@ def delete_command(
     with open_to_change(path, config, given, changes=apply) as store:
         messages = sum(
             store.max_offset(topic, queue) - store.min_offset(topic, queue)
-            for queue in store.topics().get(topic, ())
+            for queue in store.topics(system=True).get(topic, ())
         )
-        groups = sorted({each.group for each in store.groups() if each.topic == topic})
+        groups = sorted({each.group for each in store.groups(system=True) if each.topic == topic})
         if apply:
             store.delete_topic(topic)
-        elif topic not in {*store.topics(), *store.topic_configs()}:
-            raise penstock.UnknownTopicError(topic, near(topic, store.topics()) or "; `penstock topic list` shows all")  # fmt: skip
+        elif topic not in {*store.topics(system=True), *store.topic_configs()}:
+            raise penstock.UnknownTopicError(topic, near(topic, store.topics(system=True)) or "; `penstock topic list` shows all")  # fmt: skip
     if as_json:
         out_json(topic=topic, messages=messages, groups=groups, applied=apply)
     else:

@@ -231,7 +231,7 @@ class TopicConfigs:
         history = read_history() if self._table.file.exists else NO_HISTORY
         if self._table.file.exists:
             self._is_shared = not history.is_one_run(self._context.log_min_offset(), _FAR)
-        for topic, queues in store.topics().items():
+        for topic, queues in store.topics(system=True).items():
             if topic in self._configs:
                 self.ensure(topic, max(queues))
             elif topic == _OF_BROKERS_ONLY or self.has_none(topic):
@@ -345,11 +345,11 @@ class TopicConfigs:
         """
         self._check_writable()
         _check_name(topic, "deleted")
-        if topic not in self._table.entries and topic not in store.topics():
+        if topic not in self._table.entries and topic not in store.topics(system=True):
             raise self._unknown(topic)
         # Before anything is changed.
         self._table.file.check_replaceable()
-        store.groups()
+        store.groups(system=True)
         with self._refusing_puts(topic, store):
             store.remove_topic(topic)
             self._table.set_now(topic, None)

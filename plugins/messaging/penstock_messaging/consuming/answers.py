@@ -14,7 +14,14 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.format import arguments
-from penstock_messaging.consuming.consumed_message import BOUND, DONE, LATE, OUT, HandedMessage
+from penstock_messaging.consuming.consumed_message import (
+    ANSWERED,
+    BOUND,
+    LATE,
+    NACKED,
+    OUT,
+    HandedMessage,
+)
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import Holder, InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
@@ -154,6 +161,7 @@ class Answers:
                     return
             else:
                 # Acknowledged before, perhaps without a sync; or the queue is gone.
+                self._check_not_nacked([message])
                 ticket = flight.ticket
                 self._check_lost(self._over([message]))
         if sync:
@@ -190,6 +198,7 @@ class Answers:
         failures: list[Exception] = []
         with self._lock:
             self._check_unbound(given)
+            self._check_not_nacked(given)
             over = self._over(given)
             for flight, some in by_flight.items():
                 offsets = open_offsets(some, flight.open)
@@ -222,7 +231,7 @@ class Answers:
         with self._lock:
             self._check_unbound(given)
             for message in given if not self._consumer.options.broadcast else ():
-                if message.state == DONE and not message.flight.is_over:
+                if message.state in ANSWERED and not message.flight.is_over:
                     raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
             over = self._over(given)
             for message in given:
@@ -255,7 +264,7 @@ class Answers:
         except LostQueueError:
             self._held.lose(flight)
             raise
-        self._in_flight.finish(message)
+        self._in_flight.finish(message, NACKED)
         return flight.ticket
 
     # --- neither
@@ -284,6 +293,12 @@ class Answers:
                 if self._in_flight.is_bound(message):
                     raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
 
+    def _check_not_nacked(self, given: Iterable[HandedMessage]) -> None:
+        """Raise `AlreadyAnsweredError` for a message that was nacked: it will be retried; nothing was recorded yet."""
+        for message in given:
+            if message.state == NACKED and not message.flight.is_over:
+                raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+
     # --- part of a transaction
 
     def bind(self, given: Sequence[HandedMessage], holder: Holder) -> None:
@@ -308,7 +323,7 @@ class Answers:
                 raise
 
     def _bind_one(self, message: HandedMessage, holder: Holder) -> None:
-        if message.flight.is_over and message.state != DONE:
+        if message.flight.is_over and message.state not in ANSWERED:
             self._check_lost([message.flight])
         if not self._in_flight.bind(message, holder):
             raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
@@ -376,7 +391,7 @@ class Answers:
         return [
             each.flight
             for each in given
-            if each.flight.is_over and (each.state != DONE or is_forked)
+            if each.flight.is_over and (each.state not in ANSWERED or is_forked)
         ]
 
     def _check(self, over: Iterable[QueueFlight], failures: Sequence[Exception]) -> None:

@@ -21,7 +21,7 @@ def selected(store: OpenStore, selection: TopicSelection) -> set[tuple[str, int]
     """Return the queues that a store has of the selected topics, as (topic, queue)."""
     return {
         (topic, queue)
-        for topic, queues in store.topics().items()
+        for topic, queues in store.topics(system=True).items()
         if selection.matches(topic)
         for queue in queues
     }

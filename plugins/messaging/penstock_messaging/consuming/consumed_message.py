@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 # The states of a delivery. One that is over was redelivered, or will be, as another object; or its queue is gone. One that
 # is bound was delivered, and its acknowledgement is part of a transaction that has not ended. One that is late is over because
 # its time was: an answer to it still counts as long as nobody else has the message.
-READY, OUT, DONE, OVER, BOUND, LATE = range(6)
+READY, OUT, DONE, OVER, BOUND, LATE, NACKED = range(7)
+ANSWERED = DONE, NACKED
 
 RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 

@@ -297,14 +297,14 @@ class InFlight:
 
     # --- answered
 
-    def finish(self, message: HandedMessage) -> bool:
-        """Mark a message as done, also if it was meanwhile released or redelivered; return False if it was already."""
+    def finish(self, message: HandedMessage, state: int = DONE) -> bool:
+        """Mark a message as done, or `NACKED`, also if it was meanwhile released or redelivered; return False if it was already."""
         flight = message.flight
         current = flight.open.pop(message.offset, None)
         if current is None:
             return False
         self.out.pop(current, None)
-        current.state = message.state = DONE
+        current.state = message.state = state
         if self._ordered:
             flight.current = None
             self._next_in_line(flight)

@@ -102,7 +102,7 @@ class Delivery:
             logger.warning("delayed messages: %s", self._offsets.problem)
         # A broker with more levels has used further queues.
         queues = {queue_of(level) for level in self._levels} | set(
-            store.topics().get(SCHEDULE_TOPIC, ())
+            store.topics(system=True).get(SCHEDULE_TOPIC, ())
         )
         self._levels = [level_of(queue) for queue in sorted(queues)]
         # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies of what it
@@ -437,7 +437,7 @@ def waiting(
         levels: which levels; None for all that the store has queues of.
     """
     if levels is None:
-        levels = [level_of(queue) for queue in store.topics().get(SCHEDULE_TOPIC, ())]
+        levels = [level_of(queue) for queue in store.topics(system=True).get(SCHEDULE_TOPIC, ())]
     found = {}
     for level in levels:
         queue = queue_of(level)

@@ -194,7 +194,7 @@ class Claims:
         return any(b.matches(name) for a, b in both for name in a.names if name != retries)
 
     def _wanted(self) -> set[Queue]:
-        there = dict(self._groups.store.topics())
+        there = dict(self._groups.store.topics(system=True))
         self._seen = self._selected(there)
         # Before it has a message: the first retry would come a step late otherwise.
         there.setdefault(retry_topic(self.group), [0])
@@ -212,7 +212,7 @@ class Claims:
 
     def has_new(self) -> bool:
         """Return whether there are queues that the last step did not know; safe from any thread."""
-        return not self._selected(self._groups.store.topics()) <= self._seen
+        return not self._selected(self._groups.store.topics(system=True)) <= self._seen
 
     def _selected(self, there: Mapping[str, Iterable[int]]) -> frozenset[Queue]:
         return frozenset(
@@ -296,7 +296,7 @@ class Claims:
         is_new = topic not in (self._first_topics or ())
         if self._start == "earliest" or is_new or topic == RETRY_PREFIX + self.group:
             return {}
-        queues = store.topics().get(topic, [])
+        queues = store.topics(system=True).get(topic, [])
         if any(store.committed_offset(self.group, topic, queue) is not None for queue in queues):
             # The group has consumed the topic before, by other means.
             return {}

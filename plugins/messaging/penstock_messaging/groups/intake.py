@@ -281,7 +281,7 @@ class Intake:
     def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[IntakePlan], bool]:
         """Return what to take in of each queue, and whether more is left."""
         plans, room, is_more = [], _NACKS_MAX, False
-        known = self._groups.store.topics()
+        known = self._groups.store.topics(system=True)
         for topic, queue in paths.journals(self._files):
             cursor = self._cursor(paths, topic, queue)
             try:

@@ -67,7 +67,7 @@ def _messaging(store: Store) -> MessagingExtension:
 
 
 def _committed(store: Store) -> dict[Key, int]:
-    return {each[:3]: each.offset for each in store.groups()}
+    return {each[:3]: each.offset for each in store.groups(system=True)}
 
 
 def _positions(store: Store) -> tuple[dict[Key, Position], list[str]]:

@@ -47,7 +47,7 @@ def planned(
         shift: how many messages forward; backward if negative.
     """
     store, moves = groups.store, []
-    known = store.topics()
+    known = store.topics(system=True)
     for topic in topics:
         for queue in known.get(topic, ()):
             low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)

@@ -18,7 +18,7 @@ class RetriesMade:
     ) -> None:  # fmt: skip
         """Read them; `origin` returns first id and number of tries of a copy."""
         retries, letters = f"%RETRY%{group}", f"%DLQ%{group}"
-        known = store.topics()
+        known = store.topics(system=True)
         self._found: set[tuple[str, int]] = set()
         for topic in (_SCHEDULE_TOPIC, letters):
             for queue in known.get(topic, ()):

@@ -79,7 +79,7 @@ class Replayed(NamedTuple):
 
 def queues(store: Store) -> list[DeadLetterQueue]:
     """Return the dead letters of every group that has any, or had some that retention has deleted."""
-    topics = [topic for topic in store.topics() if topic.startswith(DEAD_LETTER_PREFIX)]
+    topics = [topic for topic in store.topics(system=True) if topic.startswith(DEAD_LETTER_PREFIX)]
     return [_queue_of(store, topic.removeprefix(DEAD_LETTER_PREFIX)) for topic in sorted(topics)]
 
 
@@ -103,7 +103,9 @@ def replay_start(store: Store, group: str) -> int:
 def letters(store: Store, group: str, start: int | None = None) -> Iterator[StoredMessage]:
     """Return the dead letters of a group, the oldest first; those from queue offset `start` on if it is given."""
     topic = dead_letter_topic(group)
-    return store.scan(topic, queue=0, start=start) if topic in store.topics() else iter(())
+    return (
+        store.scan(topic, queue=0, start=start) if topic in store.topics(system=True) else iter(())
+    )
 
 
 def replayed_copy(message: StoredMessage, group: str, *, to_topic: bool) -> tuple[Message, bytes]:
@@ -181,7 +183,7 @@ def _put_back(
     store: Store, group: str, batch: list[StoredMessage], *, to_topic: bool, dry_run: bool
 ) -> list[Replayed]:
     """Put the copies of some dead letters; returns what was done with each. One that is refused does not hold up the others."""
-    numbers = store.topics()
+    numbers = store.topics(system=True)
     done = []
     copies = []
     for message in batch:

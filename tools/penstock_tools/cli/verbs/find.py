@@ -60,7 +60,7 @@ def command(
         note_foreign(store)
         # Of all topics, those of messages that wait, and of second names of messages, are left out, as by `export`.
         there = [
-            name for name in store.topics()
+            name for name in store.topics(system=True)
             if topic == name or (topic is None and not is_waiting(name) and not is_light(name))
         ]  # fmt: skip
         found: list[StoredMessage] = []

@@ -56,7 +56,7 @@ def command(
     """Show messages of TOPIC."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        there = [q for q in store.topics().get(topic, []) if queue in (None, q)]
+        there = [q for q in store.topics(system=True).get(topic, []) if queue in (None, q)]
         if not there:
             # Raises if the topic exists and the format of its queues is not understood.
             store.max_offset(topic, 0)

@@ -80,7 +80,7 @@ def _show_forecast(store: Store, days: float, *, as_json: bool) -> None:
     going = [forecast for forecast in forecasts if forecast.is_now]
     later = [forecast for forecast in forecasts if forecast.at_ms is not None]
     below = going[-1].segment.base_offset + going[-1].segment.size if going else 0
-    queues = sum(len(numbers) for numbers in store.topics().values())
+    queues = sum(len(numbers) for numbers in store.topics(system=True).values())
     with Bar("topics", queues, "queues", quiet=as_json) as bar:
         spaces = store.space(below, lambda done: bar.set(done, done))
     if as_json:

@@ -69,7 +69,7 @@ def _contents(store: "Store") -> dict[str, Any]:
     if store.stats()["queues"] is None:
         return dict.fromkeys(("messages", "topics", "first_ms", "last_ms"))
     messages = sum(row["messages"] for row in topic_rows(store))
-    return {"messages": messages, "topics": len(store.topics()), **_time_span(store)}
+    return {"messages": messages, "topics": len(store.topics(system=True)), **_time_span(store)}
 
 
 def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _time_span(store: "Store") -> dict[str, int | None]:
     """Return the earliest and latest store time of the first and last messages of all queues."""
     times: list[int] = []
-    for topic, queues in store.topics().items():
+    for topic, queues in store.topics(system=True).items():
         for queue in queues:
             low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
             for at in {low, high - 1} if high > low else ():

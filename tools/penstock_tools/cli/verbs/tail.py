@@ -40,7 +40,7 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
     """Show the newest messages of TOPIC; with -f also new ones as they arrive."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        queues = store.topics().get(topic, [])
+        queues = store.topics(system=True).get(topic, [])
         if not queues:
             # Raises if the topic exists and the format of its queues is not understood.
             store.max_offset(topic, 0)
