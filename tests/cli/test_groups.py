@@ -146,7 +146,7 @@ def test_a_place_that_is_none_is_answered_with_all_forms(
 def test_a_mistyped_command_is_no_path(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = shown(capsys, "rset", str(path), "billing")
     assert code == 2
-    assert "did you mean reset?" in said
+    assert "did you mean 'reset'?" in said
 
 
 def test_a_living_member_is_shown_and_stops_a_deletion(

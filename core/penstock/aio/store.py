@@ -207,9 +207,12 @@ class AsyncStore(Wrapper):
         given: dict[str, Any] = {**options}
         if given.pop("wait", True) and self.store.lowlevel.puts_wait:
             # Shares the syncs of other puts, without a thread that waits.
-            future = self.store.submit(topic, body, **given)
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await self.submit(topic, body, **given)
         return self.store.put(topic, body, **given, wait=False)
+
+    async def submit(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> Receipt:
+        """Append one message, and return once it is durable, under any flush policy; see `Store.submit`."""
+        return await asyncio.shield(asyncio.wrap_future(self.store.submit(topic, body, **options)))
 
     def transaction(self) -> AsyncTransaction:
         """Return a transaction, for an `async with` block; see `Store.transaction`."""

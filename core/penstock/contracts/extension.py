@@ -89,8 +89,8 @@ class OpenStore(Protocol):
     def recovery(self) -> Recovered | None:
         """The report of the recovery at opening; None if the store was opened read-only."""
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return every topic with the numbers of its queues."""
+    def topics(self, *, system: bool = False) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues; with `system` also RocketMQ's own topics."""
 
     def min_offset(self, topic: str, queue: int) -> int:
         """Return the first queue offset that can be read."""
@@ -154,8 +154,8 @@ class OpenStore(Protocol):
     def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
 
-    def groups(self) -> list[GroupLag]:
-        """Return the committed offset of each group in each queue."""
+    def groups(self, *, system: bool = False) -> list[GroupLag]:
+        """Return the committed offset of each group in each queue; with `system` also in RocketMQ's own topics."""
 
     def topic_life(self, topic: str) -> int:
         """Return how often a topic was removed."""

@@ -510,6 +510,13 @@ def _compare(part: Valid, checkers: list[Checker], end: int) -> Iterator[Finding
             yield from checker.batch(batch)
 
 
+# A corrupt range at the end of the log, which `repair --quarantine` refuses.
+_CUTS_HERE = (
+    "restore the segment from a copy before anything opens the store for writing: that, or `penstock repair --apply`, cuts the "
+    "log here, and saves what it cuts off"
+)
+
+
 def _end_of_records(
     log: SegmentedLog, segment: Segment, part: End, checkers: list[Checker], claimed: int
 ) -> Iterator[Finding]:
@@ -532,6 +539,7 @@ def _end_of_records(
         "log", segment.path, position, stop,
         "the records end here, although queues or later segments have more"
         + messages_within(log, stop, segment.end_offset),
+        _CUTS_HERE if is_last(log, stop) else "",
     )  # fmt: skip
 
 

@@ -118,6 +118,11 @@ def end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> i
     return low
 
 
+def count_within(log: SegmentedLog, start: int, stop: int) -> int:
+    """Return how many queue entries point into a corrupt range; 0 if the queues cannot be read."""
+    return 0 if log.witness is None else sum(1 for _ in log.witness.within(start, stop))
+
+
 def messages_within(log: SegmentedLog, start: int, stop: int) -> str:
     """Return the messages whose entries point into a corrupt range, in parentheses; empty if there are none."""
     found = () if log.witness is None else log.witness.within(start, stop)

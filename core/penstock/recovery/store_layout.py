@@ -97,7 +97,7 @@ def is_store(files: Files, root: Path) -> bool:
     if not files.exists(root):
         return False
     if not files.is_folder(root):
-        raise NotAStoreError(root, "it is a symbolic link that leads to no folder, or not a folder")
+        raise NotAStoreError(root, "it is not a folder, or a symbolic link that leads to no folder")
     names = {entry.name: entry for entry in files.entries(root)}
     if "commitlog" in names:
         if not names["commitlog"].is_folder:

@@ -34,7 +34,7 @@ from penstock_messaging.extension import MessagingExtension
 
 CANCELLATIONS = 10_000 if NIGHT else 400
 # What event loops have another way to do, or need not do.
-NOT_FOR_PROGRAMS = {"leave", "lowlevel", "path", "read_only", "recovery", "submit"}
+NOT_FOR_PROGRAMS = {"leave", "lowlevel", "path", "read_only", "recovery"}
 
 
 def run(work: Callable[[aio.AsyncStore], Coroutine[Any, Any, None]], path: Path, **given: Any) -> None:  # fmt: skip
@@ -84,6 +84,7 @@ def test_put_and_read(tmp_path: Path, flush: str) -> None:
         assert await store.max_offset("orders", 0) == 230
         assert await store.flush() == (await store.stats())["log_end_offset"]
         assert [finding async for finding in store.verify()] == []
+        assert (await store.submit("other", b"x")).durability is Durability.ON_DISK
         with pytest.raises(OffsetError):
             await store.at(7)
 

@@ -15,7 +15,7 @@ from tests.conftest import InstallPlugin
 
 from penstock import errors
 from penstock.escape import follow_level, get_logger, set_level
-from penstock.format.times import parse_time
+from penstock.format.times import parse_duration, parse_time
 from penstock.testing import ManualClock
 from penstock_tools.cli import root
 from penstock_tools.cli.completion import complete, dead_letter_groups, groups, script
@@ -27,7 +27,6 @@ from penstock_tools.cli.times import (
     DurationParam,
     TimeParam,
     check_order,
-    parse_duration,
 )
 from penstock_tools.cli.verbosity import log_more, with_verbose
 from penstock_tools.cli.verbs import SUMMARIES

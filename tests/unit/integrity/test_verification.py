@@ -342,6 +342,21 @@ def test_a_segment_that_was_cut_short_is_a_finding_also_where_it_has_a_digest(pl
     assert "the records end here" in found[0].text
 
 
+def test_the_advice_about_a_corrupt_end_of_the_log_is_what_helps(place: Path) -> None:
+    """A quarantine was advised, which refuses a corrupt end."""
+    with penstock.open(place, read_only=True, environ={}) as store:
+        last = max(store.scan("topic-0"), key=lambda message: message.log_offset)
+    with segments(place)[-1].open("r+b") as file:
+        file.seek(last.log_offset % 65_536 + 8)
+        file.write(bytes(last.size))
+    with penstock.open(place, read_only=True, environ={}) as store:
+        found = next(finding for finding in store.verify() if finding.part == "log")
+    assert "--quarantine" not in found.what_now
+    penstock.repair(place, apply=True, environ={})
+    with penstock.open(place, read_only=True, environ={}) as store:
+        assert [*store.verify()] == []
+
+
 def test_no_advice_about_a_missing_segment_is_what_cannot_help(place: Path) -> None:
     """A quarantine was advised, which refuses it and advised itself again."""
     segments(place)[1].unlink()

@@ -150,6 +150,8 @@ def test_a_finding_names_the_message_as_its_queue_entry_does(position: int, tmp_
     killed(tmp_path / "s")
     with pytest.raises(CorruptionError, match=r"\(t, queue 0, offset 4\).*repair --apply --quara"):
         open_store(tmp_path / "s", spawn=ManualWorkers())
+    steps = repair(tmp_path / "s", quarantine=True).steps
+    assert [step.messages for step in steps if step.action == "quarantine"] == [1]
     quarantine(tmp_path / "s")
     (found,) = findings(tmp_path / "s", deep=True)
     assert found.is_note

@@ -70,7 +70,9 @@ def make(damage: Callable[[SimulatedDisk], None]) -> SimulatedDisk:
 
 def bodies(store: Any) -> set[tuple[str, int, int, bytes]]:
     return {
-        (m.topic, m.queue, m.queue_offset, m.body) for t in store.topics(system=True) for m in store.scan(t)
+        (m.topic, m.queue, m.queue_offset, m.body)
+        for t in store.topics(system=True)
+        for m in store.scan(t)
     }
 
 

@@ -31,6 +31,7 @@ from penstock.format import arguments
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import OnProgress
+from penstock.log.queue_evidence import count_within
 from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -52,7 +53,7 @@ class RepairStep:
         path: the file or folder.
         position: position of the first byte that changes; -1 if the step does not change single bytes.
         stop: position after the last byte that changes; -1 likewise.
-        messages: number of valid messages lost (for "cut"), or repaired (for all others).
+        messages: number of valid messages lost (for "cut"), of messages that cannot be read (for "quarantine"), or repaired.
         text: a sentence that describes the step.
     """
 
@@ -420,7 +421,8 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     made += [
         RepairStep(
             action="quarantine", path=each.segment.path, position=each.start - each.segment.base_offset,
-            stop=each.stop - each.segment.base_offset, text=f"mark as unreadable, so that everything steps over it: {each.text}",
+            stop=each.stop - each.segment.base_offset, messages=count_within(log, each.start, each.stop),
+            text=f"mark as unreadable, so that everything steps over it: {each.text}",
         ) for each in plan.new_notes
     ]  # fmt: skip
     made += _cut_steps(plan)

@@ -1,12 +1,12 @@
 """The command `groups`: shows how far each consumer group is, and moves or deletes one."""
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 import click
 
 import penstock
+from penstock.errors import near
 from penstock_tools.cli.beside import open_to_change, timeout_option
 from penstock_tools.cli.completion import groups as group_names
 from penstock_tools.cli.completion import topics as topic_names
@@ -29,6 +29,7 @@ from penstock_tools.cli.root import NO, examples
 _NO_WRITER = (
     "; no process has the store open for writing: until one has, they wait, and delays stand still"
 )
+_ENDS = "earliest", "latest"
 _SYSTEM_GROUP = "CID_RMQ_SYS_"
 NAMES = ("group", "topic", "queue", "offset", "lag")
 _group_argument = click.argument("group", shell_complete=group_names)
@@ -40,9 +41,9 @@ class ListByDefault(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command `list` before a path or an option of it; a mistyped command is answered with the nearest."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            near = difflib.get_close_matches(args[0], self.commands, 1) if args else []
-            if near and not ctx.resilient_parsing and not Path(args[0]).exists():
-                raise click.UsageError(f"no command and no store {args[0]!r}; did you mean {near[0]}?", ctx)  # fmt: skip
+            hint = near(args[0], self.commands) if args else ""
+            if hint and not ctx.resilient_parsing and not Path(args[0]).exists():
+                raise click.UsageError(f"no command and no store {args[0]!r}{hint}", ctx)
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -55,8 +56,10 @@ class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | int:
-        if value in ("earliest", "latest"):
+        if value in _ENDS:
             return str(value)
+        if hint := near(str(value), _ENDS):
+            self.fail(f"no time, and neither earliest nor latest{hint}", param, ctx)
         from penstock_tools.cli.times import BEGIN  # noqa: PLC0415 - not for a help text
 
         try:

@@ -1,6 +1,5 @@
 """The optional arguments of `Store.consumer`, checked."""
 
-import difflib
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 import attrs
 
 from penstock.contracts import ConsumerOptions
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, near
 from penstock.format import arguments
 
 _CALL = "consumer"
+_ENDS = "earliest", "latest"
 _START = "'earliest', 'latest', or a time: a datetime with a time zone, or Unix seconds"
 # A day. Longer work belongs into multiple messages, and a consumer that died is noticed without this.
 _ACK_WAIT_MAX_S = 86_400.0
@@ -42,10 +42,10 @@ def _tag(name: str, value: object) -> str:
 
 
 def _start(name: str, value: object) -> str | int:
-    if value in ("earliest", "latest"):
+    if value in _ENDS:
         return str(value)
     if isinstance(value, str):
-        raise ArgumentError(_CALL, name, value, _START)
+        raise ArgumentError(_CALL, name, value, _START + near(value, _ENDS))
     return arguments.moment_ms(_CALL, name, value, up=True)
 
 
@@ -79,9 +79,9 @@ def checked_options(options: ConsumerOptions) -> CheckedOptions:
     found: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _CHECKS:
-            near = difflib.get_close_matches(name, _CHECKS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            expected = f"one of the options of a consumer: {', '.join(_CHECKS)}{hint}"
+            expected = (
+                f"one of the options of a consumer: {', '.join(_CHECKS)}{near(name, _CHECKS)}"
+            )
             raise ArgumentError(_CALL, name, value, expected)
         found[name] = _CHECKS[name](name, value)
     if found.get("broadcast"):

@@ -1,5 +1,7 @@
 """The verb `read`: shows messages of a topic."""
 
+from itertools import islice
+
 import click
 
 import penstock
@@ -61,9 +63,11 @@ def command(
             # Raises if the topic exists and the format of its queues is not understood.
             store.max_offset(topic, 0)
         start = None if offset is None else {(topic, q): offset for q in there}
-        found = store.scan(topic, queue=queue, start=start, tag=tag, limit=limit) if there else ()
-        count = show_messages(found, json_lines=as_json)
-        if not count:
+        found = store.scan(topic, queue=queue, start=start, tag=tag) if there else iter(())
+        count = show_messages(islice(found, limit), json_lines=as_json)
+        if next(found, None) is not None:
+            note(f"there are more than {limit}: --limit shows them")
+        elif not count:
             why = why_nothing(store, topic, queue, offset)
             after = "" if offset is None else " from that offset on"
             note(why or f"no message of topic {topic!r}{after} has a tag that matches {tag!r}")
