@@ -53,38 +53,12 @@ Details are available as attributes. Each message says what happened, to which f
 passes through unless the failure makes the store unusable.
 """
 
-import difflib
 import pickle
-import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.escape import visible
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the nearest of the known names; empty if none is near."""
-    found = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
-class _Short(reprlib.Repr):
-    def repr_int(self, x: int, level: int) -> str:
-        try:
-            return super().repr_int(x, level)
-        except ValueError:
-            # Python writes no integer of so many digits.
-            return f"<an integer of {x.bit_length()} bits>"
-
-
-_SHORT = _Short()
-_SHORT.maxstring, _SHORT.maxother = 60, 80
-
-
-def shown(value: object) -> str:
-    """Return a value as in source code, shortened; for messages, since a caller may pass anything of any size."""
-    return _SHORT.repr(value)
+from penstock.escape import near, shown, visible
 
 
 class PenstockError(Exception):

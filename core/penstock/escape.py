@@ -13,9 +13,11 @@ A backslash stays one backslash: the escaped text is for people, and is not mean
 is already escaped is not changed.
 """
 
+import difflib
 import logging
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 _DANGEROUS = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u206f\ud800-\udfff"
@@ -37,6 +39,30 @@ def visible(text: object, *, keep_lines: bool = False) -> str:
 def visible_json(line: str) -> str:
     r"""Return JSON text with the dangerous characters in its strings as `\uXXXX`; it parses to the same value."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the nearest of the known names; empty if none is near."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            # Python writes no integer of so many digits.
+            return f"<an integer of {x.bit_length()} bits>"
+
+
+_SHORT = _Short()
+_SHORT.maxstring, _SHORT.maxother = 60, 80
+
+
+def shown(value: object) -> str:
+    """Return a value as in source code, shortened; for messages, since a caller may pass anything of any size."""
+    return _SHORT.repr(value)
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import attrs
 
 from penstock.config.model import CHECKSUMS, PROFILES, SECTIONS, Config, PluginsConfig
-from penstock.errors import ConfigError, shown
+from penstock.errors import ConfigError
+from penstock.escape import shown
 from penstock.plugins.registry import Registry
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 import attrs
 from attrs import validators
 
-from penstock.errors import ConfigError, shown
+from penstock.errors import ConfigError
+from penstock.escape import shown
 from penstock.files import Files
 from penstock.format.arrays import Int64s, np
 from penstock.runtime.clock import Clock

@@ -7,7 +7,8 @@ are rebuilt.
 import operator
 from functools import lru_cache
 
-from penstock.errors import LongTopicError, QueueError, TopicError, shown
+from penstock.errors import LongTopicError, QueueError, TopicError
+from penstock.escape import shown
 
 # A topic is a folder's name; that is the limit of every file system in use.
 TOPIC_BYTES_MAX = 255

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from penstock.errors import PropertyError, shown
+from penstock.errors import PropertyError
+from penstock.escape import shown
 
 NAME_END = "\x01"
 PAIR_END = "\x02"

@@ -6,7 +6,8 @@ Each check returns the checked value; see `format.arguments`.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from penstock.errors import ArgumentError, ArgumentTypeError, UnknownTopicError, near
+from penstock.errors import ArgumentError, ArgumentTypeError, UnknownTopicError
+from penstock.escape import near
 from penstock.format import arguments
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.columns import RecordColumns

@@ -19,13 +19,16 @@
 Torn tail and corruption never share a code path. Running any step twice changes nothing.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
 
-from penstock.contracts.dispatcher import CORRUPT_LOG
+from penstock.contracts.dispatcher import CORRUPT_LOG, ONLY_CUT
 from penstock.durability.progress import Times
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
@@ -375,3 +378,16 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
         finally:
             file.close()
     return done
+
+
+@contextmanager
+def named_gaps(log: SegmentedLog) -> Iterator[None]:
+    """Turn the error of a read between segments into one that names the missing segment, and what to do."""
+    try:
+        yield
+    except OffsetError as error:
+        for before, after in pairwise(log.segments):
+            if before.end_offset != after.base_offset:
+                missing = f"{after.base_offset - before.end_offset} bytes missing before it"
+                raise CorruptionError(after.path, 0, "the log without a gap", missing, ONLY_CUT) from error  # fmt: skip
+        raise

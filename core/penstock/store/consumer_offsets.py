@@ -34,15 +34,8 @@ from pathlib import Path
 import attrs
 
 from penstock.contracts import QueueReader
-from penstock.errors import (
-    CommitError,
-    CorruptionError,
-    MessageError,
-    PenstockError,
-    StorageError,
-    shown,
-)
-from penstock.escape import get_logger
+from penstock.errors import CommitError, CorruptionError, MessageError, PenstockError, StorageError
+from penstock.escape import get_logger, shown
 from penstock.files import Files
 from penstock.format.names import check_queue, check_topic
 from penstock.format.rocketmq_json import parse_rocketmq_json

@@ -9,10 +9,8 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,7 +32,6 @@ from penstock.contracts import (
     WorkWakes,
 )
 from penstock.contracts.base import Geometry
-from penstock.contracts.dispatcher import ONLY_CUT
 from penstock.contracts.foreign import Foreign
 from penstock.dispatch.rebuild import (
     RebuildJournal,
@@ -52,8 +49,6 @@ from penstock.errors import (
     ArgumentTypeError,
     ConfigError,
     ConflictError,
-    CorruptionError,
-    OffsetError,
     StorageError,
     StoreLockedError,
 )
@@ -73,7 +68,7 @@ from penstock.log.scan import Checks, scan_window
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
 from penstock.recovery.inspection import OpenState, hide_part_of_batch, inspect_store
-from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
+from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached, named_gaps
 from penstock.recovery.restore import (
     claim,
     load_all,
@@ -650,7 +645,7 @@ class Opener:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
         found.mended.extend(engine.removed_topics.settle(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
-        with _named_gaps(log):
+        with named_gaps(log):
             load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
             start = min(engine.follower.progress, end.offset)
             engine.follower.catch_up()
@@ -689,16 +684,3 @@ class Opener:
             mended=tuple(found.mended),
             duration_ms=duration_ms,
         )
-
-
-@contextmanager
-def _named_gaps(log: SegmentedLog) -> Iterator[None]:
-    """Turn the error of a read between segments into one that names the missing segment, and what to do."""
-    try:
-        yield
-    except OffsetError as error:
-        for before, after in pairwise(log.segments):
-            if before.end_offset != after.base_offset:
-                missing = f"{after.base_offset - before.end_offset} bytes missing before it"
-                raise CorruptionError(after.path, 0, "the log without a gap", missing, ONLY_CUT) from error  # fmt: skip
-        raise

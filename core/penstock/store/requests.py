@@ -28,8 +28,8 @@ from penstock import errors
 from penstock._kernel import Receipts
 from penstock.contracts import Context, Extension, OpenStore, Stoppable, TopicConfig
 from penstock.contracts.base import NoOptions
-from penstock.errors import PenstockError, PreparedFinishedError, StorageError, shown
-from penstock.escape import get_logger
+from penstock.errors import PenstockError, PreparedFinishedError, StorageError
+from penstock.escape import get_logger, shown
 from penstock.files import Entry, File
 from penstock.format.names import SIDE_FOLDER
 from penstock.message import Durability, Message, PutStatus, Receipt

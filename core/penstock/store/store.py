@@ -1,40 +1,30 @@
 """The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
-import contextlib
 import itertools
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from penstock._kernel import Batch, Producer
 from penstock.contracts import (
-    Consumer,
-    ConsumerOptions,
-    DelayedMessage,
     Dispatcher,
     Extension,
     GroupLag,
-    Prepared,
     PutOptions,
     QueueReader,
-    TopicConfig,
-    Transaction,
 )
 from penstock.contracts.dispatcher import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
-from penstock.contracts.messaging import PERM_MAX, READ, WRITE
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.side_folder import RemovedTopicsFile
 from penstock.errors import (
-    ArgumentError,
-    ConfigError,
     ForeignContentError,
     ForkedStoreError,
     ReadOnlyError,
@@ -43,13 +33,12 @@ from penstock.errors import (
 )
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock.format.names import QUEUE_MAX, check_queue, check_topic, is_hidden
+from penstock.format.names import check_queue, check_topic, is_hidden
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
 from penstock.read.queues import TopicSpace, has_queues, served, space_by_topic
-from penstock.read.reader import Reader
 from penstock.recovery.inspection import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.runner import RetentionForecast
@@ -58,6 +47,7 @@ from penstock.runtime.workers import run_aside
 from penstock.store.batches import append_encoded
 from penstock.store.consumer_offsets import ConsumerOffsets, check_group, check_known, check_offset
 from penstock.store.engine import Engine
+from penstock.store.extension_calls import ExtensionCalls
 from penstock.write.validation import (
     add_copy,
     check_messages,
@@ -77,7 +67,7 @@ if TYPE_CHECKING:
 _JOBS_MAX = 4096
 
 
-class Store(Reader, Producer):
+class Store(ExtensionCalls, Producer):
     """A message store, returned by `penstock.open`. Safe from any thread.
 
     Attributes:
@@ -157,28 +147,6 @@ class Store(Reader, Producer):
             kept = type(self._lowlevel)(self, keeps_open=True)
             self._kept = weakref.ref(kept)
         return kept
-
-    def _provided(self, method: str) -> Any:
-        """Return a method of this class that an extension implements."""
-        self._check_open()
-        for each in self._extensions:
-            if method in each.provides:
-                return getattr(each, method)
-        raise ConfigError(
-            f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
-        )
-
-    def _declared_queues(self, topic: str) -> int:
-        for each in self._extensions:
-            if "topic_configs" in each.provides:
-                config = self._provided("topic_configs")().get(topic)
-                return 0 if config is None else max(config.queues, 1)
-        return 0
-
-    def _keep_for(self, made: object) -> None:
-        """Keep this object, and so the store open, while an extension's object is in use."""
-        with contextlib.suppress(TypeError):
-            weakref.finalize(made, _ignore, self).atexit = False
 
     def leave(self) -> None:
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
@@ -317,24 +285,6 @@ class Store(Reader, Producer):
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
 
-    def transaction(self) -> Transaction:
-        """Return a transaction, for a `with` block: the messages that are put to it are stored together when the block ends.
-
-        >>> with store.transaction() as tx:
-        ...     tx.put("orders", b"two pears")
-        ...     tx.put("stock", b"pears -2")
-
-        All of them are stored or none, also if the process is killed or the machine stops. They are not in the log before the
-        end of the block, and an exception that leaves it drops them.
-
-        Raises:
-            ReadOnlyError: the store is open read-only; only the process that writes it has transactions.
-            ConfigError: no extension in `extensions.use` provides transactions.
-        """
-        made: Transaction = self._provided("transaction")()
-        self._keep_for(made)
-        return made
-
     def put_arrow(
         self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
     ) -> "pa.Table":
@@ -355,218 +305,6 @@ class Store(Reader, Producer):
         engine.log.check_put(batch.largest)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return from_arrow.receipts(batch, time_ms, *known)
-
-    # --- consumers and topics, by extensions
-
-    def consumer(
-        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
-    ) -> Consumer:
-        """Return a consumer of a group: its members, in any number of processes, share the messages of these topics.
-
-        A process that does not hold the store for writing opens it with `read_only=True`, and calls this just the same.
-
-        >>> with store.consumer("billing", ["orders"], tag="paid || refunded") as consumer:
-        ...     for message in consumer:  # waits for messages
-        ...         charge(message.body)  # an exception nacks the message
-        ...         message.ack()
-
-        Args:
-            group: the group's name: letters, digits, `%`, `|`, `_` and `-`, at most 120.
-            topics: one topic or more, which need not exist yet; in a name, `*` stands for any characters.
-            options: `tag`, `start`, `ack_wait`, `max_in_flight`, `workers`, `ordered`, `broadcast`, `max_retries`: see
-                `contracts.ConsumerOptions` for units and defaults.
-
-        Raises:
-            ArgumentError: an argument has a wrong type or value.
-            ConfigError: no extension in `extensions.use` provides consumers.
-            StorageError: the store is on a network file system; or it is open read-only, and no process has opened it for
-                writing with consumers yet. Groups need a local file system and a store id.
-            ForkedStoreError: the store was opened before this process was forked.
-        """
-        made: Consumer = self._provided("consumer")(group, topics, **options)
-        self._keep_for(made)
-        return made
-
-    def cancel_delayed(self, message_id: str | Receipt) -> bool:
-        """Cancel, durably, a message that was put with `delay` or `deliver_at`; return whether it will not be delivered.
-
-        False says that it is delivered already, or was cancelled before. The next program that has the store open for writing,
-        Penstock or a broker of RocketMQ 5, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
-        second, whatever ends this process.
-
-        Args:
-            message_id: the message id of its put, or of `delayed`; or the receipt of its put.
-
-        Raises:
-            ArgumentError: that is no message id.
-            NoRecordError, OffsetError: no message of this store has that id.
-            ConfigError: no extension in `extensions.use` delivers messages at a time.
-        """
-        self._owner()
-        cancel = self._provided(call := "cancel_delayed")
-        expected = "a receipt of a put, or a message id"
-        if isinstance(message_id, Receipt):
-            message_id = message_id.message_id
-        named = arguments.text(call, "message_id", message_id, expected)
-        try:
-            waiting = self.get(named)
-        except ArgumentError as error:
-            raise ArgumentError(call, "message_id", named, error.expected) from None
-        found: bool = cancel(waiting)
-        return found
-
-    def delayed(self) -> list[DelayedMessage]:
-        """Return the messages that were put with `delay` or `deliver_at` and wait, by due time.
-
-        Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
-        be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
-        """
-        found: list[DelayedMessage] = self._provided("delayed")()
-        return found
-
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int = READ | WRITE,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
-        """Declare a topic in `config/topics.json`, durably; returns its configuration.
-
-        A topic need not be declared: by default its first message creates it. `alter_topic` gives it more queues.
-
-        Args:
-            topic: its name.
-            queues: how many queues it has, 1 to 65,536; default `extensions.messaging.default_queues`, 4.
-            write_queues: how many of them new messages are distributed to; default all.
-            perm: the sum of 4 (may be read) and 2 (may be put to); default 6.
-            attributes: attributes of RocketMQ 5, such as `{"message.type": "FIFO"}`; default none.
-
-        Raises:
-            ArgumentError, TopicError: an argument is refused, for example a name reserved by RocketMQ; nothing was done.
-            TopicExistsError: there is a topic of that name, declared or created by a message: see `alter_topic`.
-            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
-        """
-        self._owner()
-        create = self._provided(call := "create_topic")
-        made: TopicConfig = create(
-            check_topic(topic), queues=_count(call, "queues", queues),
-            write_queues=_count(call, "write_queues", write_queues),
-            perm=arguments.whole(call, "perm", perm, 0, PERM_MAX),
-            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
-        )  # fmt: skip
-        return made
-
-    def alter_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
-        """Change the configuration of a topic, durably; returns the new one. What is None stays as it is.
-
-        A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without losing
-        sight of messages, lower `write_queues` first, and `queues` once consumers have read the others to their end.
-
-        Args:
-            topic: a topic that exists.
-            queues: how many queues it has; new messages are distributed to all of them unless `write_queues` is given.
-            write_queues: how many of them new messages are distributed to.
-            perm: the sum of 4 (may be read) and 2 (may be put to).
-            attributes: attributes of RocketMQ 5 to add or change; an empty text removes one.
-
-        Raises:
-            ArgumentError, TopicError: an argument is refused; nothing was done.
-            UnknownTopicError: there is no such topic.
-            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
-        """
-        self._owner()
-        alter = self._provided(call := "alter_topic")
-        made: TopicConfig = alter(
-            check_topic(topic), queues=_count(call, "queues", queues),
-            write_queues=_count(call, "write_queues", write_queues),
-            perm=None if perm is None else arguments.whole(call, "perm", perm, 0, PERM_MAX),
-            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
-        )  # fmt: skip
-        return made
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic, durably: its queues with all messages, its configuration, and the committed offsets of all groups.
-
-        `read` and `scan` do not find its messages any more, and no recovery, repair or reindex brings them back. The log keeps
-        their bytes until retention deletes their segments. A topic of the same name that is created later begins at offset 0.
-
-        Raises:
-            TopicError: the name is reserved by RocketMQ.
-            UnknownTopicError: there is no such topic.
-            CorruptionError: `config/topics.json` or `config/consumerOffset.json` cannot be read; nothing was deleted.
-        """
-        self._owner()
-        self._provided("delete_topic")(check_topic(topic))
-
-    def delete_group(self, group: str) -> None:
-        """Delete a consumer group: its offsets, and what it has acknowledged and nacked since; nothing happens if there is no such group.
-
-        Its dead letters, and messages that wait to be retried, stay in their topics. A group of the same name begins anew.
-
-        Raises:
-            QueueHeldError: a consumer of the group lives; nothing was deleted.
-            ConfigError: no extension in `extensions.use` provides consumers.
-        """
-        self._owner()
-        self._provided("delete_group")(group)
-
-    def topic_configs(self) -> dict[str, TopicConfig]:
-        """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
-
-        In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
-        as queues, which another program wrote without its configuration, is not included: see `topics`.
-        """
-        found: dict[str, TopicConfig] = self._provided("topic_configs")()
-        return found
-
-    # --- prepared messages, by extensions
-
-    def prepare(
-        self, topic: str, body: bytes, *, group: str, **options: Unpack[PutOptions]
-    ) -> Prepared:
-        """Store a message that readers see only once it is committed; for a transaction with a database, or another resource.
-
-        The message is durable when this returns, under any flush policy, unless `wait` is False. Then do your work, and commit:
-
-        >>> with store.prepare("orders", body, group="shop") as prepared, database:
-        ...     database.execute("INSERT INTO orders VALUES (?, ?)", (prepared.transaction_id, total))
-
-        If the process is killed in between, the function `check_back` of the next `penstock.open` decides. `group` names the
-        program that decides (RocketMQ's producer group); the other arguments are those of `put`, without a delay.
-
-        Raises:
-            ArgumentError, MessageError: an argument is refused, or the message could not be put; nothing was stored.
-            ConfigError: no extension in `extensions.use` provides prepared messages.
-        """
-        encoder = self._writer().log.encoder
-        wait = arguments.flag("prepare", "wait", options.pop("wait", True))
-        if options.get("queue") is None and options.get("partition_key") is None:
-            options["queue"] = encoder.cursor_of(topic, None).queue
-        message = Message(topic, body, **options)
-        made: Prepared = self._provided("prepare")(message, check_group(group), wait=wait)
-        self._keep_for(made)
-        return made
-
-    def prepared(self) -> list[Prepared]:
-        """Return the messages that are prepared and neither committed nor rolled back, oldest first.
-
-        In a store that is opened read-only, they can only be looked at.
-        """
-        found: list[Prepared] = self._provided("prepared")()
-        for each in found:
-            self._keep_for(each)
-        return found
 
     # --- consumer offsets
 
@@ -791,15 +529,6 @@ class Store(Reader, Producer):
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
-
-
-def _count(call: str, name: str, value: object) -> int | None:
-    """Return a number of queues; None stays None."""
-    return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
-
-
-def _ignore(_store: Store) -> None:
-    """Do nothing."""
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

@@ -11,7 +11,8 @@ import attrs
 import numpy as np
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
-from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError, shown
+from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError
+from penstock.escape import shown
 from penstock.format.arrays import Int64s
 from penstock.format.arrow_schema import TIMESTAMP
 from penstock.message import Durability, PutStatus

@@ -20,8 +20,8 @@ from penstock.errors import (
     MessageError,
     MessageTooLargeError,
     PluginError,
-    shown,
 )
+from penstock.escape import shown
 from penstock.format import arguments
 from penstock.format.properties import check_zeros, encode_properties
 from penstock.format.record import (

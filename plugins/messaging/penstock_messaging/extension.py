@@ -32,8 +32,8 @@ from penstock.contracts import (
     limits,
 )
 from penstock.contracts.dispatcher import Finding
-from penstock.errors import MessageError, PenstockError, StoreClosedError, near
-from penstock.escape import get_logger
+from penstock.errors import MessageError, PenstockError, StoreClosedError
+from penstock.escape import get_logger, near
 from penstock_messaging.groups.store_id import ensure_store_id
 
 if TYPE_CHECKING:

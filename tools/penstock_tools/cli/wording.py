@@ -11,8 +11,8 @@ from penstock.errors import (
     MissingExtraError,
     ReadOnlyError,
     StoreLockedError,
-    shown,
 )
+from penstock.escape import shown
 
 # Packages that only some commands need, and the extra that brings each.
 EXTRAS = {

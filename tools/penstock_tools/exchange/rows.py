@@ -14,7 +14,8 @@ a row, and the order of the pairs is kept except that TAGS and KEYS come first.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.errors import ImportFileError, MessageError, PropertyError, shown
+from penstock.errors import ImportFileError, MessageError, PropertyError
+from penstock.escape import shown
 from penstock.format.names import is_system
 from penstock.format.properties import (
     CRC32,

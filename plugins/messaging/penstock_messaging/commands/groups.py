@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 import penstock
-from penstock.errors import near
+from penstock.escape import near
 from penstock_tools.cli.beside import open_to_change, timeout_option
 from penstock_tools.cli.completion import groups as group_names
 from penstock_tools.cli.completion import topics as topic_names

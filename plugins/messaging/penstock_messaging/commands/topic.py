@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import penstock
-from penstock.errors import near
+from penstock.escape import near
 from penstock.format.names import QUEUE_MAX
 from penstock_messaging.commands.groups import ListByDefault
 from penstock_tools.cli.beside import open_to_change, timeout_option

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.contracts import Context
-from penstock.errors import MessageError, ReadOnlyError, shown
-from penstock.escape import get_logger
+from penstock.errors import MessageError, ReadOnlyError
+from penstock.escape import get_logger, shown
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import in_bean_order
 from penstock_messaging.configuration.config_table import ConfigTable

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock import Message
 from penstock.contracts import Context, OpenStore, TopicConfig
-from penstock.errors import MessageError, shown
+from penstock.errors import MessageError
+from penstock.escape import shown
 from penstock.format.hashes import java_hash
 from penstock.format.names import check_topic
 from penstock_messaging.configuration.checks import check_put

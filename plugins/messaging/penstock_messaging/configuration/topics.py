@@ -22,10 +22,8 @@ from penstock.errors import (
     TopicError,
     TopicExistsError,
     UnknownTopicError,
-    near,
-    shown,
 )
-from penstock.escape import get_logger
+from penstock.escape import get_logger, near, shown
 from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import in_bean_order

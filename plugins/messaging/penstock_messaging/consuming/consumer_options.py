@@ -7,7 +7,8 @@ from typing import Any
 import attrs
 
 from penstock.contracts import ConsumerOptions
-from penstock.errors import ArgumentError, near
+from penstock.errors import ArgumentError
+from penstock.escape import near
 from penstock.format import arguments
 
 _CALL = "consumer"

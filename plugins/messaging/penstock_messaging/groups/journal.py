@@ -17,7 +17,8 @@ from typing import Any
 
 import attrs
 
-from penstock.errors import LostQueueError, StorageError, shown
+from penstock.errors import LostQueueError, StorageError
+from penstock.escape import shown
 from penstock.files import File, Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format.hashes import crc32c
