@@ -81,7 +81,9 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
         store.commit_offset(*GROUP, queue=1, offset=3)
         store.flush()
         end = store.stats()["log_end_offset"]
-        records = {m.log_offset: m.record for topic in store.topics() for m in store.scan(topic)}
+        records = {
+            m.log_offset: m.record for topic in store.topics(system=True) for m in store.scan(topic)
+        }
         assert len(records) == 20
         if crashed:
             engine = store._engine
@@ -141,7 +143,7 @@ def read_plainly() -> Iterator[None]:
 def read_all(store: Store) -> dict[int, StoredMessage]:
     """Return every message by its log offset, read in three ways that must agree."""
     found: dict[int, StoredMessage] = {}
-    for topic, queues in store.topics().items():
+    for topic, queues in store.topics(system=True).items():
         scanned = list(store.scan(topic))
         offsets = [message.log_offset for message in scanned]
         assert offsets == sorted(set(offsets)), "in the order of the log, each once"

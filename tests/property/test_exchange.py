@@ -81,7 +81,7 @@ def opened(path: Path, host: str = "127.0.0.1:10911", checksum: str = "crc32") -
 
 
 def messages_of(store: Store) -> list[StoredMessage]:
-    found = [m for topic in store.topics() for m in store.scan(topic)]
+    found = [m for topic in store.topics(system=True) for m in store.scan(topic)]
     return sorted(found, key=lambda m: m.log_offset)
 
 

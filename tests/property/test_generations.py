@@ -113,7 +113,7 @@ class World:
         with self.open() as store:
             found = {
                 (topic, queue): [m.body for m in store.scan(topic, queue=queue)]
-                for topic, queues in store.topics().items()
+                for topic, queues in store.topics(system=True).items()
                 for queue in queues
             }
             assert found == expected

@@ -44,7 +44,7 @@ def make(path: Path, checksum: str) -> dict[int, tuple[Place, bytes, int]]:
 def messages(path: Path) -> dict[Place, bytes]:
     found = {}
     with opened(path, read_only=True) as store:
-        for topic, queues in store.topics().items():
+        for topic, queues in store.topics(system=True).items():
             for queue in queues:
                 for message in store.scan(topic, queue=queue):
                     found[topic, queue, message.queue_offset] = message.body

@@ -137,7 +137,11 @@ class Life:
         self._stale = data
 
     def check(self, keys: list[tuple[str, int]]) -> None:
-        found = {(topic, queue) for topic, each in self._store.topics().items() for queue in each}
+        found = {
+            (topic, queue)
+            for topic, each in self._store.topics(system=True).items()
+            for queue in each
+        }
         assert found == set(self._model)
         for topic, queue in keys:
             expected = self._model[topic, queue]

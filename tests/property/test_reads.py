@@ -49,7 +49,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def places(store: penstock.Store) -> list[tuple[str, int]]:
-    return [(topic, queue) for topic, queues in store.topics().items() for queue in queues]
+    return [
+        (topic, queue) for topic, queues in store.topics(system=True).items() for queue in queues
+    ]
 
 
 @pytest.mark.slow

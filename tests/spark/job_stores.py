@@ -33,7 +33,7 @@ def make_store(root: Path, count: int = COUNT, first: int = 0) -> Path:
 def everything(root: Path) -> list[Any]:
     """Return all messages of a store, in the order they were stored."""
     with penstock.open(root, read_only=True, environ={}) as store:
-        found = [m for topic in store.topics() for m in store.scan(topic)]
+        found = [m for topic in store.topics(system=True) for m in store.scan(topic)]
     return sorted(found, key=lambda m: m.log_offset)
 
 

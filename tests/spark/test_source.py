@@ -360,7 +360,7 @@ def test_spark_finds_the_format_and_reads_every_row(spark: Any, path: Path) -> N
     assert len(found) == COUNT
     by_value = {bytes(row.value): row for row in found}
     with penstock.open(path, read_only=True) as store:
-        for topic in store.topics():
+        for topic in store.topics(system=True):
             for message in store.scan(topic):
                 row = by_value[message.body]
                 place = (row.topic, row.partition, row.offset)

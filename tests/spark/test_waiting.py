@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
         store.prepare("orders", b"committed", group="g").commit()
         store.prepare("orders", b"rolled back", group="g").rollback()
         store.prepare("orders", b"open", group="g")
-        assert len(store.topics()) == 5
+        assert len(store.topics(system=True)) == 5
     return tmp_path / "store"
 
 
@@ -57,5 +57,5 @@ def test_jobs_over_all_topics_leave_out_what_waits(spark: Any, root: Path, tmp_p
     assert set(done.topics) == {"orders"}
     replay.run(spark, str(root), str(tmp_path / "copy"))
     with penstock.open(tmp_path / "copy", environ={}, read_only=True) as copy:
-        assert set(copy.topics()) == {"orders"}
+        assert set(copy.topics(system=True)) == {"orders"}
         assert {message.body.decode() for message in copy.scan("orders")} == SEEN

@@ -29,7 +29,7 @@ def seen_by_client(broker: Broker, topics: tuple[str, ...]) -> dict[tuple[str, i
 def seen_by_us(store: Store) -> dict[tuple[str, int], list[bytes]]:
     """Return the same from Penstock, by single reads and as columns; broker's own topics are left out."""
     found = {}
-    for topic, queues in store.topics().items():
+    for topic, queues in store.topics(system=True).items():
         for queue in queues if topic.islower() and not topic.startswith("rmq_") else ():
             bodies = [m.body for m in store.scan(topic, queue=queue)]
             assert store.max_offset(topic, queue) == len(bodies)

@@ -54,7 +54,7 @@ OF_CLIENTS = {"UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER", "ORIGIN_M
 def schedule(store: Store) -> list[Any]:
     """Return the records of the topics of delays and retries, and delivered ones, without what differs by its nature."""
     found = []
-    for topic, queues in sorted(store.topics().items()):
+    for topic, queues in sorted(store.topics(system=True).items()):
         if topic in ("SCHEDULE_TOPIC_XXXX", "orders") or topic.startswith("%"):
             for queue in sorted(queues):
                 for m in store.scan(topic, queue=queue):

@@ -506,7 +506,7 @@ def _disturb(store: Store, chance: random.Random, trace: Trace, body: Callable[[
             )
             trace.add("committed", group=MOVED)
     # Some 300 rounds in a run of 100 kills: none of these would be a chance of one in ten thousand.
-    if chance.random() < 0.03 and FLEETING in store.topics():
+    if chance.random() < 0.03 and FLEETING in store.topics(system=True):
         store.delete_topic(FLEETING)
         trace.add("deleted")
 
@@ -520,7 +520,7 @@ def _finish(store: Store, trace: Trace) -> None:
     while True:
         # Before the list of dead letters: what is consumed now is in it.
         left = _left(store)
-        for topic in store.topics():
+        for topic in store.topics(system=True):
             for kind, group, number in _stored(store, topic):
                 if (group, number) not in known:
                     known.add((group, number))
@@ -551,7 +551,7 @@ def _left(store: Store) -> list[str]:
     """Return what groups have not consumed, and what was delayed and not delivered."""
     left = []
     begun_at = store.stats()["log_end_offset"]
-    topics = store.topics()
+    topics = store.topics(system=True)
     for group in GROUPS:
         for topic in (*topics_of(group), f"%RETRY%{group}"):
             for queue in topics.get(topic, ()):

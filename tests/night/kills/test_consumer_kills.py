@@ -78,7 +78,7 @@ def check_closed(path: Path, story: Story) -> None:
     with penstock.open(path, read_only=True) as store:
         for group in GROUPS:
             for topic in (*topics_of(group), f"%RETRY%{group}"):
-                for queue in store.topics().get(topic, ()):
+                for queue in store.topics(system=True).get(topic, ()):
                     end = store.max_offset(topic, queue)
                     committed = store.committed_offset(group, topic, queue) or 0
                     assert committed == end, f"{group} {topic}/{queue}: {committed} of {end}"
@@ -94,7 +94,7 @@ def check_closed(path: Path, story: Story) -> None:
 
 def everything(store: Store) -> Iterator[Stored]:
     """Return all messages of a store."""
-    for topic in store.topics():
+    for topic in store.topics(system=True):
         for message in store.scan(topic):
             target = message.all_properties["REAL_TOPIC"] if topic == "SCHEDULE_TOPIC_XXXX" else ""
             yield Stored(
