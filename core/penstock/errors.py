@@ -566,13 +566,14 @@ class LostQueueError(StorageError):
 class AlreadyAnsweredError(StorageError):
     """A message cannot be answered now: a transaction acknowledges it, or it has an answer, or was redelivered."""
 
-    def __init__(self, topic: str, queue: int, offset: int) -> None:
+    def __init__(self, topic: str, queue: int, offset: int, reason: str) -> None:
         self.topic = topic
         self.queue = queue
         self.offset = offset
+        self.reason = reason
         super().__init__(
-            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was recorded: a transaction "
-            f"acknowledges it at its end, it was answered before, or it was redelivered after ack_wait. Answer each message once"
+            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was recorded: {reason}. "
+            f"Answer each message once"
         )
 
 

@@ -122,6 +122,7 @@ class StoreStats(TypedDict):
         append_lock: how often appends waited for the append lock.
         strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
         dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
+        extensions: by name the figures of each extension; docs/delays.md has some of messaging's.
         upkeep: figures of sealing and scrubbing.
     """
 
@@ -143,4 +144,5 @@ class StoreStats(TypedDict):
     append_lock: NotRequired[dict[str, int]]
     strategies: NotRequired[dict[str, dict[str, Any]]]
     dispatchers: NotRequired[dict[str, dict[str, Any]]]
+    extensions: NotRequired[dict[str, dict[str, Any]]]
     upkeep: NotRequired[dict[str, Any]]

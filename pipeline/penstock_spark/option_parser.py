@@ -30,7 +30,6 @@ from penstock.format.times import parse_duration, parse_time
 _NEAR = 0.75
 _SIZE = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,3})?")
 _METADATA = "option"
 
 _T = TypeVar("_T")
@@ -186,13 +185,10 @@ def size_of(name: str, text: str) -> int:
 
 def seconds_of(name: str, text: str) -> float:
     """Return a duration in seconds: `30`, `500ms`, `7d`, `1h30min`."""
-    text = text.strip()
-    if _SECONDS.fullmatch(text):
-        return float(text)
     try:
         return parse_duration(text) / 1000
     except ValueError as error:
-        raise ConfigError(f"{name}: {error}, or as seconds") from None
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def time_of(*, up: bool) -> Parser[int]:

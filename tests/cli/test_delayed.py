@@ -90,6 +90,19 @@ def test_a_put_that_makes_a_store_says_so_once(
         assert capsys.readouterr().err == said
 
 
+def test_stat_does_not_count_what_is_cancelled_nor_what_cancels_it(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It took each cancelled message off twice, and said 0 while some waited."""
+    with penstock.open(root, environ={}) as store:
+        cancelled, *left = store.delayed()
+        assert store.cancel_delayed(cancelled.message_id)
+        assert store.stats()["extensions"]["messaging"]["timers"]["waiting"] == len(left)
+    assert run(["stat", str(root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["extensions"]["timers"]
+    assert found == {"waiting": len(left), "first_due_ms": left[0].due_ms}
+
+
 def test_stat_says_how_many_wait_and_who_cannot_deliver_them(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,11 +59,11 @@ class AsyncMessage:
         """Nack this message, so that it is retried; see `Consumer.nack`."""
         await self._consumer.nack(self, delay=delay, reason=reason)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Give this message back unanswered; see `Consumer.release`."""
         self.message.release()
 
-    def extend(self) -> None:
+    async def extend(self) -> None:
         """Restart `ack_wait` for this message."""
         self.message.extend()
 
@@ -234,27 +234,27 @@ class AsyncConsumer(Wrapper):
         call = partial(self.consumer.nack, plain(messages), delay=delay, reason=reason)
         await completed(self._jobs, call)
 
-    def release(self, messages: Answered) -> None:
+    async def release(self, messages: Answered) -> None:
         """Give messages back unanswered; see `contracts.Consumer.release`."""
         self.consumer.release(plain(messages))
 
-    def extend(self, messages: Answered) -> None:
+    async def extend(self, messages: Answered) -> None:
         """Restart `ack_wait`; see `contracts.Consumer.extend`."""
         self.consumer.extend(plain(messages))
 
-    def pause(self, *topics: str) -> None:
+    async def pause(self, *topics: str) -> None:
         """Deliver nothing more of these topics, or of all; see `contracts.Consumer.pause`."""
         self.consumer.pause(*topics)
 
-    def resume(self, *topics: str) -> None:
+    async def resume(self, *topics: str) -> None:
         """Undo `pause`."""
         self.consumer.resume(*topics)
 
-    def assignment(self) -> list[tuple[str, int]]:
+    async def assignment(self) -> list[tuple[str, int]]:
         """Return the queues that this consumer has."""
         return self.consumer.assignment()
 
-    def pending(self) -> list[Pending]:
+    async def pending(self) -> list[Pending]:
         """Return the messages that are delivered and not answered."""
         return self.consumer.pending()
 

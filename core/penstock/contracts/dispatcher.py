@@ -181,7 +181,9 @@ class Finding(NamedTuple):
         """Return the finding with `what_now` filled in."""
         if self.is_note or self.what_now not in ("", COPYING):
             return self
-        derived = "`penstock repair --apply` rebuilds it from the log; it holds only derived data"
+        derived = (
+            "`penstock repair PATH --apply` rebuilds it from the log; it holds only derived data"
+        )
         return self._replace(what_now=_WHAT_NOW.get(self.part, derived))
 
 
@@ -190,20 +192,21 @@ class Finding(NamedTuple):
 COPYING = "copied while it was written"
 
 # What else helps against corruption in the log, and what to do about it.
+CUT_END = "`penstock repair PATH --apply` cuts the log there, and saves what it cuts off; or restore the segment from a copy"
 ONLY_CUT = (
-    "restore the segment from a copy; as a last resort, `penstock repair --apply --cut` cuts the log at the first corruption, and "
+    "restore the segment from a copy, or export the readable messages and import them into a new store; as a last resort, `penstock repair PATH --apply --cut` cuts the log at the first corruption, and "
     "saves what it cuts off"
 )
 CORRUPT_LOG = (
-    "`penstock repair --apply --quarantine` marks the range as unreadable, and the store then opens for writing with all other "
+    "`penstock repair PATH --apply --quarantine` marks the range as unreadable, and the store then opens for writing with all other "
     f"messages; if that is refused, {ONLY_CUT}"
 )
 
 _WHAT_NOW = {
     "log": CORRUPT_LOG,
-    "digest": "restore the segment from a copy; `penstock repair --apply` corrects a single flipped "
+    "digest": "restore the segment from a copy; `penstock repair PATH --apply` corrects a single flipped "
     "bit of a block, `--accept` accepts the bytes as they are",
-    "marks": "`penstock repair --apply` rewrites it; until then an opening reads more of the log",
+    "marks": "`penstock repair PATH --apply` rewrites it; until then an opening reads more of the log",
 }
 
 

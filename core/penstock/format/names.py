@@ -94,6 +94,12 @@ def is_hidden(topic: str) -> bool:
     return is_system(topic) and not topic.startswith(("%DLQ%", "%LMQ%"))
 
 
+def is_hidden_progress(group: str, topic: str) -> bool:
+    """Return whether lists of groups leave a group's progress in a topic out; its retries count as its own."""
+    is_own = not group.startswith(("CID_RMQ_SYS_", "penstock-"))
+    return not is_own or (is_hidden(topic) and not topic.startswith("%RETRY%"))
+
+
 def check_queue(queue: object) -> int:
     """Return `queue`, of any integer type, as an `int`; raises `QueueError` if it is not a valid queue number."""
     if type(queue) is int:

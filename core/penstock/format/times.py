@@ -5,6 +5,7 @@ A time is written as Penstock prints it (`2026-11-23 10:00:00.250Z`), with the o
 `15min`, `1h`, `1h30min`, `7d`, `2w`: so long ago). A time without a zone is in UTC, as the times that Penstock prints.
 """
 
+import math
 import re
 from datetime import UTC, datetime
 
@@ -21,6 +22,7 @@ _UNITS_MS = {
 }
 _PART = re.compile(r"(\d{1,12})(ms|s|min|m|h|d|w)")
 _RELATIVE = re.compile(rf"(?:{_PART.pattern})+")
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 # Of 1973 to 5138. A shorter number is more likely a year.
 _SECONDS = re.compile(r"[0-9]{9,11}(\.[0-9]{1,9})?")
 # From 1973 on.
@@ -58,9 +60,11 @@ def parse_time(text: str, now_ms: int, *, up: bool) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration such as `90s` or `1h30min` in milliseconds. Raises `ValueError`."""
+    """Return a duration such as `90s` or `1h30min`, or a number of seconds, in milliseconds. Raises `ValueError`."""
+    if _NUMBER.fullmatch(text.strip()):
+        return math.ceil(float(text) * 1000)
     if not is_relative(text):
         raise ValueError(
-            f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d"
+            f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d, or a number of seconds"
         )
     return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text))

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from penstock.contracts import Dispatcher, QueueIndex
-from penstock.contracts.dispatcher import ONLY_CUT, Checker, DispatchBatch, Finding, damaged_blocks
+from penstock.contracts.dispatcher import (
+    CUT_END,
+    ONLY_CUT,
+    Checker,
+    DispatchBatch,
+    Finding,
+    damaged_blocks,
+)
 from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
@@ -137,7 +144,7 @@ class Scope:
     sequence: int = 0
 
 
-_GONE = "restore them from a copy; `penstock repair --apply` gives those records up, and the store then opens for writing"
+_GONE = "restore them from a copy; `penstock repair PATH --apply` gives those records up, and the store then opens for writing"
 # The result for one segment: findings, counts, and the state of each checker.
 Result = tuple[list[Finding], Tally, list[object]]
 
@@ -510,13 +517,6 @@ def _compare(part: Valid, checkers: list[Checker], end: int) -> Iterator[Finding
             yield from checker.batch(batch)
 
 
-# A corrupt range at the end of the log, which `repair --quarantine` refuses.
-_CUTS_HERE = (
-    "restore the segment from a copy before anything opens the store for writing: that, or `penstock repair --apply`, cuts the "
-    "log here, and saves what it cuts off"
-)
-
-
 def _end_of_records(
     log: SegmentedLog, segment: Segment, part: End, checkers: list[Checker], claimed: int
 ) -> Iterator[Finding]:
@@ -530,7 +530,7 @@ def _end_of_records(
             yield Finding(
                 "log", segment.path, position, stop,
                 "a torn tail: the bytes after the last record are not a record, or only a part of messages that are stored together",
-                "no action is needed: opening for writing, or `penstock repair --apply`, cuts it off",
+                "no action is needed: opening for writing, or `penstock repair PATH --apply`, cuts it off",
             )  # fmt: skip
         return
     for checker in checkers:
@@ -539,7 +539,7 @@ def _end_of_records(
         "log", segment.path, position, stop,
         "the records end here, although queues or later segments have more"
         + messages_within(log, stop, segment.end_offset),
-        _CUTS_HERE if is_last(log, stop) else "",
+        CUT_END if is_last(log, stop) else "",
     )  # fmt: skip
 
 

@@ -91,9 +91,9 @@ class OneQueueReader:
     # --- queues
 
     def topics(self, *, system: bool = False) -> dict[str, list[int]]:
-        """Return every topic with the numbers of its queues; with `system` also topics that RocketMQ keeps for itself.
+        """Return every topic that has messages, with the numbers of its queues that have; see also `topic_configs`.
 
-        Those hold delayed, prepared and retried messages, for example; dead letters (`%DLQ%...`) are always listed.
+        With `system` also topics that RocketMQ keeps for itself. Those hold delayed, prepared and retried messages, for example; dead letters (`%DLQ%...`) are always listed.
         """
         system = arguments.flag("topics", "system", system)
         self._settle()

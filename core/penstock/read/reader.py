@@ -99,7 +99,7 @@ class Reader(OneQueueReader):
         wanted = checked_tags(call, tag)
         if key is not None:
             arguments.instance(call, "key", key, str, "a string")
-        most = None if limit is None else arguments.whole(call, "limit", limit)
+        most = None if limit is None else arguments.whole(call, "limit", limit, 1)
         names = checked_topics(call, topics)
         if arguments.flag(call, "follow", follow) and until is not None:
             raise ArgumentError(call, "until", until, "left out, since follow=True has no end")

@@ -228,6 +228,9 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, start, least_ms, torn_from=durable if found.is_ours else None,
         generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
+    if found.is_still_ours and not found.is_copy:
+        # Also if a file was changed since a clean close: no program has opened the store meanwhile.
+        durable = found.state.flushed_offset
     check_corruption(
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.contracts.dispatcher import CORRUPT_LOG, ONLY_CUT
+from penstock.contracts.dispatcher import CORRUPT_LOG, CUT_END, ONLY_CUT
 from penstock.durability.progress import Times
 from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
@@ -47,7 +47,6 @@ _TELLING_ZEROS = 3
 _CHECKPOINT_SLACK_MS = 3000
 _NORMAL_SEGMENTS = 3
 _REFUSED = "the store is not opened for writing; read_only=True reads all other records"
-_CUT_OFF = "`penstock repair --apply` cuts the log there, and saves what it cuts off; or restore the segment from a copy"
 
 
 @attrs.frozen(kw_only=True)
@@ -282,7 +281,7 @@ def check_corruption(
         position,
         "a valid record",
         f"corrupt bytes ({end.reason}{names}), although {why}",
-        f"{_REFUSED}; {_CUT_OFF if end.survivor is None else CORRUPT_LOG}",
+        f"{_REFUSED}; {CUT_END if end.survivor is None else CORRUPT_LOG}",
     )
 
 

@@ -571,6 +571,7 @@ class Engine:
                 d.name: {"progress": d.progress, "error": self.trouble(d.name), **d.stats()}
                 for d in self.dispatchers
             },
+            "extensions": {each.name: each.stats() for each in self.extensions},
             "upkeep": self.upkeep.stats(),
         }
 

@@ -33,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock.format.names import check_queue, check_topic, is_hidden
+from penstock.format.names import check_queue, check_topic, is_hidden_progress
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
@@ -328,7 +328,9 @@ class Store(ExtensionCalls, Producer):
         return self._offsets.get(group, topic, queue)
 
     def groups(self, *, system: bool = False) -> list[GroupLag]:
-        """Return the committed offset, and the lag, of each group in each queue, sorted; with `system` also in system topics.
+        """Return the committed offset, and the lag, of each group in each queue, sorted; retries included.
+
+        With `system` also the groups and topics that RocketMQ and Penstock keep for themselves.
 
         Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
         """
@@ -337,7 +339,7 @@ class Store(ExtensionCalls, Producer):
         return [
             GroupLag(group, topic, queue, offset, max(self.max_offset(topic, queue) - offset, 0))
             for (group, topic), queues in sorted(self._offsets.groups().items())
-            if system or not is_hidden(topic)
+            if system or not is_hidden_progress(group, topic)
             for queue, offset in sorted(queues.items())
         ]
 

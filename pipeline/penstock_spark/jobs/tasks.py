@@ -19,7 +19,8 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError, NotAStoreError, OffsetError
-from penstock.format.names import is_waiting
+from penstock.escape import near
+from penstock.format.names import is_hidden, is_waiting
 from penstock_spark.arrow import pa
 from penstock_spark.errors import DataLossError
 from penstock_spark.stores import StoreSpan, is_dataset, shards_of
@@ -279,8 +280,11 @@ def check_topics(topics: Sequence[str], there: set[str]) -> None:
     """Raise `ConfigError` for a topic that is not there."""
     for topic in topics:
         if topic not in there:
-            known = ", ".join(sorted(there)) or "none"
-            raise ConfigError(f"there is no topic {topic!r}; there are: {known}")
+            known = sorted(name for name in there if not is_hidden(name))
+            listed = ", ".join(known) or "none"
+            raise ConfigError(
+                f"there is no topic {topic!r}{near(topic, known)}; there are: {listed}"
+            )
 
 
 # --- reports

@@ -21,6 +21,8 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
+from penstock.escape import near
+from penstock.format.names import is_hidden
 from penstock_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
 from penstock_spark.stores import Location, Locations, ask_all, open_store
 
@@ -198,10 +200,12 @@ def _check_topics(
     """Raise `ConfigError` for a topic or queue that no store has; the read would be empty without a reason."""
     there = {topic for held in found for topic in held.topics}
     where = locations.stores[0].name if len(locations.stores) == 1 else "any of the stores"
-    known = ", ".join(sorted(there)[:50]) or "none"
+    known = sorted(topic for topic in there if not is_hidden(topic))
     for topic in options.topics:
         if topic not in there:
-            raise ConfigError(f"there is no topic {topic!r} in {where}; there are: {known}")
+            raise ConfigError(
+                f"there is no topic {topic!r} in {where}{near(topic, known)}; there are: {', '.join(known[:50]) or 'none'}"
+            )
     queues = {(place.topic, place.queue) for place in places}
     for topic, numbers in options.assigned.items():
         for queue in numbers:

@@ -629,7 +629,7 @@ class MessagingExtension(Extension):
         if self._has_timers():
             from penstock_messaging.timers.timer_listing import summary_line  # noqa: PLC0415 - see the module
 
-            lines.append(summary_line(self.timers))
+            lines.append(summary_line(self.store, self.timers))
         if self._has_prepared():
             from penstock_messaging.prepared.shown import summary_of  # noqa: PLC0415 - see the module
 

@@ -164,7 +164,7 @@ def test_a_loop_hands_out_what_is_there_and_what_comes(tmp_path: Path) -> None:
             assert later is not None
             await later
             assert {each.lag for each in await consumer.lag()} == {0}
-            assert consumer.pending() == []
+            assert await consumer.pending() == []
         assert sorted(seen) == list(range(9))
 
     run(work, tmp_path)
@@ -196,13 +196,13 @@ def test_messages_are_answered_by_their_own_methods(tmp_path: Path) -> None:
             assert (acked.topic, acked.attempt, acked.stored.topic) == ("orders", 1, "orders")
             await acked.ack()
             await refused.nack(delay=1)
-            extended.extend()
-            assert len(consumer.pending()) == 2
-            released.release()
+            await extended.extend()
+            assert len(await consumer.pending()) == 2
+            await released.release()
             (again,) = await consumer.poll(4)
             assert again.body == released.body
             await consumer.ack([again, extended])
-            assert consumer.pending() == []
+            assert await consumer.pending() == []
 
     run(work, tmp_path)
 
@@ -343,9 +343,9 @@ class Crowd:
                 self.acknowledged.add(key)
                 await message.ack(sync=self.chance.random() < 0.3)
 
-    def release(self, consumer: aio.AsyncConsumer) -> None:
+    async def release(self, consumer: aio.AsyncConsumer) -> None:
         """Give back what a cancelled task had, and did not come to."""
-        consumer.release(
+        await consumer.release(
             [m for m in self.out if (m.queue, m.queue_offset) not in self.acknowledged]
         )
         self.out.clear()
@@ -460,7 +460,7 @@ def test_cancellations_neither_lose_nor_double_an_acknowledgement(
             cancelled += sum(task.cancel() for task in tasks)
             found = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(each) for each in found} == {asyncio.CancelledError}, found
-            crowd.release(consumer)
+            await crowd.release(consumer)
         last = asyncio.create_task(crowd.consume(consumer))
         while len(crowd.acknowledged) < number:
             await asyncio.sleep(0)
@@ -508,7 +508,7 @@ def test_a_transaction_stores_messages_and_acknowledges_others_or_neither(tmp_pa
                     await tx.ack(message)
                     await tx.put("out", b"a", queue=0)
                     raise ZeroDivisionError
-            assert len(consumer.pending()) == 1
+            assert len(await consumer.pending()) == 1
             async with store.transaction() as tx:
                 await tx.ack(message)
                 await tx.put("out", b"a", queue=0, tag="t")

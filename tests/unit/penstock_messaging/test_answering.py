@@ -101,14 +101,14 @@ def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(
         acked.ack()
         refused.nack()
         released.release()
-        for message in (acked, refused):
-            with pytest.raises(AlreadyAnsweredError, match="it was answered before"):
+        for message, why in ((acked, "it was acknowledged"), (refused, "it was nacked")):
+            with pytest.raises(AlreadyAnsweredError, match=why):
                 message.nack()
             message.release()
             message.extend()
         acked.ack()
         for again in (refused.ack, lambda: consumer.ack([acked, refused])):
-            with pytest.raises(AlreadyAnsweredError, match="it was answered before"):
+            with pytest.raises(AlreadyAnsweredError, match="it was nacked before"):
                 again()
         assert members.journal().acked == {0}
         assert members.journal().nacked.keys() == {1}

@@ -146,7 +146,7 @@ def test_a_finding_names_the_message_as_its_queue_entry_does(position: int, tmp_
     patch(log, at, bytes([log.read_bytes()[at] ^ 1]))
     (found,) = findings(tmp_path / "s")
     assert "(t, queue 0, offset 4)" in found.text
-    assert "`penstock repair --apply --quarantine`" in found.what_now
+    assert "`penstock repair PATH --apply --quarantine`" in found.what_now
     killed(tmp_path / "s")
     with pytest.raises(CorruptionError, match=r"\(t, queue 0, offset 4\).*repair --apply --quara"):
         open_store(tmp_path / "s", spawn=ManualWorkers())
@@ -163,7 +163,7 @@ def test_the_end_of_the_log_is_not_quarantined(tmp_path: Path) -> None:
     log, puts = ten(tmp_path / "s")
     for number in (9, 5):
         break_messages(log, puts[number])
-        refused(tmp_path / "s", "is corrupt from .*`penstock repair --apply` cuts off")
+        refused(tmp_path / "s", "is corrupt from .*`penstock repair PATH --apply` cuts off")
     repair(tmp_path / "s", apply=True)
     quarantine(tmp_path / "s")
     assert offsets(tmp_path / "s") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
@@ -190,7 +190,7 @@ def test_what_is_not_certainly_our_own_is_not_quarantined(place: Path) -> None:
 def test_what_no_scan_can_step_over_stands(place: Path, tmp_path: Path) -> None:
     segment(place, 2).unlink()
     (left,) = repair(place, quarantine=True, apply=True).standing
-    assert "`penstock repair --apply --cut`" in left.what_now
+    assert "`penstock repair PATH --apply --cut`" in left.what_now
     log, puts = ten(tmp_path / "without queues")
     for put in (puts[2], puts[6]):
         wipe(log, put.log_offset, put.log_offset + 60)

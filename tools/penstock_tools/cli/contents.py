@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 
-from penstock.format.names import is_system
+from penstock.format.names import is_hidden
 from penstock.store.store import Store
 
 # Names or ranges that one line lists.
@@ -54,7 +54,7 @@ def no_group(group: str, groups: Sequence[str]) -> str:
 def _no_topic(topic: str, topics: Sequence[str]) -> str:
     if not topics:
         return f"there is no topic {topic!r}: the store has no messages"
-    topics = [name for name in topics if not is_system(name)] or topics
+    topics = [name for name in topics if not is_hidden(name)] or topics
     return (
         f"there is no topic {topic!r}{_near(topic, topics)} Topics in the store: {_listed(topics)}"
     )

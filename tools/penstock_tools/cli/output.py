@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from penstock.escape import visible, visible_json
-from penstock.format.names import is_hidden
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -257,9 +256,9 @@ system_option = click.option(
 )  # fmt: skip
 
 
-def hide_system(rows: list[Row], topic_of: Callable[[Row], str], *, shown: bool) -> list[Row]:
-    """Return the rows whose topic has messages for users, or all of them; says how many are left out."""
-    kept = [row for row in rows if shown or not is_hidden(topic_of(row))]
+def hide_system(rows: list[Row], is_hidden: Callable[[Row], bool], *, shown: bool) -> list[Row]:
+    """Return the rows that are not hidden, or all of them; says how many are left out."""
+    kept = [row for row in rows if shown or not is_hidden(row)]
     if len(kept) < len(rows):
         left_out = counted(len(rows) - len(kept), "line")
         note(f"{left_out} of system topics left out; --system shows all")

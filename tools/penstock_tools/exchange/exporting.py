@@ -16,8 +16,9 @@ import attrs
 
 from penstock.contracts import is_light
 from penstock.errors import BusyError, ConfigError
+from penstock.escape import near
 from penstock.files import Files
-from penstock.format.names import is_waiting
+from penstock.format.names import is_hidden, is_waiting
 from penstock.message import StoredMessage
 from penstock.read.filters import TagFilter, has_key
 from penstock.read.spans import Lost, QueueSpan, refuse_lost
@@ -67,10 +68,11 @@ class Selection:
         known = store.topics(system=True)
         for topic in self.topics:
             if topic not in known:
-                listed = ", ".join([*known][:_LISTED_MAX]) or "none"
-                more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
+                shown = [name for name in known if not is_hidden(name)]
+                listed = ", ".join(shown[:_LISTED_MAX]) or "none"
+                more = f" and {len(shown) - _LISTED_MAX} more" if len(shown) > _LISTED_MAX else ""
                 raise ConfigError(
-                    f"there is no topic {topic!r}; topics in the store: {listed}{more}"
+                    f"there is no topic {topic!r}{near(topic, shown)}; topics in the store: {listed}{more}"
                 )
         bounds = store.lowlevel.bounds(self._has_topic)
         there = {each.queue for each in bounds}

@@ -20,7 +20,14 @@ import attrs
 import numpy as np
 
 from penstock.contracts import Dispatcher
-from penstock.contracts.dispatcher import ONLY_CUT, Checker, DispatchBatch, Finding, damaged_blocks
+from penstock.contracts.dispatcher import (
+    CUT_END,
+    ONLY_CUT,
+    Checker,
+    DispatchBatch,
+    Finding,
+    damaged_blocks,
+)
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
@@ -463,7 +470,7 @@ class Planner:
             plan.is_ours and not self._is_copy and end < self._durable and not is_followed(plan.log, end)
         ):  # fmt: skip
             why = f"the log is corrupt from {end} on to its end, and was on disk up to {self._durable}"
-            what_now = f"`penstock repair --apply` cuts off a torn end, and saves it; {ONLY_CUT}"
+            what_now = CUT_END
         else:
             return
         raise StorageError(

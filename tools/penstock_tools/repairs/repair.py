@@ -31,7 +31,7 @@ from penstock.format import arguments
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import OnProgress
-from penstock.log.queue_evidence import count_within
+from penstock.log.queue_evidence import count_within, messages_within
 from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -456,6 +456,8 @@ def _cut_steps(plan: RepairPlan) -> list[RepairStep]:
     ranges += [(gone, 0) for gone in log.after_cut]
     what = "a torn tail" if log.cut == plan.tail[0] and plan.tail[1] else "the log"
     first = f"cut {what} at log offset {log.cut}; {plan.cut_records} valid messages are lost"
+    if names := messages_within(log, log.cut, max(gone.end_offset for gone, _ in ranges)):
+        first += f"; its queues have had{names}"
     made: list[RepairStep] = []
     for each, position in ranges:
         if position < each.capacity:

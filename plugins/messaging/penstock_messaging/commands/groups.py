@@ -7,6 +7,7 @@ import click
 
 import penstock
 from penstock.escape import near
+from penstock.format.names import is_hidden_progress
 from penstock_tools.cli.beside import open_to_change, timeout_option
 from penstock_tools.cli.completion import groups as group_names
 from penstock_tools.cli.completion import topics as topic_names
@@ -30,7 +31,6 @@ _NO_WRITER = (
     "; no process has the store open for writing: until one has, they wait, and delays stand still"
 )
 _ENDS = "earliest", "latest"
-_SYSTEM_GROUP = "CID_RMQ_SYS_"
 NAMES = ("group", "topic", "queue", "offset", "lag")
 _group_argument = click.argument("group", shell_complete=group_names)
 
@@ -66,12 +66,6 @@ class _Place(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             return int(BEGIN.convert(value, param, ctx))
         except click.BadParameter as error:
             self.fail(f"neither earliest nor latest nor a time: {error.message}", param, ctx)
-
-
-def _kept_topic(row: tuple[str, str, int, int, int]) -> str:
-    """Return the system topic that a row is about; "" for a group of the user's, whose retries count as well."""
-    group, topic = row[:2]
-    return "" if topic.startswith("%RETRY%") and not group.startswith(_SYSTEM_GROUP) else topic
 
 
 def _is_group(store: "penstock.Store", group: str) -> bool:
@@ -121,7 +115,7 @@ def list_groups(path: str, only: str | None, system: bool, as_json: bool) -> int
         rows, waiting, unreadable = overview(store, only)
         remarks = store.stats()["offsets_set_aside"]
         has_writer = state_of(store).used_by is not None
-    rows = hide_system(rows, _kept_topic, shown=system)
+    rows = hide_system(rows, lambda row: is_hidden_progress(*row[:2]), shown=system)
     if as_json:
         for row in rows:
             out_json(**dict(zip(NAMES, row, strict=True)))

@@ -7,7 +7,7 @@ import click
 
 import penstock
 from penstock.escape import near
-from penstock.format.names import QUEUE_MAX
+from penstock.format.names import QUEUE_MAX, is_hidden
 from penstock_messaging.commands.groups import ListByDefault
 from penstock_tools.cli.beside import open_to_change, timeout_option
 from penstock_tools.cli.completion import topics
@@ -81,7 +81,7 @@ def list_command(path: str, system: bool, as_json: bool) -> int:
         configs = store.topic_configs()
         remarks = store.lowlevel.extension("messaging").stats()["config_remarks"]
     rows = []
-    for topic in hide_system(sorted({*counts, *configs}), str, shown=system):
+    for topic in hide_system(sorted({*counts, *configs}), is_hidden, shown=system):
         messages = counts[topic]["messages"] if topic in counts else 0
         if as_json:
             found = configs.get(topic)

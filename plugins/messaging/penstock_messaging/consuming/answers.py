@@ -17,6 +17,7 @@ from penstock.format import arguments
 from penstock_messaging.consuming.consumed_message import (
     ANSWERED,
     BOUND,
+    DONE,
     LATE,
     NACKED,
     OUT,
@@ -232,7 +233,7 @@ class Answers:
             self._check_unbound(given)
             for message in given if not self._consumer.options.broadcast else ():
                 if message.state in ANSWERED and not message.flight.is_over:
-                    raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+                    raise self._answered(message)
             over = self._over(given)
             for message in given:
                 if not message.flight.is_over and self._in_flight.is_current(message):
@@ -291,13 +292,22 @@ class Answers:
         if self._in_flight.bound:
             for message in given:
                 if self._in_flight.is_bound(message):
-                    raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+                    raise self._answered(message)
+
+    def _answered(self, message: HandedMessage) -> AlreadyAnsweredError:
+        why = {DONE: "it was acknowledged before", NACKED: "it was nacked before"}.get(
+            message.state
+        )
+        if why is None:
+            is_bound = self._in_flight.is_bound(message)
+            why = "a transaction acknowledges it at its end" if is_bound else "it was redelivered after ack_wait"  # fmt: skip
+        return AlreadyAnsweredError(message.topic, message.queue, message.offset, why)
 
     def _check_not_nacked(self, given: Iterable[HandedMessage]) -> None:
         """Raise `AlreadyAnsweredError` for a message that was nacked: it will be retried; nothing was recorded yet."""
         for message in given:
             if message.state == NACKED and not message.flight.is_over:
-                raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+                raise self._answered(message)
 
     # --- part of a transaction
 
@@ -326,7 +336,7 @@ class Answers:
         if message.flight.is_over and message.state not in ANSWERED:
             self._check_lost([message.flight])
         if not self._in_flight.bind(message, holder):
-            raise AlreadyAnsweredError(message.topic, message.queue, message.offset)
+            raise self._answered(message)
 
     def bound_acks(self, given: Sequence[HandedMessage]) -> list[BoundAcks]:
         """Return what the acknowledgements of bound messages are, by queue; raises `LostQueueError` if one is lost."""

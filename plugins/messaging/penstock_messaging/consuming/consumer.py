@@ -326,13 +326,12 @@ class GroupConsumer:
         """Deliver up to `limit` messages; see `contracts.Consumer.poll`."""
         if type(limit) is not int or not 1 <= limit <= _LIMIT_MAX:
             limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
+        if timeout is not None:
+            timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
         hand = self._hand()
         found = self._take(limit, None)
         if not found:
-            until_ns = None
-            if timeout is not None:
-                timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
-                until_ns = self._now_ns() + int(timeout * 1e9)
+            until_ns = None if timeout is None else self._now_ns() + int(timeout * 1e9)
             found = self._await(limit, None, until_ns)
         hand.message = found[0] if len(found) == 1 else None
         return found

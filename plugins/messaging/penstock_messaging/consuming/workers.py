@@ -142,7 +142,7 @@ class HandlerRun:
                 self._handler(message)
             except Exception as error:
                 logger.warning(
-                    "the handler of group %s raised an exception: message %d of %s, queue %d is retried",
+                    "the handler of group %s raised an exception: message %d of %s, queue %d is nacked",
                     self._consumer.group, message.offset, message.topic, message.queue, exc_info=True,
                 )  # fmt: skip
                 if message.state in (OUT, LATE):

@@ -9,7 +9,7 @@ from penstock.errors import CorruptionError, MessageError, OffsetError
 from penstock_messaging.delays.schedule import destination
 from penstock_messaging.properties_text import TIMER_TOPIC, stored_pairs
 from penstock_messaging.timers.timer_message import Timer, timer_of
-from penstock_messaging.timers.waiting_timers import WaitingTimer
+from penstock_messaging.timers.waiting_timers import CANCELS, WaitingTimer
 
 if TYPE_CHECKING:
     from penstock_messaging.timers.timer_delivery import TimerDelivery
@@ -43,9 +43,14 @@ def listed(store: OpenStore, entries: Iterable[WaitingTimer]) -> list[DelayedMes
     return sorted(made, key=lambda each: each.due_ms)
 
 
-def summary_line(timers: "TimerDelivery") -> SummaryLine:
+def summary_line(store: OpenStore, timers: "TimerDelivery") -> SummaryLine:
     """Return how many messages wait for their time, and who can deliver them; see `Extension.summary`."""
-    count = timers.waiting()
-    value = {"waiting": count, "first_due_ms": timers.first_due_ms()}
+    entries = timers.entries()
+    count, first_ms = len(entries), timers.first_due_ms()
+    if any(entry.kind & CANCELS for entry in entries):
+        # Only the records say which messages these cancel.
+        found = listed(store, entries)
+        count, first_ms = len(found), found[0].due_ms if found else None
+    value = {"waiting": count, "first_due_ms": first_ms}
     more = "; a broker of 4.x cannot deliver them" if count else ""
     return SummaryLine("timers", "wait for their time", f"{count:,}{more}", value)

@@ -3,6 +3,7 @@
 import click
 
 import penstock
+from penstock.format.names import is_hidden
 from penstock_tools.cli.output import (
     hide_system,
     json_option,
@@ -24,7 +25,7 @@ def command(path: str, system: bool, as_json: bool) -> int:
     """List topics with their queues and message counts."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        rows = hide_system(topic_rows(store), lambda row: str(row["topic"]), shown=system)
+        rows = hide_system(topic_rows(store), lambda row: is_hidden(row["topic"]), shown=system)
     if as_json:
         for row in rows:
             out_json(**row)
