@@ -85,7 +85,7 @@ def power_cut(disk: SimulatedDisk) -> SimulatedDisk:
 
 def messages_in(store: Store, topic: str, **options: Any) -> list[StoredMessage]:
     """Return the messages of a topic; none if the store does not have it, as after a crash before its first message."""
-    queues = store.topics().get(topic, [])
+    queues = store.topics(system=True).get(topic, [])
     return (
         [*store.scan(topic, **options)]
         if queues and options.get("queue") in (None, *queues)

@@ -144,6 +144,11 @@ def test_system_topics_are_listed_where_they_are_asked_for(
         made.lowlevel.put_copies([(penstock.Message("%RETRY%billing", b"x", queue=0), b"")])
         for topic in ("SCHEDULE_TOPIC_XXXX", "%RETRY%billing"):
             made.commit_offset("billing", topic, 0, offset=0)
+        made.commit_offset("penstock-dlq-replay", "orders", 0, offset=0)
+        assert [*made.topics()] == ["orders"]
+        own = [("billing", "%RETRY%billing"), ("billing", "orders")]
+        assert [(each.group, each.topic) for each in made.groups()] == own
+        assert {each.topic for each in made.groups(system=True)} >= made.topics(system=True).keys()
     for words, named in (
         (["topics"], {"orders"}),
         (["topic", "list"], {"orders"}),

@@ -54,7 +54,7 @@ def test_a_slip_is_answered_with_what_was_meant(tmp_path: Path) -> None:
         penstock.open(tmp_path / "s", "r", environ={})
     with open_store(tmp_path / "s") as store:
         options: dict[str, int] = {"retries": 3}
-        with pytest.raises(ArgumentError, match=r"did you mean max_retries\?"):
+        with pytest.raises(ArgumentError, match=r"did you mean 'max_retries'\?"):
             store.consumer("billing", "orders", **options)  # type: ignore[arg-type] # on purpose
         with pytest.raises(
             MessageError, match="delay '3 s' is refused: it must be seconds or a timedelta"
@@ -72,6 +72,14 @@ def test_a_topic_that_is_not_there_is_answered_with_the_nearest(
             store.read("ordrs", 0)
         with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
             store.offset_at("ordrs", 0, 0)
+        with pytest.raises(
+            ArgumentError, match=r"queue must be a queue of topic 'orders': \[0, 1, 2, 3\]"
+        ):
+            store.read("orders", 9)
+        with pytest.raises(ArgumentError, match="queue must be a queue of topic 'order-log'"):
+            store.offset_at("order-log", 4, 0)
+        with pytest.raises(ArgumentError, match="limit must be a whole number, 1 or more"):
+            store.scan("orders", limit=0)
         assert store.read("order-log", 0).next_offset == 0
         store.consumer("billing", ["order-log", "invoices", "order*"]).close()
         assert not caplog.messages

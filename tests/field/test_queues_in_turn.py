@@ -83,8 +83,8 @@ def between(store: Store, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let a queue get its first message, and an older queue the next, after the store has looked `count` times which there are."""
     topics, looks = store.topics, [0]
 
-    def look() -> dict[str, list[int]]:
-        found = topics()
+    def look(*, system: bool = False) -> dict[str, list[int]]:
+        found = topics(system=system)
         looks[0] += 1
         if looks[0] == count:
             store.put("t", b"1", queue=1)

@@ -377,7 +377,15 @@ def test_a_range_that_ends_before_it_begins_is_a_mistake() -> None:
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("500ms", 500), ("90s", 90_000), ("1h30min", 5_400_000), (" 2d ", 172_800_000), ("0s", 0)],
+    [
+        ("500ms", 500),
+        ("90s", 90_000),
+        ("1h30min", 5_400_000),
+        (" 2d ", 172_800_000),
+        ("0s", 0),
+        ("5", 5000),
+        ("1.5", 1500),
+    ],
 )
 def test_a_duration_has_these_forms(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
@@ -385,7 +393,7 @@ def test_a_duration_has_these_forms(text: str, ms: int) -> None:
     assert DurationParam().convert(ms, None, None) == ms
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "1.5h", "9" * 13 + "s", "now"])
+@pytest.mark.parametrize("text", ["", "s", "-5s", "5 s", "1.5h", "9" * 13 + "s", "now"])
 def test_what_is_no_duration_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(ValueError, match="written like 500ms"):
         parse_duration(text)

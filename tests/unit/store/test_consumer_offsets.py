@@ -33,7 +33,7 @@ def table_of(root: Path) -> Path:
 
 
 def offsets_of(store: penstock.Store) -> list[tuple[str, str, int, int]]:
-    return [each[:4] for each in store.groups(system=True)]
+    return [each[:4] for each in store.groups()]
 
 
 @pytest.fixture
