@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.net.BindException;
 import java.net.InetSocketAddress;
@@ -22,6 +23,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import org.apache.rocketmq.broker.BrokerController;
@@ -498,7 +501,7 @@ public class BrokerDriver {
         await(() -> hasCome(deliveries, command), CONSUME_MS, () -> "these came: " + deliveries);
         consumer.shutdown();
         if (!command.getBooleanValue("broadcast")) {
-            awaitOffsets(consumer, command.getString("group"));
+            saveOffsets(consumer, command.getString("group"));
         }
         return deliveries;
     }
@@ -524,11 +527,38 @@ public class BrokerDriver {
         return true;
     }
 
-    /** Waits until the broker knows the last offsets: a client says them when it shuts down, and waits for no answer. */
-    private static void awaitOffsets(DefaultMQPushConsumer consumer, String group) throws Exception {
+    /**
+     * Sees to it that the broker ends with the last offsets. A client that shuts down says them once and waits for no answer; its
+     * last pulls say earlier ones, which other threads of the broker take in, and what is taken in last stands, be it lower.
+     * A client that goes on says the newest every few seconds. So when nothing that it sent is left to take in, they are said again.
+     */
+    private static void saveOffsets(DefaultMQPushConsumer consumer, String group) throws Exception {
         Map<MessageQueue, Long> told = consumer.getDefaultMQPushConsumerImpl().getOffsetStore().cloneOffsetTable(null);
-        await(() -> told.entrySet().stream().allMatch(each -> each.getValue() <= broker.getConsumerOffsetManager()
-            .queryOffset(group, each.getKey().getTopic(), each.getKey().getQueueId())), SETTLE_MS, () -> "offsets " + told);
+        // The broker has read all from the client when it has read that it leaves, or that its connection is closed.
+        await(() -> broker.getConsumerManager().getConsumerGroupInfo(group) == null, SETTLE_MS, () -> group + " has members");
+        drain("pullMessageExecutor");
+        drain("consumerManageExecutor");
+        told.forEach((queue, offset) -> broker.getConsumerOffsetManager()
+            .commitOffset("driver", group, queue.getTopic(), queue.getQueueId(), offset));
+    }
+
+    /** Waits until a pool of the broker's threads has done what it was asked before: then all of them come here. */
+    private static void drain(String name) throws Exception {
+        Field field = BrokerController.class.getDeclaredField(name);
+        field.setAccessible(true);
+        ThreadPoolExecutor pool = (ThreadPoolExecutor) field.get(broker);
+        CountDownLatch missing = new CountDownLatch(pool.getCorePoolSize());
+        for (long left = missing.getCount(); left > 0; left--) {
+            pool.execute(() -> {
+                missing.countDown();
+                try {
+                    missing.await();
+                } catch (InterruptedException ended) {
+                    Thread.currentThread().interrupt();
+                }
+            });
+        }
+        missing.await();
     }
 
     /** Looks at all prepared messages once, as the broker does every minute, and asks their producers. */
