@@ -203,7 +203,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests of some folders, leave out what only the night runs, and put the folders with the longest tests first."""
     place = {name: at for at, name in enumerate(_FIRST)}
     for item in items:
-        for folder in Path(item.location[0]).parts[:-1]:
+        for folder in _parts(item):
             if folder in _MARKERS:
                 item.add_marker(_MARKERS[folder])
     if not lanes.NIGHT:
@@ -224,8 +224,12 @@ def _sampled(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         yield from found
 
 
+def _parts(item: pytest.Item) -> list[str]:
+    return item.nodeid.partition("::")[0].split("/")[:-1]
+
+
 def _folder(item: pytest.Item) -> str:
-    return Path(item.location[0]).parts[1]
+    return _parts(item)[1]
 
 
 # Folders whose tests must end the threads of every store that they open, unless they fail.

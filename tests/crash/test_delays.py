@@ -3,6 +3,7 @@
 Whatever survives, each delayed message that was durable is delivered, in the order of its level, and once.
 """
 
+import functools
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -101,14 +102,12 @@ def counted(store: Store) -> dict[int, int]:
     return dict(Counter(level for level, _ in bodies(store)))
 
 
+@functools.cache
 def told(flush: str) -> list[Moment]:
     tale = Tale(flush)
     tale.run()
     assert tale.delivered == dict(tale.put) == {1: 12, 2: 8}
     return tale.moments
-
-
-MOMENTS = {flush: told(flush) for flush in ("async", "sync")}
 
 
 def finished(image: Image, survival: Survival, now_ms: int, flush: str) -> list[tuple[int, int]]:
@@ -131,7 +130,7 @@ def finished(image: Image, survival: Survival, now_ms: int, flush: str) -> list[
 def test_after_a_crash_before_any_call_every_message_is_delivered(
     flush: str, survival: Survival
 ) -> None:
-    for moment in cases(MOMENTS[flush], f"{flush} {survival}"):
+    for moment in cases(told(flush), f"{flush} {survival}"):
         found = finished(moment.image, survival, moment.now_ms, flush)
         least = moment.durable if survival is not Survival.PROCESS else moment.put
         for level in (1, 2):
@@ -148,7 +147,7 @@ def test_after_a_crash_before_any_call_every_message_is_delivered(
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> None:
     """The second crash comes before a call of the opening and of its first delivery."""
-    for moment in cases(MOMENTS[flush][::7], flush):
+    for moment in cases(told(flush)[::7], flush):
         disk = SimulatedDisk.after(
             moment.image, Survival.PROCESS, Random(1), clock=ManualClock(moment.now_ms + HOUR)
         )

@@ -4,6 +4,7 @@ Whatever survives: a message that was prepared is open, or finished as the progr
 rolled back is seen, and what was finished and durable stays so.
 """
 
+import functools
 from pathlib import Path
 from random import Random
 
@@ -125,14 +126,12 @@ def finish_all(store: Store, workers: InlineWorkers, clock: ManualClock) -> None
     assert store.prepared() == []
 
 
+@functools.cache
 def told(flush: str) -> list[Moment]:
     tale = Tale(flush)
     tale.run()
-    return tale.moments
-
-
-# Flushing each put makes many more calls, and few that differ.
-MOMENTS = {"async": told("async"), "sync": told("sync")[::3]}
+    # Flushing each put makes many more calls, and few that differ.
+    return tale.moments[:: 3 if flush == "sync" else 1]
 
 
 def checked(moment: Moment, survival: Survival, flush: str, chance: int) -> SimulatedDisk:
@@ -166,14 +165,14 @@ def checked(moment: Moment, survival: Survival, flush: str, chance: int) -> Simu
 def test_after_a_crash_before_any_call_each_message_is_finished_once(
     flush: str, survival: Survival
 ) -> None:
-    for number, moment in enumerate(cases(MOMENTS[flush], f"{flush} {survival}")):
+    for number, moment in enumerate(cases(told(flush), f"{flush} {survival}")):
         checked(moment, survival, flush, number)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_crash_while_the_opening_finishes_loses_nothing_either(flush: str) -> None:
     """The second crash is a kill before a call of the opening, or of the check-backs after it."""
-    for number, moment in enumerate(cases(MOMENTS[flush][::9], flush)):
+    for number, moment in enumerate(cases(told(flush)[::9], flush)):
         clock = ManualClock(moment.now_ms)
         disk = SimulatedDisk.after(moment.image, Survival.PROCESS, Random(number), clock=clock)
         images: list[Image] = []

@@ -5,6 +5,7 @@ Whatever survives, each durable message is delivered, none before its time, none
 none twice. The same holds if a second crash follows.
 """
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -132,15 +133,13 @@ def small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timer_queue, "_WINDOW_MS", WINDOW_MS)
 
 
+@functools.cache
 def told(flush: str) -> list[TimerMoment]:
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
         tale = TimerTale(flush)
         tale.run()
     return tale.moments
-
-
-MOMENTS = {flush: told(flush) for flush in ("async", "sync")}
 
 
 def finished(
@@ -174,7 +173,7 @@ def test_after_a_crash_before_any_call_every_message_is_delivered_at_its_time(
     flush: str, survival: Survival
 ) -> None:
     chance = Random(f"{flush} {survival}")
-    for moment in cases(MOMENTS[flush], f"{flush} {survival}", of_so_many=30):
+    for moment in cases(told(flush), f"{flush} {survival}", of_so_many=30):
         found = finished(moment.image, survival, moment.now_ms, flush, chance)
         bodies = [body for body, _ in found]
         about = f"{survival.value} before {moment.call}: {bodies}"

@@ -4,8 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "changes"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
@@ -21,19 +19,19 @@ def sentences_of(text: str) -> list[str]:
     return [each for each in re.split(r"(?<=[.!?])\s+", plain.replace("**", "")) if each]
 
 
-@pytest.mark.parametrize("path", NOTES, ids=lambda path: path.name)
-def test_a_note_has_a_type_and_is_one_to_three_short_sentences(path: Path) -> None:
-    assert NAME.fullmatch(path.name), (
-        f"{path.name} is not <what>.<type>.md, type {', '.join(TYPES)}"
-    )
-    text = path.read_text()
-    sentences = sentences_of(text)
-    assert text == text.strip() + "\n"
-    assert text.startswith("**"), "a note begins with its subject in bold"
-    assert 1 <= len(sentences) <= SENTENCES_MAX
-    for sentence in sentences:
-        assert sentence.endswith("."), f"{sentence!r} does not end in a full stop"
-        assert len(sentence.split()) <= WORDS_MAX, f"{sentence!r} is long"
+def test_a_note_has_a_type_and_is_one_to_three_short_sentences() -> None:
+    for path in NOTES:
+        assert NAME.fullmatch(path.name), (
+            f"{path.name} is not <what>.<type>.md, type {', '.join(TYPES)}"
+        )
+        text = path.read_text()
+        sentences = sentences_of(text)
+        assert text == text.strip() + "\n", path.name
+        assert text.startswith("**"), f"{path.name}: a note begins with its subject in bold"
+        assert 1 <= len(sentences) <= SENTENCES_MAX, path.name
+        for sentence in sentences:
+            assert sentence.endswith("."), f"{sentence!r} does not end in a full stop"
+            assert len(sentence.split()) <= WORDS_MAX, f"{sentence!r} is long"
 
 
 def test_the_notes_page_names_every_type_with_its_heading() -> None:

@@ -2,10 +2,12 @@
 
 import ast
 import functools
+from collections.abc import Callable, Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import TypeVar
 
-import pytest
+Found = TypeVar("Found")
 
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "core" / "penstock"
@@ -59,10 +61,16 @@ OF_RUNTIME = {"threading.Thread", "time.sleep", "time.time", "time.time_ns", "ti
 
 
 @functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the syntax of a module, flat, from the module itself on."""
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the full names of what a module imports, `TYPE_CHECKING` and functions included."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name} has a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -74,7 +82,7 @@ def imports(path: Path) -> set[str]:
 def for_types_only(path: Path) -> set[str]:
     """Return what a module imports under `if TYPE_CHECKING`."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if (
             isinstance(node, ast.If)
             and isinstance(node.test, ast.Name)
@@ -104,38 +112,41 @@ def imported_room(name: str) -> str | None:
     return rest[0] if rest[0] in RANK else "__init__"
 
 
+def each(
+    paths: Iterable[Path], found: Callable[[Path], Iterable[Found]]
+) -> Iterator[tuple[Path, Found]]:
+    """Yield each path with each thing that is found in it."""
+    return ((path, thing) for path in paths for thing in found(path))
+
+
 PATHS = sorted([*KERNEL.rglob("*.py"), *TOOLS.rglob("*.py")])
-HOUSE = {
-    room: {
-        other
-        for path in PATHS
-        if room_of(path) == room
-        for other in map(imported_room, imports(path))
-        if other is not None and other != room
-    }
-    for room in map(room_of, PATHS)
-}
 
 
-@pytest.mark.parametrize("path", PATHS, ids=place_of)
-def test_a_folder_imports_what_is_below_it(path: Path) -> None:
-    room = room_of(path)
-    assert room in RANK, f"{room} is not in ORDER: put it there"
-    for name in imports(path):
+@functools.cache
+def house() -> dict[str, set[str]]:
+    """Return of each room those that it imports."""
+    found: dict[str, set[str]] = {}
+    for path in PATHS:
+        others = {*map(imported_room, imports(path))} - {room_of(path)}
+        found.setdefault(room_of(path), set()).update(filter(None, others))
+    return found
+
+
+def test_a_folder_imports_what_is_below_it() -> None:
+    for path, name in each(PATHS, imports):
+        room, other = room_of(path), imported_room(name)
+        assert room in RANK, f"{room} is not in ORDER: put it there"
         # The demo shows the pipeline; it asks for it only where Spark is wanted.
         if path.name != "demo.py":
             root = name.split(".")[0]
-            assert root == "penstock_tools" or not root.startswith(("penstock_", "pyspark")), f"{room} imports {name}"  # fmt: skip
-        other = imported_room(name)
+            assert root == "penstock_tools" or not root.startswith(("penstock_", "pyspark")), f"{place_of(path)} imports {name}"  # fmt: skip
         if other is not None and other != room:
-            assert RANK[other] < RANK[room], f"{room} imports {other}, which is not below it"
+            assert RANK[other] < RANK[room], f"{place_of(path)} imports {other}, which is not below it"  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS, ids=place_of)
-def test_an_outside_package_has_its_place(path: Path) -> None:
-    place, room = place_of(path), room_of(path)
-    for name in imports(path) - for_types_only(path):
-        root = name.split(".")[0]
+def test_an_outside_package_has_its_place() -> None:
+    for path, name in each(PATHS, lambda path: imports(path) - for_types_only(path)):
+        place, room, root = place_of(path), room_of(path), name.split(".")[0]
         if root in SYSTEM and room not in MAY_TOUCH_SYSTEM:
             assert NAMES_OF_SYSTEM.get(place) == root, f"{place} imports {root}: only files/ may"
         if root == "pyarrow":
@@ -144,12 +155,11 @@ def test_an_outside_package_has_its_place(path: Path) -> None:
             assert room == "plugins", f"{place} imports pluggy"
 
 
-@pytest.mark.parametrize("path", PATHS, ids=place_of)
-def test_clocks_sleeps_and_threads_are_in_runtime(path: Path) -> None:
-    if room_of(path) in {"runtime", *PRINTING}:
-        return
-    used = {ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}  # fmt: skip
-    assert not used & OF_RUNTIME
+def test_clocks_sleeps_and_threads_are_in_runtime() -> None:
+    for path in PATHS:
+        if room_of(path) not in {"runtime", *PRINTING}:
+            used = {ast.unparse(n) for n in nodes(path) if isinstance(n, ast.Attribute)}
+            assert not used & OF_RUNTIME, place_of(path)
 
 
 def test_the_house_is_small_and_has_no_circle() -> None:
@@ -159,10 +169,10 @@ def test_the_house_is_small_and_has_no_circle() -> None:
     def depth(room: str, above: tuple[str, ...] = ()) -> int:
         assert room not in above, f"a circle: {' -> '.join((*above, room))}"
         if room not in depths:
-            depths[room] = 1 + max((depth(other, (*above, room)) for other in HOUSE.get(room, ())), default=0)  # fmt: skip
+            depths[room] = 1 + max((depth(other, (*above, room)) for other in house().get(room, ())), default=0)  # fmt: skip
         return depths[room]
 
-    rooms = set(HOUSE).union(*HOUSE.values())
+    rooms = set(house()).union(*house().values())
     assert max(map(depth, rooms)) <= LEVELS_MAX, sorted(depths.items(), key=lambda item: item[1])
     # The compiled kernel is C; the folder beside it holds its sources.
     assert len(rooms - {"_kernel"}) <= ROOMS_MAX
@@ -188,11 +198,9 @@ PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").
 FOR_PLUGINS = {"__init__", "contracts", "errors", "escape", "files", "format", "testing", "cli"}
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[2]
-    for name in imports(path):
-        root = name.split(".")[0]
+def test_a_plugin_imports_what_is_public_and_itself() -> None:
+    for path, name in each(PLUGINS, imports):
+        own, root = path.relative_to(ROOT).parts[2], name.split(".")[0]
         if path.is_relative_to(ROOT / "plugins"):
             assert not root.startswith("penstock_") or root in (own, "penstock_tools"), (
                 f"{path.name} imports {root}"
@@ -237,18 +245,16 @@ def spark_imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", PIPELINE, ids=lambda p: p.name)
-def test_the_pipeline_uses_the_public_face(path: Path) -> None:
-    for name in imports(path):
+def test_the_pipeline_uses_the_public_face() -> None:
+    for path, name in each(PIPELINE, imports):
         room = imported_room(name)
         assert room is None or room in PUBLIC, f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("path", SPARK_PATHS, ids=lambda p: str(p.relative_to(SPARK)))
-def test_a_folder_of_the_pipeline_imports_what_is_below_it(path: Path) -> None:
-    room = path.relative_to(SPARK).parts[0].removesuffix(".py")
-    assert room in SPARK_RANK, f"{room} is not in SPARK_ORDER: put it there"
-    for module in spark_imports(path):
+def test_a_folder_of_the_pipeline_imports_what_is_below_it() -> None:
+    for path, module in each(SPARK_PATHS, spark_imports):
+        room = path.relative_to(SPARK).parts[0].removesuffix(".py")
+        assert room in SPARK_RANK, f"{room} is not in SPARK_ORDER: put it there"
         assert module in SPARK_MODULES, f"{path.name} imports {module}, which is not there"
         other = module.split(".")[1] if "." in module else "__init__"
         if other != room:
@@ -261,15 +267,13 @@ def test_the_pipeline_has_no_circle() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) == len(SPARK_MODULES)
 
 
-@pytest.mark.parametrize("path", SPARK_PATHS, ids=lambda p: str(p.relative_to(SPARK)))
-def test_pyspark_is_imported_where_spark_calls(path: Path) -> None:
-    if str(path.relative_to(SPARK)) in IMPORT_PYSPARK:
-        return
-    for node in ast.parse(path.read_text()).body:
+def test_pyspark_is_imported_where_spark_calls() -> None:
+    others = [path for path in SPARK_PATHS if str(path.relative_to(SPARK)) not in IMPORT_PYSPARK]
+    for path, node in each(others, lambda path: ast.parse(path.read_text()).body):
         if isinstance(node, ast.ImportFrom):
-            assert not str(node.module).startswith("pyspark"), f"line {node.lineno}"
+            assert not str(node.module).startswith("pyspark"), f"{path.name}:{node.lineno}"
         elif isinstance(node, ast.Import):
-            assert not any(a.name.startswith("pyspark") for a in node.names), f"line {node.lineno}"
+            assert not any(a.name.startswith("pyspark") for a in node.names), f"{path.name}:{node.lineno}"  # fmt: skip
 
 
 def test_every_folder_of_the_pipeline_says_its_rule_and_its_files_in_reading_order() -> None:
