@@ -91,7 +91,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("line", CASES)
 def test_the_command_answers_a_shell(line: str, shell: str, place: Path) -> None:

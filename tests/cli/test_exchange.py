@@ -122,7 +122,7 @@ def test_a_file_of_others_by_its_columns(place: Path) -> None:
 
 
 def test_a_reader_that_leaves_early_ends_an_export(place: Path) -> None:
-    for kind in ("csv", "parquet", "arrow"):
+    for kind in ("csv", "arrow"):
         with penstock.open(place / "data", environ={}) as store:
             store.put("large", bytes(1 << 18), queue=0)
         process = subprocess.Popen(

@@ -165,7 +165,7 @@ def test_a_command_ends_with_a_message_and_a_code_and_does_no_harm(
             raise Reached
 
         monkeypatch.setattr(WORK[verb.name], reach)
-    for line in cases(lines_of(verb, "store"), verb.name, of_so_many=4):
+    for line in cases(lines_of(verb, "store"), verb.name, of_so_many=8):
         code, said = run(line, capsys)
         shown = f"penstock {' '.join(line)[:300]!r}"
         assert code in (0, 1, 2, 3, 4, 5), shown

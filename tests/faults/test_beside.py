@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.children import TIMES, start
-from tests.lanes import explored
+from tests.lanes import at_night, explored
 
 import penstock
 from penstock.testing import open_store
@@ -71,7 +71,7 @@ with penstock.open(sys.argv[1], read_only=True, environ={}) as store:
 """
 
 
-@pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])
+@pytest.mark.parametrize("alloc", [at_night("on-demand"), at_night("preallocate"), "recycle"])
 def test_readers_elsewhere_see_right_records_or_that_they_are_gone(
     alloc: str, tmp_path: Path
 ) -> None:

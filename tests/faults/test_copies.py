@@ -19,6 +19,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_store_that_is_written_opens_as_after_a_crash(

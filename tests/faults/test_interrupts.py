@@ -268,7 +268,7 @@ def test_after_an_interrupt_anywhere_in_a_deletion_a_queue_goes_on_where_it_was(
         assert store.put("b", b"x", queue=0).queue_offset == 5, interrupt.place
         if not is_interrupted:
             break
-        at += 3
+        at += STEP
     assert at > 300
 
 

@@ -209,16 +209,16 @@ def test_a_writer_that_has_not_said_who_it_is_yet_is_not_asked(path: Path, begin
     assert "is open for writing elsewhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", [
-    "put data a/b x", "put data orders x --queue 70", "put data orders x --key \x01", "topic create data orders",
-    "topic alter data none --queues 2", "topic delete data none --apply", "delayed cancel data xyz",
-    "delayed cancel data 7F00000100002A9F0000000000000001", "ingest data rows --topic a/b",
-])  # fmt: skip
-def test_an_error_is_the_same_as_without_a_writer(path: Path, begin: Begin, capsys: Capture, line: str) -> None:  # fmt: skip
-    without = run(line.split(" ")), capsys.readouterr()
-    assert without[0] > 0
+def test_an_error_is_the_same_as_without_a_writer(path: Path, begin: Begin, capsys: Capture) -> None:  # fmt: skip
+    lines = [
+        "put data a/b x", "put data orders x --queue 70", "put data orders x --key \x01", "topic create data orders",
+        "topic alter data none --queues 2", "topic delete data none --apply", "delayed cancel data xyz",
+        "delayed cancel data 7F00000100002A9F0000000000000001", "ingest data rows --topic a/b",
+    ]  # fmt: skip
+    without = [(run(line.split(" ")), capsys.readouterr()) for line in lines]
+    assert all(code > 0 for code, _ in without)
     begin()
-    assert (run(line.split(" ")), capsys.readouterr()) == without
+    assert [(run(line.split(" ")), capsys.readouterr()) for line in lines] == without
 
 
 def test_a_writer_without_the_extension_refuses_what_needs_it(path: Path, begin: Begin, capsys: Capture) -> None:  # fmt: skip
@@ -352,9 +352,9 @@ def test_of_two_that_ingest_the_same_source_one_is_refused(
 
 def test_commands_at_the_same_time_ask_each_other(path: Path) -> None:
     """Each is the writer for a moment, so the others ask it, and take its place when it is gone."""
-    numbers = [str(number) for number in range(8)]
+    numbers = [str(number) for number in range(4)]
     putting = [start(CLIENT, path, "put", str(path), "t", number) for number in numbers]
-    assert [each.communicate()[0].splitlines()[-1] for each in putting] == ["0"] * 8
+    assert [each.communicate()[0].splitlines()[-1] for each in putting] == ["0"] * 4
     assert eventually(lambda: sorted(bodies(path, "t")) == [number.encode() for number in numbers])
 
 

@@ -45,6 +45,7 @@ def small(tmp_path: Path) -> Path:
     return make_checkout(tmp_path / "small", small=True)
 
 
+@pytest.mark.night
 def test_a_warning_is_shown(small: Path) -> None:
     header = small / "core" / "penstock" / "_kernel" / "build.h"
     header.write_text(header.read_text() + "\nstatic int idle(void) { int unused; return 0; }\n")
@@ -107,6 +108,7 @@ def waits_for_lock(process: subprocess.Popen[str]) -> bool:
     return any(line[1] == "->" and line[5] == str(process.pid) for line in words)
 
 
+@pytest.mark.night
 def test_a_build_waits_for_one_that_runs_and_finds_its_object(small: Path) -> None:
     with hatch_build.exclusive(small):
         builds = [

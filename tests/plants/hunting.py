@@ -1,5 +1,6 @@
 """Runs the named tests of a plant in a process of their own, with the fault or without."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -16,7 +17,9 @@ _LIMIT_S = 120
 _BROKEN = ("NameError", "SyntaxError", "UnboundLocalError", "IndentationError")
 # The processes are forked from one that has imported what is not ours: that is half of the time of most.
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["pytest", "hypothesis", "numpy", "attrs", "pluggy", "click"])
+_PROCESSES.set_forkserver_preload(
+    ["pytest", "hypothesis", "numpy", "attrs", "pluggy", "click", "crc32c", "isal.isal_zlib", "importlib.metadata", "tarfile"]
+)  # fmt: skip
 
 
 def _run_tests(planted: str, tests: tuple[str, ...], out: str) -> None:
@@ -33,7 +36,9 @@ def _run_tests(planted: str, tests: tuple[str, ...], out: str) -> None:
     os.environ.pop("PYTEST_ADDOPTS", None)
     sys.path.insert(0, str(ROOT))
     plant_from_environment()
-    sys.exit(pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *tests]))
+    # What was imported before stays: pytest collects garbage several times.
+    gc.freeze()
+    sys.exit(pytest.main(["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", *tests]))
 
 
 def run(plant: Plant, *, planted: bool = True) -> tuple[int, str]:

@@ -28,13 +28,6 @@ def test_without_the_fault_the_test_passes() -> None:
     assert run(TRIAL, planted=False)[0] == 0
 
 
-@pytest.mark.parametrize("name", PLANTS)
-def test_every_plant_has_its_place_and_names_tests(name: str) -> None:
-    plant = PLANTS[name]
-    edited(plant, source_of(plant.module))
-    assert plant.tests
-
-
 def test_a_plant_whose_place_is_gone_is_an_error() -> None:
     with pytest.raises(ValueError, match="is there 0 times"):
         edited(TRIAL._replace(old="no such text"), source_of(TRIAL.module))
