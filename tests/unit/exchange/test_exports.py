@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import OpenStore
+from tests.lanes import at_night
 
 from penstock.errors import BusyError, ConfigError
 from penstock.files import Files
@@ -125,7 +126,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["m.ndjson", "m.csv", "m.arrow"])
+@pytest.mark.parametrize("name", ["m.ndjson", at_night("m.csv"), "m.arrow"])
 def test_the_memory_does_not_grow_with_the_store(open_small: OpenStore, tmp_path: Path, name: str) -> None:  # fmt: skip
     peaks = []
     with open_small(**{"geometry.segment_bytes": 1 << 20}) as store:

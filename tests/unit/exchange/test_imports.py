@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
+from tests.lanes import at_night
 
 from penstock.errors import ConfigError, ImportFileError, StorageError
 from penstock.testing.kit import InlineWorkers
@@ -134,7 +135,7 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["m.ndjson", "m.csv"])
+@pytest.mark.parametrize("name", ["m.ndjson", at_night("m.csv")])
 def test_the_memory_is_bounded_whatever_the_size_of_the_file(
     open_small: OpenStore, tmp_path: Path, name: str
 ) -> None:

@@ -434,7 +434,7 @@ def everything(store: Store) -> list[bytes]:
     return [message.body for message in store.scan("t")]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(("write", "flush"), WRITERS)
 @pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])

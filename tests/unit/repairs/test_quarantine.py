@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.lanes import cases
 from tests.unit.integrity.test_verification import SEGMENT, findings, patch, segment
 from tests.unit.repairs.test_repair import (
     STANDING,
@@ -211,7 +212,7 @@ def test_a_repair_killed_at_any_moment_loses_nothing(then: str, tmp_path: Path) 
     shutil.copytree(tmp_path / "s", tmp_path / "whole", copy_function=shutil.copy2)
     files, seen = FaultyFiles(), set[bool]()
     repair(tmp_path / "whole", quarantine=True, apply=True, files=files)
-    for count in range(1, files.plan.total + 1):
+    for count in cases(range(1, files.plan.total + 1), then, of_so_many=4):
         again, dying = tmp_path / f"at-{count}", FaultyFiles()
         shutil.copytree(tmp_path / "s", again, copy_function=shutil.copy2)
         dying.plan.die_at(count)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lanes import rounds
 from tests.unit.integrity.test_segment_digests import flip
 from tests.unit.integrity.test_verification import (
     SEGMENT,
@@ -552,7 +553,7 @@ def test_killed_at_any_call_and_run_again_it_ends_the_same(
     repair(whole, apply=True, files=files, **how)
     expected, calls = outcome(whole), files.plan.total
     assert calls > 10
-    step = max(calls // 40, 1)
+    step = max(calls // rounds(gate=12, night=40), 1)
     for count in range(1, calls + 1, step):
         again = tmp_path / f"at-{count}"
         shutil.copytree(place, again, copy_function=shutil.copy2)

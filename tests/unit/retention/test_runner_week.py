@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lanes import rounds
 
 from penstock.errors import ReadOnlyError
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
@@ -94,7 +95,7 @@ def test_a_week_by_size(tmp_path: Path) -> None:
     limit = 12 * SEGMENT
     week = Week(tmp_path / "s", "file", retention=["size"], **{"retention.size.bytes_max": limit})
     with week.store:
-        for _ in range(7 * 24):
+        for _ in range(rounds(gate=3, night=7) * 24):
             week.pass_hour()
             assert week.store.stats()["segments"] * SEGMENT <= limit + SEGMENT
             left = week.numbers()
@@ -161,7 +162,7 @@ def test_reads_in_progress_never_fail(tmp_path: Path) -> None:
     )
     with week.store:
         readers: list[tuple[Any, list[int]]] = []
-        for hour in range(7 * 24):
+        for hour in range(rounds(gate=3, night=7) * 24):
             week.pass_hour()
             if hour % 12 == 0:
                 readers.append((week.store.scan("t", queue=0), []))

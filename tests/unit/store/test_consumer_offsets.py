@@ -23,7 +23,8 @@ from penstock.errors import (
     TopicError,
 )
 from penstock.files import Files
-from penstock.store.consumer_offsets import FILE_BYTES_MAX, ConsumerOffsets, Table
+from penstock.store import consumer_offsets
+from penstock.store.consumer_offsets import ConsumerOffsets, Table
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_files
 
@@ -238,18 +239,21 @@ def test_a_table_of_rocketmqs_form_is_used_and_a_change_leaves_the_rest() -> Non
         Table.parse(b'{"offsetTable":[]}')
 
 
-@pytest.mark.slow
-def test_a_table_that_would_not_be_read_back_is_not_written(filled: Path) -> None:
+def test_a_table_that_would_not_be_read_back_is_not_written(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file over the limit of what is read was written, and refused from then on."""
+    limit = 20_000
+    monkeypatch.setattr(consumer_offsets, "FILE_BYTES_MAX", limit)
     path = table_of(filled)
     # An entry that is set aside stays in the file.
-    aside = "c" * (FILE_BYTES_MAX - 200)
+    aside = "c" * (limit - 200)
     path.write_text('{"offsetTable":{"orders@g":{"0":3},"orders@x":"' + aside + '"}}')
     offsets = ConsumerOffsets(Files(), filled, read_only=False)
-    with pytest.raises(StorageError, match=f"the limit is {FILE_BYTES_MAX}.*commit again"):
+    with pytest.raises(StorageError, match=f"the limit is {limit}.*commit again"):
         for number in range(9):
             offsets.put(f"group-{number}" * 8, "orders", 0, 5)
-    assert path.stat().st_size <= FILE_BYTES_MAX
+    assert path.stat().st_size <= limit
     kept = ConsumerOffsets(Files(), filled, read_only=True).groups()
     assert offsets.groups() == kept
     assert kept["g", "orders"] == {0: 3}
