@@ -25,7 +25,7 @@ _OF_SO_MANY_ROUNDS, _OF_SO_MANY_CASES = 3, 10
 _WAIT_S = 120
 _PAUSE_S = 0.01
 
-settings.register_profile("gate", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("gate", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("night", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("night" if NIGHT else "gate"))

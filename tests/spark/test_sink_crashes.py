@@ -109,7 +109,7 @@ def cut_after_a_kill(shards: int, committer: type[SinkCommitter] = SinkCommitter
         wrong = explorer.recover(killed, 1)
         if wrong:
             yield f"killed before {memory.call}: {wrong}"
-        for call, image in images:
+        for call, image in cases(images, memory.call, of_so_many=4):
             cut = explorer.worlds(image, Survival.NONE, random.Random(SEED))
             wrong = explorer.recover(cut, 2)
             if wrong:
