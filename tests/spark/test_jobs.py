@@ -382,7 +382,7 @@ def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return code, told.out, told.err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("verb", group.module_names())
 def test_every_verbs_help_has_two_examples_that_work(
     verb: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
