@@ -49,7 +49,7 @@ AREAS = {
         (f"{KERNEL}/dispatch.h", f"{KERNEL}/dispatch.pxi"),
     ),
     "recovery": Area((f"{CORE}/recovery/*.py",)),
-    "repair": Area((f"{CORE}/repairs/*.py", f"{CORE}/integrity/verification.py")),
+    "repair": Area(("tools/penstock_tools/repairs/*.py", f"{CORE}/integrity/verification.py")),
     "plugins": Area(("plugins/flush/penstock_flush/*.py", "plugins/alloc/penstock_alloc/*.py")),
 }
 
