@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 Case = TypeVar("Case")
 Found = TypeVar("Found")
@@ -27,6 +27,10 @@ _PAUSE_S = 0.01
 
 settings.register_profile("gate", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=10)
+# A fault that is planted is to be found, not to be shown small.
+settings.register_profile(
+    "plants", settings.get_profile("gate"), phases=(Phase.explicit, Phase.generate)
+)
 settings.register_profile("night", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("night" if NIGHT else "gate"))
 _EXAMPLES_SHARE = settings().max_examples / settings.get_profile("default").max_examples

@@ -4,8 +4,6 @@ The process kills itself at a call that the test picks, so no test depends on a 
 note says is tested in `tests/unit/exchange/test_importing.py`; a crash before each call in `tests/crash/test_import.py`.
 """
 
-import contextlib
-import io
 import json
 import os
 import signal
@@ -15,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import commands
 from tests.faults.test_disks import small_disk
 
 import penstock
-from penstock_tools.cli import root
 
 __all__ = ["small_disk"]
 
@@ -70,11 +68,9 @@ def ingest(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process that ends somewhere, or here."""
     if where == "nowhere":
-        out, err = io.StringIO(), io.StringIO()
         line = ["ingest", "store", "rows.txt", "--topic", "t", "--json", "-q", *more]
-        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # fmt: skip
-            code = root.run([*line, "--set", "geometry.segment_bytes=8192"])
-        return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
+        done = commands.run(*line, "--set", "geometry.segment_bytes=8192", cwd=folder)
+        return subprocess.CompletedProcess(line, done.returncode, done.stdout.decode(), done.stderr.decode())  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", CHILD, where, str(count), how, *more],
         cwd=folder, capture_output=True, text=True, check=False,

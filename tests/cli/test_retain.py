@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import commands
 from tests.conftest import unpack
 
 import penstock
@@ -18,11 +18,9 @@ ALL = ("--set", "retention.use=size", "--set", "retention.size.bytes_max=0")
 
 
 def retain(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "retain", str(root), *arguments]
-    environment = {**os.environ, "COLUMNS": "160", "TERM": "dumb"}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env=environment
-    )
+    environ = {"COLUMNS": "160", "TERM": "dumb"}
+    done = commands.run("retain", str(root), *arguments, cwd=root.parent, environ=environ)
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())  # fmt: skip
 
 
 def facts(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:

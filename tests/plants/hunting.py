@@ -31,6 +31,7 @@ def _run_tests(planted: str, tests: tuple[str, ...], out: str) -> None:
         # For processes that the tests start.
         "PYTHONPATH": os.pathsep.join([str(HERE / "site"), os.environ.get("PYTHONPATH", "")]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "HYPOTHESIS_PROFILE": "plants",
         VARIABLE: planted,
     }
     os.environ.pop("PYTEST_ADDOPTS", None)
