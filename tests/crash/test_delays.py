@@ -130,7 +130,7 @@ def finished(image: Image, survival: Survival, now_ms: int, flush: str) -> list[
 def test_after_a_crash_before_any_call_every_message_is_delivered(
     flush: str, survival: Survival
 ) -> None:
-    for moment in cases(told(flush), f"{flush} {survival}"):
+    for moment in cases(told(flush), f"{flush} {survival}", of_so_many=20):
         found = finished(moment.image, survival, moment.now_ms, flush)
         least = moment.durable if survival is not Survival.PROCESS else moment.put
         for level in (1, 2):
@@ -147,7 +147,7 @@ def test_after_a_crash_before_any_call_every_message_is_delivered(
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> None:
     """The second crash comes before a call of the opening and of its first delivery."""
-    for moment in cases(told(flush)[::7], flush):
+    for moment in cases(told(flush)[::7], flush, of_so_many=20):
         disk = SimulatedDisk.after(
             moment.image, Survival.PROCESS, Random(1), clock=ManualClock(moment.now_ms + HOUR)
         )

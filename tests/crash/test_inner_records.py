@@ -182,6 +182,7 @@ def test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail(
         check(spoilt(made, tmp_path, "both", both), made, hit=3, may_refuse=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_queued", [False, True])
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("checksum", CHECKSUMS)

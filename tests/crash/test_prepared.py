@@ -165,14 +165,14 @@ def checked(moment: Moment, survival: Survival, flush: str, chance: int) -> Simu
 def test_after_a_crash_before_any_call_each_message_is_finished_once(
     flush: str, survival: Survival
 ) -> None:
-    for number, moment in enumerate(cases(told(flush), f"{flush} {survival}")):
+    for number, moment in enumerate(cases(told(flush), f"{flush} {survival}", of_so_many=20)):
         checked(moment, survival, flush, number)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_crash_while_the_opening_finishes_loses_nothing_either(flush: str) -> None:
     """The second crash is a kill before a call of the opening, or of the check-backs after it."""
-    for number, moment in enumerate(cases(told(flush)[::9], flush)):
+    for number, moment in enumerate(cases(told(flush)[::9], flush, of_so_many=20)):
         clock = ManualClock(moment.now_ms)
         disk = SimulatedDisk.after(moment.image, Survival.PROCESS, Random(number), clock=clock)
         images: list[Image] = []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conftest import OpenStore, messages_in
 from tests.faults.children import TIMES, run, say, start
-from tests.lanes import eventually
+from tests.lanes import at_night, eventually
 
 import penstock
 from penstock.errors import CorruptionError, StorageError, StoreFailedError
@@ -233,7 +233,7 @@ print("fine")
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("write", "alloc", "flush"), MORE_WAYS)
 def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
     write: str, alloc: str, flush: str, real_disk: Path
@@ -247,7 +247,7 @@ def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
     assert lines == ["fine"]
 
 
-@pytest.mark.parametrize("write", ["mmap", "file"])
+@pytest.mark.parametrize("write", ["mmap", at_night("file")])
 def test_a_killed_store_is_opened_on_a_disk_that_is_full(write: str, real_disk: Path) -> None:
     """An error or a store, but no death. On ext4 it is a sparse copy, with holes where its pages were zero.
 

@@ -211,6 +211,7 @@ def test_followers_that_are_killed_leave_one_call_to_the_writer_and_no_more(tmp_
             assert lines_of(follower, 1) == ["1"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [0, 10, 4095, 1 << 20])
 def test_a_follower_goes_on_beside_a_file_of_another_size(size: int, tmp_path: Path) -> None:
     """Cut short it would kill who stores into it; so the writer, which does, is another one then."""

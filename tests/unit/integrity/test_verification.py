@@ -108,13 +108,12 @@ SHALLOW: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("kind", DEEP)
-def test_what_only_a_deep_look_finds(kind: str, jobs: int, place: Path) -> None:
+def test_what_only_a_deep_look_finds(kind: str, place: Path) -> None:
     part, damage = DEEP[kind]
     damage(place)
     assert findings(place) == []
-    found = findings(place, deep=True, jobs=jobs)
+    found = findings(place, deep=True)
     assert {f.part for f in found} == {part}
     assert all(f.what_now and str(f.path).startswith(str(place)) for f in found)
 
@@ -155,7 +154,7 @@ def test_findings_come_in_log_order_however_many_look(place: Path) -> None:
 @pytest.mark.slow
 def test_a_segment_that_is_not_there_is_told_with_its_gap(place: Path) -> None:
     segment(place, 1).unlink()
-    found = findings(place, deep=True, jobs=2)
+    found = findings(place, deep=True)
     gap = [f for f in found if "missing before this segment" in f.text]
     assert [(f.path.name, f.log_offset) for f in gap] == [(f"{2 * SEGMENT:020d}", SEGMENT)]
 
@@ -171,7 +170,6 @@ def test_a_live_store_is_verified_from_within_and_from_elsewhere(place: Path) ->
     with open_store(place, spawn=ManualWorkers()) as store:
         store.put("topic-0", b"new", queue=0, keys=["k"])
         assert not list(store.verify(deep=True))
-        assert not list(store.verify(deep=True, jobs=2))
         assert findings(place, deep=True) == []
         flip(segment(place, 1), 19)
         assert [f.part for f in store.verify(deep=True, jobs=2)] == ["digest"]
