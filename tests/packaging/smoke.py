@@ -8,13 +8,13 @@ import sys
 import tempfile
 
 import penstock
-import penstock._kernel
+from penstock import _kernel
 
 
 def main() -> int:
     """Return 0, having printed the file that the kernel was loaded from."""
-    assert penstock._kernel.__name__ == "penstock._kernel"
-    assert pickle.loads(pickle.dumps(penstock._kernel.abi)) is penstock._kernel.abi
+    assert _kernel.__name__ == "penstock._kernel"
+    assert pickle.loads(pickle.dumps(_kernel.abi)) is _kernel.abi
     bodies = [b"%d" % number for number in range(1000)]
     with tempfile.TemporaryDirectory() as folder:
         with penstock.open(folder, environ={}) as store:
@@ -22,7 +22,7 @@ def main() -> int:
                 store.put("smoke", body, queue=0)
         with penstock.open(folder, environ={}, read_only=True) as store:
             assert [message.body for message in store.scan("smoke", queue=0)] == bodies
-    sys.stdout.write(f"{penstock._kernel.__file__}\n")
+    sys.stdout.write(f"{_kernel.__file__}\n")
     return 0
 
 

@@ -47,9 +47,12 @@ def sentence(told: str) -> str:
     return last.removeprefix("ImportError: ")
 
 
-def refused(folder: Path, path: Path, given: Mapping[str, str] = NOTHING) -> str:
-    """Run `python -m penstock` from `path`, and return the sentence that it is refused with."""
-    return sentence(run(sys.executable, "-m", "penstock", "--help", folder=folder, code=1, given={"PYTHONPATH": str(path), **given}))  # fmt: skip
+def refused(
+    folder: Path, path: Path, given: Mapping[str, str] = NOTHING, *, before: str = ""
+) -> str:
+    """Import Penstock from `path`, after a statement on `sys`, and return the sentence that it is refused with."""
+    code = f"import sys; {before}\nimport penstock._kernel"
+    return sentence(run(sys.executable, "-c", code, folder=folder, code=1, given={"PYTHONPATH": str(path), **given}))  # fmt: skip
 
 
 def test_a_missing_object_is_named_with_the_command_that_builds_it(tmp_path: Path) -> None:
@@ -75,30 +78,24 @@ def test_a_stale_object_is_named_with_the_command_that_builds_it(
 
 
 def test_in_the_checkouts_own_environment_the_command_is_make(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
-    monkeypatch.delenv("PENSTOCK_SANITIZE", raising=False)
     (checkout / "core" / "penstock" / kernel.OBJECT).unlink()
-    with pytest.raises(ImportError, match="run `make kernel` in "):
-        kernel._from_checkout(checkout / "core" / "penstock")
-    monkeypatch.setenv("PENSTOCK_SANITIZE", "undefined")
-    with pytest.raises(ImportError, match="run `PENSTOCK_SANITIZE=undefined make kernel` in "):
-        kernel._from_checkout(checkout / "core" / "penstock")
+    own = f"sys.prefix = {str(checkout / '.venv')!r}"
+    told = refused(tmp_path, checkout / "core", before=own)
+    assert "run `make kernel` in " in told
+    told = refused(tmp_path, checkout / "core", {"PENSTOCK_SANITIZE": "undefined"}, before=own)
+    assert "run `PENSTOCK_SANITIZE=undefined make kernel` in " in told
 
 
-@pytest.mark.parametrize(("where", "name", "value", "words"), [
-    (sys.implementation, "name", "pypy", "Penstock needs CPython, this is pypy"),
-    (sys, "abiflags", "t", "not free-threaded"),
-    (kernel, "_is_main_interpreter", lambda: False, "cannot be imported in a sub-interpreter"),
+@pytest.mark.parametrize(("before", "words"), [
+    ("sys.implementation.name = 'pypy'", "Penstock needs CPython, this is pypy"),
+    ("sys.abiflags = 't'", "not free-threaded"),
 ])  # fmt: skip
 def test_an_interpreter_that_it_is_not_built_for_is_refused(
-    where: object, name: str, value: object, words: str, monkeypatch: pytest.MonkeyPatch
+    before: str, words: str, built: Path, tmp_path: Path
 ) -> None:
-    kernel._check_interpreter()
-    monkeypatch.setattr(where, name, value)
-    with pytest.raises(ImportError, match=words):
-        kernel._check_interpreter()
+    assert words in refused(tmp_path, built / "core", before=before)
 
 
 IN_SUB_INTERPRETER = """

@@ -298,15 +298,6 @@ class Seen(Checker):
         return iter(())
 
 
-def test_what_a_second_look_at_a_live_store_does_not_confirm_is_no_finding() -> None:
-    one, two = (Finding("queue", Path(name), 0, 0, name) for name in "ab")
-    live = Scope(end=0, extent=0, claimed=0, is_ours=True, is_live=True)
-    closed = attrs.evolve(live, is_live=False)
-    assert list(verification._start_findings([Seen([one, two], [two])], live)) == [two]
-    assert list(verification._start_findings([Seen([]), Seen([one], [one])], live)) == [one]
-    assert list(verification._start_findings([Seen([one, two])], closed)) == [one, two]
-
-
 def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) -> None:
     log = log_of(tmp_path, chain(b"a", b"b", b"c")[0])
     second = tmp_path / f"{4096:020d}"

@@ -9,6 +9,7 @@ from tests.unit.integrity.test_segment_digests import seal_all
 
 from penstock.contracts.dispatcher import Finding
 from penstock.files import Entry, File, Files
+from penstock.integrity.verification import Scope, Verification
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages
@@ -75,10 +76,14 @@ def test_a_writer_that_comes_during_a_verification_is_no_finding(
 
         scope_taken = reader.verify(told, deep=True)
         if when == "before the walk":
-            scope = reader._verification.scope(deep=True)
-            # As it was when the look began.
-            monkeypatch.setattr(reader._verification, "scope", lambda deep: scope)
-            write()
+            plain = Verification.scope
+
+            def earlier(look: Verification, *, deep: bool) -> Scope:
+                scope = plain(look, deep=deep)
+                write()
+                return scope
+
+            monkeypatch.setattr(Verification, "scope", earlier)
         assert list(scope_taken) == []
         opened[0].close()
         with open_store(tmp_path / "s", read_only=True) as again:

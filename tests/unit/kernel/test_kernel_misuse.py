@@ -301,5 +301,3 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
 def test_a_batch_that_was_never_begun_takes_no_put() -> None:
     with pytest.raises(NotImplementedError):
         _kernel.BatchProducer().put("t", b"b", queue=0)
-    with pytest.raises(TypeError):
-        _kernel.BatchProducer()._produce_into(None, None, 1)  # type: ignore[arg-type]
