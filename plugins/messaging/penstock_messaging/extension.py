@@ -610,15 +610,14 @@ class MessagingExtension(Extension):
             yield from decision_findings(self.context.files, self.context.root)
 
     def stats(self) -> dict[str, Any]:
-        """Return figures for `Store.stats()`."""
+        """Return figures for `Store.stats()`, of the parts that are in use: making one reads the store, which may fail."""
         deciding: Deciding | None = self._parts.get("deciding")
-        figures = {
-            **self.configuration.stats(),
-            "delays": self.delivery.stats(),
-            "undecided": 0 if deciding is None else deciding.undecided,
-        }
-        if self._has_timers():
-            figures["timers"] = self.timers.stats()
+        figures: dict[str, Any] = {"undecided": 0 if deciding is None else deciding.undecided}
+        for part, name in (("delivery", "delays"), ("timers", "timers")):
+            if part in self._parts:
+                figures[name] = self._parts[part].stats()
+        if "configuration" in self._parts:
+            figures.update(self.configuration.stats())
         if "halves" in self._parts:
             figures["prepared"] = {**self.halves.stats(), **self.checking.stats()}
         return figures
