@@ -232,3 +232,18 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
             with penstock.open(copy, read_only=True, environ={}) as store:
                 assert not list(store.verify(deep=True))
             shutil.rmtree(copy)
+
+
+def test_a_copy_during_which_the_writer_closed_is_recovered(tmp_path: Path) -> None:
+    """Its log is older than its clean-close file, which is no corruption: what was copied first is what there is."""
+    target = tmp_path / "copy"
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), retention=[]) as store:
+        store.put_many(messages(300))
+        store.flush()
+        take(store.path, target, "commitlog", shutil.copy2)
+        store.put_many(messages(150, first=1000))
+    for group in GROUPS[1:-1]:
+        take(tmp_path / "s", target, group, shutil.copy2)
+    shutil.copy2(tmp_path / "s" / "lock", target / "lock")
+    with open_store(target, spawn=ManualWorkers()) as store:
+        assert sum(1 for topic in store.topics() for _ in store.scan(topic)) == 300

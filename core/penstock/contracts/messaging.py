@@ -208,7 +208,7 @@ class Consumer(Protocol):
         An acknowledgement counts also after `ack_wait`, even if the message was redelivered.
 
         Raises:
-            AlreadyAnsweredError: a message was nacked before; nothing was recorded.
+            AlreadyAnsweredError: this delivery of a message was nacked before; nothing was recorded.
             LostQueueError: the queue of a message is no longer this consumer's: another one gets the message. The other
                 messages are acknowledged.
         """

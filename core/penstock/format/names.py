@@ -32,6 +32,8 @@ _SYSTEM_PREFIXES = ("rmq_sys_", "%retry%", "%dlq%", "%lmq%", "schedule_topic_", 
 _SYSTEM_TOPICS = frozenset(
     {"TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "DefaultCluster"}
 )
+# Of messages that could not be delivered, and of the replay of dead letters.
+_KEPT_GROUPS = frozenset({"penstock-undelivered", "penstock-dlq-replay"})
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 
 _DELETE = 0x7F
@@ -96,8 +98,8 @@ def is_hidden(topic: str) -> bool:
 
 def is_hidden_progress(group: str, topic: str) -> bool:
     """Return whether lists of groups leave a group's progress in a topic out; its retries count as its own."""
-    is_own = not group.startswith(("CID_RMQ_SYS_", "penstock-"))
-    return not is_own or (is_hidden(topic) and not topic.startswith("%RETRY%"))
+    is_kept = group.startswith("CID_RMQ_SYS_") or group in _KEPT_GROUPS
+    return is_kept or (is_hidden(topic) and not topic.startswith("%RETRY%"))
 
 
 def check_queue(queue: object) -> int:

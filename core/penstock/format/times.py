@@ -20,13 +20,13 @@ _UNITS_MS = {
     "d": 24 * 3_600_000,
     "w": 7 * 24 * 3_600_000,
 }
-_PART = re.compile(r"(\d{1,12})(ms|s|min|m|h|d|w)")
+_PART = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(ms|s|min|m|h|d|w)")
 _RELATIVE = re.compile(rf"(?:{_PART.pattern})+")
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 # Of 1973 to 5138. A shorter number is more likely a year.
 _SECONDS = re.compile(r"[0-9]{9,11}(\.[0-9]{1,9})?")
 # From 1973 on.
-_MILLISECONDS = re.compile(r"[0-9]{12,18}")
+_MILLISECONDS = re.compile(r"[0-9]{12,15}")
 _FORMS = (
     "a time is written like '2026-11-23 10:00:00.250Z', '2026-11-23 11:00+01:00', '2026-11-23' (without a zone: UTC), as "
     "Unix seconds or milliseconds, or as a time ago: 90s, 15min, 1h, 7d"
@@ -67,4 +67,4 @@ def parse_duration(text: str) -> int:
         raise ValueError(
             f"{text!r} is not a duration, which is written like 500ms, 90s, 15min, 1h30min, 2d, or a number of seconds"
         )
-    return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text))
+    return math.ceil(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text)))

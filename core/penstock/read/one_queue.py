@@ -1,7 +1,6 @@
 """Reads one queue: by queue offset, as RocketMQ does, with its status. Changes nothing on disk."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from penstock.contracts import (
     Dispatcher,
@@ -33,9 +32,6 @@ from penstock.read.spans import (
     QueueSpan,
 )
 from penstock.runtime.waking import Wakes
-
-if TYPE_CHECKING:
-    pass
 
 logger = get_logger(__name__)
 
@@ -273,7 +269,8 @@ class OneQueueReader:
 
     def _check_is_known(self, call: str, topic: str, queue: int | None = None) -> None:
         """Like `_refuse_unknown`, in calls that an extension makes for topics which nobody has put to yet."""
-        self._refuse_unknown(call, topic, queue)
+        # Without a configuration, and before a reader sees that of a new topic, a queue may be there that has no message yet.
+        self._refuse_unknown(call, topic, queue if self._declared_queues(topic) else None)
 
     def _refuse_unknown(self, call: str, topic: str, queue: int | None) -> None:
         """Raise if a topic has neither this queue nor, by its configuration, will have it; with None, if there is no such topic."""

@@ -88,7 +88,7 @@ class Reader(OneQueueReader):
             until: only messages stored at or before this time.
             start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
                 that are not in the mapping are read from their first message on.
-            limit: maximum number of messages.
+            limit: maximum number of messages, at least 1.
             follow: at the end, wait for new messages instead of stopping; then a topic need not exist yet.
 
         Raises:

@@ -68,6 +68,8 @@ class OpenState:
     is_clean: bool
     was_abnormal: bool
     is_copy: bool = False
+    # In a copy made while a process wrote or closed, the log may be older than what else was copied.
+    was_copied: bool = False
     is_still_ours: bool = False
     sealed: list[int] = attrs.Factory(list)
     end: LogEnd = attrs.Factory(lambda: NOTHING)
@@ -110,8 +112,7 @@ def inspect_store(
     found = _read_metadata(files, root, is_new=is_new)
     if not is_new:
         log.load(repair=False)
-        # In a copy of a store that was being written, the log may have been copied before the last segment was created.
-        if found.is_still_ours and not found.is_copy:
+        if found.is_still_ours and not found.was_copied:
             _check_length(log, found.state.flushed_offset)
         found.ranges = known_ranges(files, root, log)
         log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined
@@ -189,7 +190,7 @@ def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
-        is_still_ours=is_ours,
+        was_copied=is_copied, is_still_ours=is_ours,
         summaries=summaries_for(files, root, clean.digest) if is_clean and clean is not None else {},
     )  # fmt: skip
 
@@ -228,7 +229,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, start, least_ms, torn_from=durable if found.is_ours else None,
         generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
-    if found.is_still_ours and not found.is_copy:
+    if found.is_still_ours and not found.was_copied:
         # Also if a file was changed since a clean close: no program has opened the store meanwhile.
         durable = found.state.flushed_offset
     check_corruption(

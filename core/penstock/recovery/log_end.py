@@ -275,7 +275,7 @@ def check_corruption(
         why = "only the CRC of the whole record is missing or wrong, which a record of another program does not have"
     elif end.survivor is not None:
         why = f"a later record at log offset {end.survivor} is valid"
-    names = messages_within(log, end.offset, end.survivor or end.offset + 1)
+    names = messages_within(log, end.offset, end.survivor or max(end.offset + 1, durable))
     raise CorruptionError(
         path,
         position,

@@ -6,6 +6,7 @@ sink is refused with an error that names the sink. Spark's own options are ignor
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 import attrs
 
@@ -29,6 +30,7 @@ from penstock_spark.option_parser import (
 from penstock_spark.sink.options import SinkOptions
 
 EARLIEST, LATEST = -2, -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 NUMBER_MAX = (1 << 63) - 1
 _ROWS_MAX = 65_536
@@ -332,7 +334,17 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     }
     found = SourceOptions(given=dict(options), streaming=streaming, **given.values(without=unseen))
     _check_values(found)
-    return found
+    # Other processes parse the options again, later: `1h` must mean the same there.
+    fixed = {"since": found.since, "until": found.until}
+    times = {name: _time_text(bound) for name, bound in fixed.items() if bound and name in options}
+    return attrs.evolve(found, given={**options, **times})
+
+
+def _time_text(bound: Bound) -> str:
+    """Return the time of `since` or `until` as a text that has no other meaning later."""
+    assert bound.time_ms is not None
+    time_ms = bound.time_ms - (bound.word == LATEST)
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat()
 
 
 def _check_names(given: GivenOptions, *, streaming: bool | None) -> None:

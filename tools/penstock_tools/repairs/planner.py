@@ -211,6 +211,7 @@ class RepairPlan:
         doubtful: the log ranges of these blocks; differences to their records cause no rebuild of derived files.
         tail: start and end offset of a torn tail, (0, 0) for none.
         cut_records: valid records that the cut would remove.
+        given_up: the messages after the log's end that were on disk, as `messages_within` names them.
         rebuilds: the findings in the files of each dispatcher that must be rebuilt.
         drops: segments whose digests would no longer be valid.
         strays: digest files that belong to no segment.
@@ -226,6 +227,7 @@ class RepairPlan:
     doubtful: list[tuple[int, int]] = attrs.Factory(list)
     tail: tuple[int, int] = (0, 0)
     cut_records: int = 0
+    given_up: str = ""
     rebuilds: dict[str, list[Finding]] = attrs.Factory(dict)
     drops: set[int] = attrs.Factory(set)
     strays: list[Path] = attrs.Factory(list)
@@ -347,6 +349,8 @@ class Planner:
         if quarantine:
             self._check_quarantine()
         self._find_tail()
+        if plan.is_ours and not self._is_copy and plan.log_end < self._durable:
+            plan.given_up = messages_within(plan.log, plan.log_end, self._durable)
         self._plan_digests()
         marks = check_marks(
             self._files,

@@ -31,7 +31,7 @@ from penstock.format import arguments
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import OnProgress
-from penstock.log.queue_evidence import count_within, messages_within
+from penstock.log.queue_evidence import count_within
 from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -443,6 +443,10 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     for finding in plan.marks:
         text = f"rewrite the metadata files: {finding.text}"
         made.append(RepairStep(action="marks", path=finding.path, text=text))
+    if plan.given_up:
+        at = next(i for i, each in enumerate(made) if each.action in ("cut", "rebuild", "marks"))
+        text = f"{made[at].text}; what was on disk after it is given up{plan.given_up}"
+        made[at] = attrs.evolve(made[at], text=text)
     return made
 
 
@@ -454,10 +458,12 @@ def _cut_steps(plan: RepairPlan) -> list[RepairStep]:
     segment = log.segments[-1]
     ranges = [(segment, max(log.cut - segment.base_offset, 0))]
     ranges += [(gone, 0) for gone in log.after_cut]
-    what = "a torn tail" if log.cut == plan.tail[0] and plan.tail[1] else "the log"
+    what = (
+        "a torn tail"
+        if log.cut == plan.tail[0] and plan.tail[1] and not plan.given_up
+        else "the log"
+    )
     first = f"cut {what} at log offset {log.cut}; {plan.cut_records} valid messages are lost"
-    if names := messages_within(log, log.cut, max(gone.end_offset for gone, _ in ranges)):
-        first += f"; its queues have had{names}"
     made: list[RepairStep] = []
     for each, position in ranges:
         if position < each.capacity:

@@ -154,6 +154,8 @@ class Answers:
             opened = flight.open
             if self._in_flight.bound:
                 self._check_unbound([message])
+            if message.state == NACKED:
+                self._check_not_nacked([message])
             if message.offset in opened:
                 flight.ticket = ticket = self._recorded(flight, (message.offset,))
                 self._in_flight.finish(message)
@@ -162,7 +164,6 @@ class Answers:
                     return
             else:
                 # Acknowledged before, perhaps without a sync; or the queue is gone.
-                self._check_not_nacked([message])
                 ticket = flight.ticket
                 self._check_lost(self._over([message]))
         if sync:
@@ -258,6 +259,7 @@ class Answers:
             if self._ordered and not is_last:
                 flight.ticket = flight.owned.retry(message.offset, tries, flight.base)
                 self._in_flight.retry_at(message, self._now_ns() + rules.pause_ns(level))
+                message.state = NACKED
                 return flight.ticket
             flight.ticket = flight.owned.nack(
                 message.offset, level, rules.tries, flight.base, tries, reason
@@ -300,7 +302,7 @@ class Answers:
         )
         if why is None:
             is_bound = self._in_flight.is_bound(message)
-            why = "a transaction acknowledges it at its end" if is_bound else "it was redelivered after ack_wait"  # fmt: skip
+            why = "a transaction acknowledges it at its end" if is_bound else "it was given back, or delivered anew"  # fmt: skip
         return AlreadyAnsweredError(message.topic, message.queue, message.offset, why)
 
     def _check_not_nacked(self, given: Iterable[HandedMessage]) -> None:

@@ -78,7 +78,10 @@ def command(
         if there:
             found = store.scan(topic, queue=queue, tag=tag, key=key, since=after, until=before, start=start)  # fmt: skip
         count = show_messages(islice(found, limit), json_lines=as_json)
-        if next(found, None) is not None:
+        if key is not None and count == limit:
+            # The next one may be far, and only the records tell.
+            note(f"there may be more than {limit}: --limit shows them")
+        elif key is None and next(found, None) is not None:
             note(f"there are more than {limit}: --limit shows them")
         elif not count:
             why = why_nothing(store, topic, queue, offset)
