@@ -407,7 +407,7 @@ class GatherBuffer:
 
 class SyncGate:
     @property
-    def failure(self) -> tuple[int, str] | None: ...
+    def failure(self) -> tuple[int, BaseException] | None: ...
     @property
     def flushed_offset(self) -> int: ...
     @property
@@ -424,9 +424,14 @@ class SyncGate:
         refusal: int,
         flushed: int,
         flushed_ms: int,
-        sequence: int,
-        mark_descriptor: int,
     ) -> None: ...
+    def start(
+        self,
+        sequence: int,
+        mark: int | Callable[[bytes, int], object],
+        wake: Callable[[], object] | None = None,
+    ) -> None: ...
+    def run(self) -> None: ...
     def add(
         self,
         base_offset: int,
@@ -438,9 +443,17 @@ class SyncGate:
         extent: Extent,
         owner: object,
     ) -> None: ...
+    def add_by(self, base_offset: int, capacity: int, sync: Callable[[int], object]) -> None: ...
     def forget(self) -> None: ...
     def wait(
-        self, end_offset: int, newest_ms: int, latest_ms: int, timeout_ms: int = ...
+        self,
+        end_offset: int,
+        newest_ms: int,
+        latest_ms: int,
+        timeout_ms: int = ...,
+        *,
+        asks: bool = ...,
+        runs: bool = ...,
     ) -> int: ...
     def write_mark(self, slot: bytes) -> None: ...
     def mark_visible(self, visible_offset: int) -> None: ...

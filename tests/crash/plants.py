@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,15 +18,16 @@ from unittest.mock import patch
 import numpy as np
 
 from penstock.contracts.base import INDEX_HEADER_SIZE
-from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Checkpoint, Times
 from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
 from penstock.testing.crash import Plot, explore
-from penstock.testing.disk import SimulatedDisk, SimulatedFile
+from penstock.testing.disk import SimulatedDisk
 from penstock.testing.failures import explore_failures
 from penstock.testing.kit import SMALL
+from penstock.testing.platter import Survival
 from penstock_alloc.allocators import RecycleAllocator
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_file import HEADER, Peek
@@ -44,12 +45,19 @@ class Plant(NamedTuple):
     hunt: Callable[[], str]
 
 
-def crashes(*, first: int = 0, steps: int = 24, **settings: Any) -> Callable[[], str]:
+def crashes(
+    *,
+    first: int = 0,
+    steps: int = 24,
+    survivals: Sequence[Survival] = tuple(Survival),
+    **settings: Any,
+) -> Callable[[], str]:
     """Hunt by crash exploration, from a first seed on."""
 
     def hunt() -> str:
         for seed in range(first, first + STORIES):
-            for outcome in explore(Plot(seed=seed, settings=settings, steps=steps), cases=400):
+            plot = Plot(seed=seed, settings=settings, steps=steps)
+            for outcome in explore(plot, cases=400, survivals=survivals):
                 if outcome.problem:
                     return f"crash exploration, seed {seed}, {outcome.case}: {outcome.problem}"
         return ""
@@ -75,10 +83,7 @@ def failures(**settings: Any) -> Callable[[], str]:
 
 
 def no_sync() -> list[Any]:
-    def flush(segment: Segment) -> None:
-        segment.flushed_position = segment.committed_position
-
-    return [patch.object(Segment, "flush", flush)]
+    return [patch.object(SegmentedLog, "sync_channel", lambda *_: None)]
 
 
 def no_folder_sync() -> list[Any]:
@@ -136,27 +141,6 @@ def no_erase() -> list[Any]:
 def recycled_unfenced() -> list[Any]:
     """The used file is renamed into place as it is, its old records in it."""
     return [patch.object(RecycleAllocator, "_fill_with_zeros", lambda *_: None)]
-
-
-def flushed_in_finally() -> list[Any]:
-    whole: Any = LogFlusher.flushed_offset
-
-    def flushed_offset(flusher: LogFlusher) -> int:
-        return flusher.wrote_offset if flusher.failure else int(whole.fget(flusher))
-
-    return [patch.object(LogFlusher, "flushed_offset", property(flushed_offset))]
-
-
-def sync_retried() -> list[Any]:
-    whole = SimulatedFile.sync
-
-    def sync(file: SimulatedFile) -> None:
-        try:
-            whole(file)
-        except OSError:
-            whole(file)
-
-    return [patch.object(SimulatedFile, "sync", sync)]
 
 
 def wrong_lock() -> list[Any]:
@@ -239,21 +223,19 @@ PLANTS = {
         "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=10, **MMAP)
     ),
     "marks-ahead": Plant(
-        "marks ahead of the queues", progress_ahead, crashes(first=4, extensions=[], **MMAP)
+        "marks ahead of the queues",
+        progress_ahead,
+        crashes(first=14, survivals=(Survival.PAGES,), extensions=[], **MMAP),
     ),
     "index-believed": Plant(
         "an index trusted past the log", index_believed, crashes(first=2, **MMAP)
     ),
-    "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=17, **MMAP)),
+    "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=18, **MMAP)),
     "recycled-unfenced": Plant(
         "a recycled segment not fenced",
         recycled_unfenced,
         crashes(first=6, write="mmap", alloc="recycle", steps=80),
     ),
-    "flushed-in-finally": Plant(
-        "the flushed position set in `finally`", flushed_in_finally, failures(**MMAP)
-    ),
-    "sync-retried": Plant("a failed sync retried", sync_retried, failures(**MMAP)),
     "wrong-lock": Plant("the wrong lock (`flock`)", wrong_lock, java_is_refused),
     "unbound-chain": Plant("a chain walked without bound", unbound_chain, chains_end),
 }

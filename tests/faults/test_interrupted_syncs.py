@@ -83,9 +83,9 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Added:
     found: Added = []
     whole = LogFlusher._add
 
-    def add(flusher: LogFlusher, gate: Any, segment: Any) -> None:
-        whole(flusher, gate, segment)
-        found.append((gate, segment))
+    def add(flusher: LogFlusher, segment: Any) -> None:
+        whole(flusher, segment)
+        found.append((flusher.gate, segment))
 
     monkeypatch.setattr(LogFlusher, "_add", add)
     return found

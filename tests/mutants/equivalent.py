@@ -57,8 +57,8 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/penstock/_kernel/gate.pxi",
-        "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 0)",
-        "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 1)",
+        "gate.mark = fcntl(<int>mark, F_DUPFD_CLOEXEC, 0)",
+        "gate.mark = fcntl(<int>mark, F_DUPFD_CLOEXEC, 1)",
         "The number of a descriptor of its own is no one's concern.",
     ),
     Equivalent(
@@ -132,12 +132,6 @@ EQUIVALENT = (
         "gate_tell(g, 0), gate_tell(g, 1);",
         "gate_tell(g, 1), gate_tell(g, 1);",
         "A waiter that is not notified of the end looks for itself at the end of its slice.",
-    ),
-    Equivalent(
-        "core/penstock/durability/log_flusher.py",
-        "if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:",
-        "if self._seen_to <= 0 and fresh and fresh[0].descriptor is not None:",
-        "No segment ends at log offset 0.",
     ),
     Equivalent(
         "core/penstock/log/commit_log.py",

@@ -99,13 +99,18 @@ cdef extern from "_kernel/gathered.h" nogil:
 
 cdef extern from "_kernel/gate.h" nogil:
     enum:
-        MARK_BYTES
+        MARK_BYTES, GATE_CUT
     ctypedef enum GateOutcome:
         GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN
     ctypedef enum GateFailure:
         FAILURE_NONE, FAILURE_TOLD, FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_MARK
+    ctypedef struct GateCalls:
+        void *store
+        int (*sync)(void *store, void *what, int64_t end) noexcept nogil
+        int (*mark)(void *store, const uint8_t *slot, int64_t position) noexcept nogil
     ctypedef struct GateFile:
-        int file, folder
+        void *what
+        int file
         char *path
         int64_t base, end
         Gathered *gathered
@@ -117,19 +122,24 @@ cdef extern from "_kernel/gate.h" nogil:
         int error
         GateFailure failure
         int *refusals
-        int refusal
-    Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, int mark)
+        int refusal, folder, mark
+        uint8_t *slot
+    Gate *gate_new(int64_t flushed, int64_t flushed_ms, GateCalls calls)
     int gate_start(Gate *g)
     int gate_add(Gate *g, GateFile file)
-    void gate_cover(Gate *g, int64_t *ranges, int32_t count)
-    GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
+    GateOutcome gate_wait(Gate *g, const Wanted *target, bint asks, int64_t slice_ns, int64_t deadline_ns)
+    void gate_ask(Gate *g, const Wanted *target)
+    int gate_run_round(Gate *g)
     bint gate_await_sync(Gate *g, int64_t began_ns, int64_t deadline_ns)
     bint gate_await_end(Gate *g, int64_t deadline_ns)
     void gate_stop(Gate *g)
     void gate_release(Gate *g)
     void gate_note_failure(Gate *g, int64_t at)
-    int mark_state(Gate *g, const uint8_t *slot)
-    int mark_visible(Gate *g, int64_t visible)
+    void gate_tell_failure(Gate *g)
+    void mark_begin(Gate *g, const uint8_t *slot, int64_t visible)
+    int64_t mark_fill(Gate *g)
+    int mark_write(Gate *g)
+    void mark_end(Gate *g)
 
 cdef extern from "fcntl.h" nogil:
     int fcntl(int file, int what, ...)

@@ -1,14 +1,20 @@
-/* Group commit: one thread of a store makes its log durable, for all waiters.
+/* Group commit: makes a store's log durable, for all waiters, in rounds.
  *
- * Each waiter requests a log offset. The thread takes the largest one, and syncs each file from the flushed offset up to
- * there, oldest first. Requests that arrive meanwhile are for the next sync. Before the next sync, the thread waits a short
- * while for the waiters that were just notified, which are likely to append again. It does not use the interpreter.
+ * Each waiter requests a log offset. A round takes the largest one, and syncs each file from the flushed offset up to
+ * there, oldest first. Requests that arrive meanwhile are for the next round. Before the next round, it waits a short
+ * while for the waiters that were just notified, which are likely to append again.
+ *
+ * The rounds run in a thread of the gate, which does not use the interpreter, or, without that thread, in the threads that
+ * call `gate_run_round`: so tests decide when to sync. A file, or the progress file, without a descriptor is synced or
+ * written by a function of the store (`GateCalls`), which takes the interpreter's lock. `lock` is not held then, but
+ * `marking` may be, so no thread waits for either of them while it holds the interpreter's lock.
  *
  * Invariants:
  *   - `flushed` advances over bytes that were synced, in a file that still has its name, and that a slot of the progress
  *     file records; over a file's end only after its folder was synced too. Waiters are notified after that.
  *   - A failure is permanent. It is set (puts are refused, the progress file records it) before anybody is notified of it.
- *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false.
+ *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false. What
+ *     `GateCalls` uses is released only after the thread has ended.
  */
 #pragma once
 #include <fcntl.h>
@@ -25,8 +31,9 @@ enum {
     GATE_FILES = 16,
     GATHER_NS = 50000,
     GATHER_SHARE = 4,
-    GATE_STACK = 256 << 10,
     MARK_BYTES = 512,
+    /* A call of the store was interrupted; nothing has failed, and the next round repeats it. */
+    GATE_CUT = -1,
 };
 
 typedef enum { GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN } GateOutcome;
@@ -38,11 +45,20 @@ typedef enum {
     FAILURE_SYNC,
     FAILURE_GONE,    /* a file lost its name */
     FAILURE_MARK,
+    FAILURE_CUT,     /* none: see GATE_CUT */
 } GateFailure;
+
+/* Functions of the store; they return 0, an error number, or GATE_CUT. */
+typedef struct {
+    void *store;
+    int (*sync)(void *store, void *what, int64_t end);
+    int (*mark)(void *store, const uint8_t *slot, int64_t position);
+} GateCalls;
 
 /* One file of the log. The descriptor, and the memory that the pointers point into, belong to the store, which holds them. */
 typedef struct {
-    int file, folder;
+    void *what;              /* passed to `GateCalls.sync`; NULL if the descriptors are used */
+    int file;
     char *path;
     dev_t device;
     ino_t inode;
@@ -77,8 +93,10 @@ typedef struct {
     int64_t sound;           /* nothing from there on is ever marked as durable */
     int *refusals, refusal;  /* a bit that is set at a failure, where puts look */
 
+    int folder;              /* of all files; -1 until the first is added */
+    GateCalls calls;
     pthread_mutex_t marking; /* taken after `lock` */
-    int mark;
+    int mark;                /* -1 if `calls` write the progress file */
     uint8_t slot[MARK_BYTES];
     int64_t marked, marked_ms;
     uint64_t sequence;
@@ -86,8 +104,8 @@ typedef struct {
 
 /* --- slots of the progress file ("marks"); see `penstock.durability.progress` for the layout */
 
-/* Writes the slot with the fields that the gate sets; returns 0 or the system's error. */
-static int mark_write(Gate *g)
+/* With `marking` held: sets the fields of the slot that the gate knows; returns the slot's position. */
+static int64_t mark_fill(Gate *g)
 {
     int64_t latest_ms = get64(g->slot + 40);
     g->sequence++;
@@ -96,7 +114,14 @@ static int mark_write(Gate *g)
     if (g->failure)
         put32(g->slot + 48, 1);
     put32(g->slot + MARK_BYTES - 4, crc32_more(0, g->slot, MARK_BYTES - 4));
-    return write_all(g->mark, g->slot, MARK_BYTES, (int64_t)(g->sequence % 2 * MARK_BYTES));
+    return (int64_t)(g->sequence % 2 * MARK_BYTES);
+}
+
+/* With `marking` held: writes the slot; returns 0, the system's error, or GATE_CUT. */
+static int mark_write(Gate *g)
+{
+    int64_t position = mark_fill(g);
+    return g->mark >= 0 ? write_all(g->mark, g->slot, MARK_BYTES, position) : g->calls.mark(g->calls.store, g->slot, position);
 }
 
 static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
@@ -111,27 +136,18 @@ static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
     return error;
 }
 
-/* Writes a slot whose other fields come from the store. */
-static int mark_state(Gate *g, const uint8_t *slot)
+/* The store writes a slot of its own, and calls `mark_end` afterwards. Without a slot it is the last one, with another visible
+   offset unless that is negative. */
+static void mark_begin(Gate *g, const uint8_t *slot, int64_t visible)
 {
-    int error;
     pthread_mutex_lock(&g->marking);
-    memcpy(g->slot, slot, MARK_BYTES);
-    error = mark_write(g);
-    pthread_mutex_unlock(&g->marking);
-    return error;
+    if (slot)
+        memcpy(g->slot, slot, MARK_BYTES);
+    else if (visible >= 0)
+        put64(g->slot + 24, (uint64_t)visible);
 }
 
-/* Writes the slot again with another visible offset. */
-static int mark_visible(Gate *g, int64_t visible)
-{
-    int error;
-    pthread_mutex_lock(&g->marking);
-    put64(g->slot + 24, (uint64_t)visible);
-    error = mark_write(g);
-    pthread_mutex_unlock(&g->marking);
-    return error;
-}
+static void mark_end(Gate *g) { pthread_mutex_unlock(&g->marking); }
 
 /* --- failure */
 
@@ -141,9 +157,15 @@ static void gate_tell(Gate *g, int which)
     futex_wake(&g->turns[which], INT_MAX);
 }
 
+static void gate_tell_all(Gate *g)
+{
+    gate_tell(g, 0), gate_tell(g, 1);
+    pthread_cond_broadcast(&g->changed);
+}
+
 /* With the lock held. Only the first failure counts. If `at` is below the flushed offset, that offset is lowered: the synced
-   bytes were not those that were appended. */
-static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
+   bytes were not those that were appended. The caller then writes the slot and notifies all waiters. */
+static void gate_set_failure(Gate *g, GateFailure failure, int error, int64_t at)
 {
     if (at < g->flushed)
         __atomic_store_n(&g->flushed, at, __ATOMIC_RELEASE);
@@ -158,11 +180,7 @@ static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
             __atomic_or_fetch(g->refusals, g->refusal, __ATOMIC_SEQ_CST);
         __atomic_store_n(&g->failure, failure, __ATOMIC_RELEASE);
     }
-    /* Best effort: an error of this write is ignored. */
-    (void)mark_write(g);
     pthread_mutex_unlock(&g->marking);
-    gate_tell(g, 0), gate_tell(g, 1);
-    pthread_cond_broadcast(&g->changed);
 }
 
 /* --- waiting */
@@ -176,9 +194,16 @@ static int gate_is_done(Gate *g, int64_t end, GateOutcome *outcome)
     return 0;
 }
 
+/* With the lock held: requests that the next round reaches a target. */
+static void gate_want(Gate *g, const Wanted *target)
+{
+    if (target->end > g->wanted.end)
+        g->wanted = *target;
+}
+
 /* Waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it returns GATE_AGAIN, or
-   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. */
-static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
+   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. With `asks` it requests the sync. */
+static GateOutcome gate_wait(Gate *g, const Wanted *target, int asks, int64_t slice_ns, int64_t deadline_ns)
 {
     GateOutcome outcome;
     while (!gate_is_done(g, target->end, &outcome)) {
@@ -192,8 +217,8 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, in
             pthread_mutex_unlock(&g->lock);
             break;
         }
-        if (target->end > g->wanted.end)
-            g->wanted.end = target->end, g->wanted.newest_ms = target->newest_ms, g->wanted.latest_ms = target->latest_ms;
+        if (asks)
+            gate_want(g, target);
         which = (int)((g->syncs + (g->is_syncing && target->end > g->taken)) & 1);
         seen = g->turns[which];
         g->waiting[which]++;
@@ -223,13 +248,17 @@ static int file_is_there(const GateFile *f, int64_t end)
 }
 
 /* Makes one file durable up to `end`, and its folder if that is the file's end. */
-static GateFailure file_sync(const GateFile *f, int64_t end, int *error)
+static GateFailure file_sync(const Gate *g, const GateFile *f, int64_t end, int *error)
 {
+    if (f->what) {
+        *error = g->calls.sync(g->calls.store, f->what, end);
+        return !*error ? FAILURE_NONE : *error == GATE_CUT ? FAILURE_CUT : FAILURE_SYNC;
+    }
     if (fdatasync(f->file))
         return *error = errno, FAILURE_SYNC;
     if (!file_is_there(f, end))
         return *error = ENOENT, FAILURE_GONE;
-    if (end == f->end && fsync(f->folder))
+    if (end == f->end && fsync(g->folder))
         return *error = errno, FAILURE_SYNC;
     return FAILURE_NONE;
 }
@@ -267,11 +296,11 @@ static GateFailure round_write(const Round *r, int *error)
     return FAILURE_NONE;
 }
 
-static GateFailure round_sync(const Round *r, int *error)
+static GateFailure round_sync(const Gate *g, const Round *r, int *error)
 {
     GateFailure failure = FAILURE_NONE;
     for (int i = 0; i < r->n_files && !failure; i++)
-        failure = file_sync(&r->files[i], round_end(r, &r->files[i]), error);
+        failure = file_sync(g, &r->files[i], round_end(r, &r->files[i]), error);
     return failure;
 }
 
@@ -297,14 +326,14 @@ static GateFailure gate_sync(Gate *g, const Round *r, int *error)
     if (failure)
         return failure;
     pthread_mutex_unlock(&g->lock);
-    failure = round_sync(r, error);
+    failure = round_sync(g, r, error);
     pthread_mutex_lock(&g->lock);
     /* A loss that was noted meanwhile must not be recorded as durable. */
     if (failure || g->failure || !gate_enter(g))
         return failure ? failure : FAILURE_TOLD;
     pthread_mutex_unlock(&g->lock);
     if ((*error = mark_flushed(g, r->target.end, r->target.latest_ms)))
-        failure = FAILURE_MARK;
+        failure = *error == GATE_CUT ? FAILURE_CUT : FAILURE_MARK;
     pthread_mutex_lock(&g->lock);
     gate_leave(g);
     return failure;
@@ -320,7 +349,7 @@ static void gate_reached(Gate *g, const Round *r)
     g->syncs++;
     __atomic_store_n(&g->flushed, r->target.end, __ATOMIC_RELEASE);
     while (gone < g->n_files && g->files[gone].end <= r->target.end)
-        close(g->files[gone].folder), free(g->files[gone].path), gone++;
+        free(g->files[gone++].path);
     g->n_files -= gone;
     memmove(g->files, g->files + gone, (size_t)g->n_files * sizeof *g->files);
     gate_tell(g, which);
@@ -343,11 +372,29 @@ static void gate_gather(Gate *g)
     g->is_gathering = 0;
 }
 
-static void gate_step(Gate *g)
+/* With the lock held: ends a round that failed. The failure is recorded before anybody is notified of it. */
+static int gate_failed(Gate *g, GateFailure failure, int error)
+{
+    gate_set_failure(g, failure, error, INT64_MAX);
+    if (gate_enter(g)) {
+        pthread_mutex_unlock(&g->lock);
+        pthread_mutex_lock(&g->marking);
+        /* Best effort: a system error of this write is ignored. */
+        error = mark_write(g);
+        pthread_mutex_unlock(&g->marking);
+        pthread_mutex_lock(&g->lock);
+        gate_leave(g);
+    }
+    gate_tell_all(g);
+    return error == GATE_CUT;
+}
+
+/* With the lock held: runs one round; returns 1 if it was cut. */
+static int gate_step(Gate *g)
 {
     Round round;
     GateFailure failure;
-    int error = 0;
+    int error = 0, is_cut = 0;
     int64_t began_ns;
     gate_gather(g);
     began_ns = clock_ns();
@@ -360,11 +407,12 @@ static void gate_step(Gate *g)
     __atomic_store_n(&g->since_ns, 0, __ATOMIC_RELAXED);
     if (g->failure || g->is_stopped)
         ;  /* The waiters were notified, or there are none. */
-    else if (failure)
-        gate_fail(g, failure, error, INT64_MAX);
-    else
+    else if (failure && failure != FAILURE_CUT)
+        is_cut = gate_failed(g, failure, error);
+    else if (!failure)
         gate_reached(g, &round);
     pthread_cond_broadcast(&g->changed);
+    return is_cut || failure == FAILURE_CUT;
 }
 
 /* Releases the store's reference or the thread's; the last release frees the gate. */
@@ -377,8 +425,11 @@ static void gate_release(Gate *g)
     if (left)
         return;
     for (int i = 0; i < g->n_files; i++)
-        close(g->files[i].folder), free(g->files[i].path);
-    close(g->mark);
+        free(g->files[i].path);
+    if (g->folder >= 0)
+        close(g->folder);
+    if (g->mark >= 0)
+        close(g->mark);
     free(g->files), free(g);
 }
 
@@ -398,7 +449,7 @@ static void *gate_run(void *given)
     pthread_mutex_lock(&g->lock);
     while (!g->is_stopped) {
         if (gate_has_work(g))
-            gate_step(g);
+            (void)gate_step(g);  /* It is not cut: signals are handled elsewhere. */
         else
             pthread_cond_wait(&g->asked, &g->lock);
     }
@@ -409,10 +460,29 @@ static void *gate_run(void *given)
     return NULL;
 }
 
+/* Runs one round in the calling thread. Returns 1; 0 if nothing is requested, or another thread is at it; or GATE_CUT. */
+static int gate_run_round(Gate *g)
+{
+    int done = 0;
+    pthread_mutex_lock(&g->lock);
+    if (!g->is_stopped && !g->is_syncing && !g->is_gathering && gate_has_work(g))
+        done = gate_step(g) ? GATE_CUT : 1;
+    pthread_mutex_unlock(&g->lock);
+    return done;
+}
+
+/* Requests that the next round reaches a target. */
+static void gate_ask(Gate *g, const Wanted *target)
+{
+    pthread_mutex_lock(&g->lock);
+    gate_want(g, target);
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* --- creation and release */
 
 /* Returns a gate for a log that is durable up to `flushed`; NULL if memory could not be allocated. */
-static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, int mark)
+static Gate *gate_new(int64_t flushed, int64_t flushed_ms, GateCalls calls)
 {
     Gate *g = calloc(1, sizeof *g);
     pthread_condattr_t monotonic;
@@ -423,7 +493,7 @@ static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, in
     pthread_mutex_init(&g->lock, NULL), pthread_mutex_init(&g->marking, NULL);
     pthread_cond_init(&g->asked, &monotonic), pthread_cond_init(&g->changed, &monotonic);
     g->references = 1, g->flushed = g->marked = g->wanted.end = flushed, g->flushed_ms = flushed_ms;
-    g->sequence = sequence, g->mark = mark, g->has_ended = 1, g->sound = INT64_MAX;
+    g->calls = calls, g->folder = g->mark = -1, g->has_ended = 1, g->sound = INT64_MAX;
     return g;
 }
 
@@ -436,7 +506,6 @@ static int gate_start(Gate *g)
     int error;
     pthread_attr_init(&about);
     pthread_attr_setdetachstate(&about, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&about, GATE_STACK);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     g->references++, g->has_ended = 0;
@@ -457,14 +526,15 @@ static int gate_misfit(const Gate *g, const GateFile *file)
     return (g->n_files ? file->base != end : file->base > end) ? EINVAL : 0;
 }
 
-/* Adds a file; returns 0 or the system's error. The path is copied; the gate owns the folder's descriptor afterwards. */
+/* Adds a file; returns 0 or the system's error. The path is copied. */
 static int gate_add(Gate *g, GateFile file)
 {
     struct stat about;
     int error;
-    if (fstat(file.file, &about))
+    if (!file.what && fstat(file.file, &about))
         return errno;
-    file.device = about.st_dev, file.inode = about.st_ino;
+    if (!file.what)
+        file.device = about.st_dev, file.inode = about.st_ino;
     pthread_mutex_lock(&g->lock);
     error = gate_misfit(g, &file);
     if (!error && g->n_files == g->room) {
@@ -474,7 +544,7 @@ static int gate_add(Gate *g, GateFile file)
         else
             error = ENOMEM;
     }
-    if (!error && !(file.path = strdup(file.path)))
+    if (!error && file.path && !(file.path = strdup(file.path)))
         error = ENOMEM;
     if (!error)
         g->files[g->n_files++] = file, pthread_cond_signal(&g->asked);
@@ -482,11 +552,18 @@ static int gate_add(Gate *g, GateFile file)
     return error;
 }
 
-/* Notes a failure that the store reports; see `gate_fail`. */
+/* Notes a failure that the store reports; see `gate_set_failure`. */
 static void gate_note_failure(Gate *g, int64_t at)
 {
     pthread_mutex_lock(&g->lock);
-    gate_fail(g, FAILURE_TOLD, 0, at);
+    gate_set_failure(g, FAILURE_TOLD, 0, at);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_tell_failure(Gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    gate_tell_all(g);
     pthread_mutex_unlock(&g->lock);
 }
 

@@ -43,8 +43,8 @@ class FlushPolicy(Strategy):
         appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
         hears_appends: whether `after_append` is called; False saves each put a call if the policy does nothing there.
         group_commit: waiting puts are synced as soon as possible, with one sync for all puts that wait by then. The kernel
-            does that by itself if the writer's files allow it (`SegmentChannel.descriptor`). Then `request` is called
-            only for puts that do not block; it must lead to a `flush`, even if nothing is left to sync.
+            does that by itself. `request` is called only for puts that do not block; it must lead to a `flush`, even if
+            nothing is left to sync.
         timeout_ms: how long a waiting put waits before its receipt has the status `FLUSH_DISK_TIMEOUT`.
     """
 
@@ -110,9 +110,8 @@ class SegmentChannel(ABC):
     def descriptor(self) -> int | None:
         """The file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called.
 
-        With a descriptor, a thread of the kernel makes the log durable, without the GIL. That is allowed only if nothing
-        has to be committed first, or all uncommitted bytes are in `gathered` and written through the same descriptor. All
-        segments of a store must have a descriptor, or none; it must stay open until `close`.
+        With a descriptor, the kernel syncs without the GIL. That is allowed only if nothing has to be committed first, or all
+        uncommitted bytes are in `gathered` and written through the same descriptor. It must stay open until `close`.
         """
         return None
 
@@ -148,7 +147,10 @@ class SegmentChannel(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make all committed bytes durable; after an `OSError` it is not known which bytes are."""
+        """Make all committed bytes durable; after an exception it is not known which bytes are, and the store fails.
+
+        Called from a thread of the kernel, which Python's `threading` has not started.
+        """
 
     def synced(self) -> None:  # noqa: B027 - most have nothing to do
         """Called, from any thread, after the file was synced through `descriptor` and not by `flush`."""

@@ -4,32 +4,43 @@ When a sync fails, nothing is known of its bytes: the system marks the pages cle
 although the bytes are not on disk. So nothing is retried, the flushed offset does not move, and every waiter, later flush
 and later append gets the same error. The next open rewrites the bytes in doubt.
 
-If the writer's channels provide their descriptors, the kernel's thread syncs (`SyncGate`): it gathers the appended
-bytes, syncs, checks that the segment still has its name, writes the progress file, and notifies the waiters, all without the interpreter. This module then does only what needs Python: futures, sealed
-segments, errors. With a channel or files of another kind, this module does all of it, one sync at a time.
+The kernel's gate syncs (`SyncGate`, `_kernel/gate.h`): it gathers the appended bytes, syncs, checks that the segment still
+has its name, writes the progress file, and notifies the waiters. It has a thread, unless the store was given workers of its
+own: then a worker runs the gate's rounds. If the writer's channels provide their descriptors, no round uses the
+interpreter; otherwise the gate calls the channel's `flush`. This module adds the segments to the gate, and does what needs
+Python: futures, sealed segments, errors.
 
 Invariants: `flushed_offset <= committed_offset`; neither decreases, except when the writer lost bytes (`lost`). A
 waiter is notified once, and a second time only if an interrupt came during the first.
 """
 
-import contextlib
 import errno
 import functools
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from penstock import _kernel
 from penstock._kernel import SyncGate
 from penstock.durability.progress import Progress
-from penstock.errors import StoreFailedError
+from penstock.errors import StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
 from penstock.log.commit_log import FAILED, CommitLog
 from penstock.log.segment import Segment
-from penstock.runtime.workers import WorkerGroup
+
+logger = get_logger(__name__)
 
 # The limit of one wait for the end of a sync; `join` waits again.
 PATIENCE_MS = 60_000
+
+
+# Below no log offset.
+_NOWHERE = (1 << 63) - 1
+
+
+def _ignore(*_: object) -> None:
+    """Be the callback of a flusher that nobody listens to."""
 
 
 class SyncThread:
@@ -74,46 +85,66 @@ class SyncThread:
             pass
 
 
-logger = get_logger(__name__)
-
-# Below no log offset.
-_NOWHERE = (1 << 63) - 1
-
-
 class LogFlusher:
     """Commits and syncs the log for writers and flush policies (`contracts.Flusher`, `Committer`).
 
     Safe from any thread.
+
+    Attributes:
+        gate: syncs the log, from `start` on.
     """
 
-    def __init__(self, log: CommitLog, flushed_offset: int, flushed_time_ms: int = 0) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        progress: Progress,
+        flushed_offset: int,
+        flushed_time_ms: int = 0,
+        *,
+        group_commit: bool = False,
+        on_failed: Callable[[str], None] = _ignore,
+    ) -> None:
+        """Create the gate, which does not sync yet.
+
+        Args:
+            log: the log.
+            progress: the progress file, in which each sync and a failure are recorded.
+            flushed_offset: up to where the log is durable.
+            flushed_time_ms: the store time of a record that is durable.
+            group_commit: waiting puts are synced without a call of `request`; see `FlushPolicy`.
+            on_failed: called with the reason when the store fails.
+        """
         self._log = log
-        self._flushed = flushed_offset
-        self._flushed_ms = flushed_time_ms
-        # Set by the engine before the first append.
-        self.on_flushed: Callable[[int], None] = _ignore
-        self.on_failed: Callable[[StoreFailedError], None] = _ignore
-        self.on_gate: Callable[[SyncGate], None] = _ignore
-        # Whether waiting puts are synced without a call of `request`; see `FlushPolicy`.
-        self.group_commit = False
+        self._progress = progress
+        self._group_commit = group_commit
+        self._on_failed = on_failed
         # Called after the waiters were notified; no lock is held then.
-        self.on_durable: Callable[[], None] = lambda: None
-        self._flushing = threading.Lock()
+        self._on_durable: Callable[[], None] = _ignore
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         # The first one counts.
         self._failures: list[StoreFailedError] = []
-        self._count = 0
         self._is_closed = False
-        self._progress: Progress | None = None
-        self._crew: WorkerGroup | None = None
-        self._gate: SyncGate | None = None
         # The end of the last segment that `take_in` has processed.
         self._seen_to = -1
+        # The flushed offset at the last `settle`.
+        self._settled_to = flushed_offset
         self._sealing = threading.Lock()
+        self.gate = SyncGate(log.appender, FAILED, flushed_offset, flushed_time_ms)
 
-    def start(self, progress: Progress, crew: WorkerGroup) -> None:
-        """Let the kernel's thread sync, from the first segment whose channel provides its descriptor."""
-        self._progress, self._crew = progress, crew
+    def start(self, on_durable: Callable[[], None], wake: Callable[[], object] | None) -> None:
+        """Begin to sync.
+
+        Args:
+            on_durable: called after a sync that a caller waited for.
+            wake: requests that another thread calls `gate.run`; None to start a thread.
+        """
+        self._on_durable = on_durable
+        try:
+            self._progress.share(self.gate, wake)
+        except OSError as error:
+            raise SystemLimitError(
+                f"the log's sync thread could not be started ({error})"
+            ) from error
         with self._log.lock:
             self._log.on_segment = self.take_in
             self.take_in()
@@ -121,17 +152,12 @@ class LogFlusher:
     @property
     def flushed_offset(self) -> int:
         """Every byte of the log below it is durable."""
-        return self._flushed if self._gate is None else self._gate.flushed_offset
+        return self.gate.flushed_offset
 
     @property
     def flushed_time_ms(self) -> int:
         """Store time of the newest durable record, or of an earlier record."""
-        return self._flushed_ms if self._gate is None else self._gate.flushed_time_ms
-
-    @property
-    def count(self) -> int:
-        """The number of syncs that succeeded."""
-        return self._count if self._gate is None else self._count + self._gate.count
+        return self.gate.flushed_time_ms
 
     @property
     def failure(self) -> StoreFailedError | None:
@@ -143,8 +169,8 @@ class LogFlusher:
 
     @property
     def _noted(self) -> StoreFailedError | None:
-        if not self._failures and self._gate is not None and self._gate.failure is not None:
-            self._learn(*self._gate.failure)
+        if not self._failures and self.gate.failure is not None:
+            self._learn(*self.gate.failure)
         return self._failures[0] if self._failures else None
 
     @property
@@ -159,194 +185,111 @@ class LogFlusher:
 
     def flush(self) -> int:
         """Make everything durable that was appended before the call; see `contracts.Flusher`."""
-        if self._gate is not None:
-            return self._flush_at(self._gate)
-        failed: _SyncError | None = None
-        if self._failures:
-            # The thread that noted the failure may have been interrupted before it notified all waiters.
-            self._tell()
-        with self._flushing:
-            self.check()
-            gate = self._opened_gate()
-            try:
-                if gate is None:
-                    self._sync()
-            except _SyncError as error:
-                # Noted under the lock, so that no later sync succeeds after the failed one.
-                failed = error
-                self._note_failure(failed.failure)
-        if gate is not None:
-            # It took over while this thread waited for the lock.
-            return self._flush_at(gate)
-        if failed is not None:
-            # No lock is held: a notified caller may do anything, for example close the store.
-            self._announce(failed.failure)
-            raise self._failures[0] from failed.__cause__
-        self._tell()
-        self.on_durable()
-        return self._flushed
-
-    def _opened_gate(self) -> SyncGate | None:
-        """Return the gate, which another thread may have opened since this thread looked."""
-        return self._gate
-
-    def _sync(self) -> None:
-        """Sync everything appended, and record it; raises `_SyncError`."""
-        time_ms = self._log.newest_time_ms
+        outcome = _kernel.LATE
         try:
-            self._log.log.commit()
-            reached = self._log.log.flush(self._flushed)
-            # A channel may prepare its memory differently after a sync.
-            self._log.appender.pause()
-        except OSError as error:
-            raise self._not_synced(f"a sync of the log failed ({error})") from error
-        # Another thread may have noted a loss meanwhile, which must not be recorded as durable.
+            outcome = self._wait_for_all(-1, runs=True)
+        finally:
+            self.settle()
         self.check()
-        if reached <= self._flushed:
-            return
-        self._count += 1
-        self._flushed, self._flushed_ms = reached, time_ms
-        try:
-            self.on_flushed(reached)
-        except OSError as error:
-            raise self._not_synced(
-                f"the log is synced, but the progress file could not be written ({error})"
-            ) from error
+        if outcome != _kernel.FLUSHED:
+            raise self._closed()
+        if not self._group_commit:
+            # With group commit, channels do not prepare their memory differently after a sync.
+            for segment in self._log.log.segments[-2:]:
+                channel = segment.channel
+                if channel is not None and segment.descriptor is not None:
+                    channel.synced()
+            self._log.appender.pause()
+        self._on_durable()
+        return self.flushed_offset
 
-    def _not_synced(self, reason: str) -> "_SyncError":
-        return _SyncError(StoreFailedError(reason, self._flushed))
+    def _wait_for_all(self, timeout_ms: int, *, runs: bool = False) -> int:
+        # Read before the end offset: the time of a record below it. No record below it is later than `last_time_ms`.
+        newest_ms = self._log.newest_time_ms
+        return self.gate.wait(
+            self.wrote_offset, newest_ms, self._log.last_time_ms, timeout_ms, runs=runs
+        )
 
-    # --- syncs by the kernel's thread
+    # --- segments
 
     def take_in(self) -> None:
         """Add the log's new segments to the gate; called under the append lock."""
         segments = self._log.log.segments
         if not segments or segments[-1].end_offset <= self._seen_to:
             return
-        fresh = self._fresh(segments)
-        if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:
-            self._open_gate()
-            # A sync of this module, which has ended now, may have sealed some of them.
-            fresh = self._fresh(segments)
-        gate = self._gate
-        for segment in fresh if gate is not None else ():
-            # Recorded one by one: an interrupt in between must not skip a segment.
-            self._add(gate, segment)
-            self._seen_to = segment.end_offset
+        newest_first = itertools.takewhile(
+            lambda s: s.base_offset >= self._seen_to, reversed(segments)
+        )
+        for segment in reversed(list(newest_first)):
+            if segment.channel is not None:
+                # Recorded one by one: an interrupt in between must not skip a segment.
+                self._add(segment)
+                self._seen_to = segment.end_offset
         self._seen_to = segments[-1].end_offset
-        if gate is not None:
-            self.settle()
+        self.settle()
 
-    def _fresh(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that were not taken in yet and are not sealed."""
-        return [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
-
-    def _open_gate(self) -> None:
-        """Start the kernel's thread; if that fails, this module syncs."""
-        progress, crew = self._progress, self._crew
-        if progress is None or crew is None:
-            return
-        # No sync of this module may run while the gate takes over.
-        with self._flushing:
-            try:
-                mark = progress.descriptor
-                if mark is None:
-                    return
-                gate = SyncGate(
-                    self._log.appender, FAILED, self._flushed, self._flushed_ms, progress.sequence, mark
-                )  # fmt: skip
-                progress.share(gate)
-            except OSError as error:
-                logger.warning(
-                    "the sync thread could not be started (%s); puts sync one by one, which is slower", error
-                )  # fmt: skip
-                return
-            self._gate = gate
-        crew.adopt(SyncThread(gate, crew.limit_s))
-        self.on_gate(gate)
-
-    def _add(self, gate: SyncGate | None, segment: Segment) -> None:
-        log, channel, descriptor = self._log.log, segment.channel, segment.descriptor
-        assert gate is not None
-        if channel is None or descriptor is None:
-            self.fail(
-                f"the writer plugin provides no descriptor for {segment.path.name}, but did for earlier segments"
+    def _add(self, segment: Segment) -> None:
+        gate, log, descriptor = self.gate, self._log.log, segment.descriptor
+        if descriptor is None:
+            gate.add_by(
+                segment.base_offset, segment.capacity, functools.partial(self._sync, segment)
             )
             return
         try:
             gate.add(
                 segment.base_offset, segment.capacity, descriptor, bytes(segment.path),
-                bytes(log.folder), segment.gathered, segment.extent, channel,
+                bytes(log.folder), segment.gathered, segment.extent, segment.channel,
             )  # fmt: skip
         except OSError as error:
             self.fail(f"{segment.path.name} cannot be synced ({error})")
 
-    def _flush_at(self, gate: SyncGate) -> int:
-        self.check()
-        outcome = _kernel.LATE
-        try:
-            outcome = self._wait_at(gate, -1)
-        finally:
-            self.settle()
-        self.check()
-        if outcome != _kernel.FLUSHED:
-            raise self._closed()
-        if not self.group_commit:
-            # With group commit, channels do not prepare their memory differently after a sync.
-            for segment in self._log.log.segments[-2:]:
-                if segment.channel is not None:
-                    segment.channel.synced()
-            self._log.appender.pause()
-        self.on_durable()
-        return gate.flushed_offset
-
-    def _wait_at(self, gate: SyncGate, timeout_ms: int) -> int:
-        # Read before the end offset: the time of a record below it. No record below it is later than `last_time_ms`.
-        newest_ms = self._log.newest_time_ms
-        return gate.wait(self.wrote_offset, newest_ms, self._log.last_time_ms, timeout_ms)
+    def _sync(self, segment: Segment, log_offset: int) -> None:
+        """Make a segment durable up to a log offset through its channel; the gate calls it."""
+        self._log.log.commit()
+        self._log.log.sync_channel(segment, log_offset)
+        # A channel may prepare its memory differently after a sync.
+        self._log.appender.pause()
 
     def settle(self) -> None:
-        """After syncs of the kernel's thread: seal full segments, take over a failure, notify the waiters in Python."""
-        gate = self._gate
-        if gate is None:
-            return
+        """After syncs: seal full segments, take over a failure, notify the waiters in Python."""
         is_mine = False
         try:
             is_mine = self._sealing.acquire(blocking=False)
-            if is_mine:
-                self._log.log.flushed_to(gate.flushed_offset)
-                gate.forget()
+            flushed = self.flushed_offset
+            if is_mine and flushed != self._settled_to:
+                self._log.log.flushed_to(flushed)
+                self.gate.forget()
+                self._settled_to = flushed
         finally:
             if is_mine:
                 self._sealing.release()
         if self.failure is not None or self._waiting:
             self._tell()
 
-    def _learn(self, kind: int, error: str) -> None:
-        """Take over a failure of the kernel's thread."""
-        gone = OSError(errno.ENOENT, "the segment was removed")
-        reasons = {
-            _kernel.WRITE: f"gathered records could not be written ({error})",
-            _kernel.SYNC: f"a sync of the log failed ({error})",
-            _kernel.GONE: f"a sync of the log failed ({gone})",
-            _kernel.MARK: f"the log is synced, but the progress file could not be written ({error})",
-        }
-        # Any other failure was reported to the gate by this process, and is known already.
-        if kind in reasons:
-            self._fail(reasons[kind], _NOWHERE)
-
     def close(self) -> None:
-        """End the kernel's thread; nothing is synced afterwards, and the remaining waiters are notified of that."""
+        """End the syncs, and notify the remaining waiters of that."""
         self._is_closed = True
-        if self._gate is not None:
-            self._gate.close(PATIENCE_MS)
+        self.gate.close(PATIENCE_MS)
         self._tell()
 
     # --- failure, waiters
 
+    def _learn(self, kind: int, error: BaseException) -> None:
+        """Take over a failure of the gate."""
+        text = str(error) if isinstance(error, OSError) else repr(error)
+        gone = OSError(errno.ENOENT, "the segment was removed")
+        reasons = {
+            _kernel.WRITE: f"gathered records could not be written ({text})",
+            _kernel.SYNC: f"a sync of the log failed ({text})",
+            _kernel.GONE: f"a sync of the log failed ({gone})",
+            _kernel.MARK: f"the log is synced, but the progress file could not be written ({text})",
+        }
+        # Any other failure was reported to the gate by this process, and is known already.
+        if kind in reasons:
+            self._fail(reasons[kind], _NOWHERE, error)
+
     def lost(self, log_offset: int) -> StoreFailedError:
         """Stop the store because the log lacks the bytes appended at `log_offset`; return the error."""
-        self._flushed = min(self._flushed, log_offset)
         reason = f"the record appended at log offset {log_offset} cannot be read back: the segment writer lost it"
         return self._fail(reason, log_offset)
 
@@ -367,25 +310,24 @@ class LogFlusher:
         """Stop the store for writing: note the failure and notify every waiter; return the error."""
         return self._noted or self._fail(reason, _NOWHERE)
 
-    def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
+    def _fail(
+        self, reason: str, log_offset: int, cause: BaseException | None = None
+    ) -> StoreFailedError:
+        """Note a failure: from now on nothing is appended or synced. The first is logged and reported."""
         failure = StoreFailedError(reason, min(self.flushed_offset, log_offset))
-        self._note_failure(failure, log_offset)
-        self._announce(failure)
-        return self._failures[0]
-
-    def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
-        """Note a failure: from now on nothing is appended or synced."""
+        failure.__cause__ = cause
         self._failures.append(failure)
         self._log.appender.refuse(FAILED)
-        if self._gate is not None:
-            self._gate.fail(log_offset)
-
-    def _announce(self, failure: StoreFailedError) -> None:
-        """Log a noted failure and report it to the engine, if it is the first; notify all waiters."""
+        try:
+            self.gate.fail(log_offset)
+            self._progress.record_failure(failure.durable_offset)
+        except OSError:
+            logger.exception("the failure could not be recorded in the progress file")
         if self._failures[0] is failure:
             logger.error("%s", failure)
-            self.on_failed(failure)
+            self._on_failed(reason)
         self._tell()
+        return self._failures[0]
 
     def add_waiter(self, end_offset: int, notify: Callable[[], None]) -> None:
         """Call `notify` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
@@ -408,23 +350,18 @@ class LogFlusher:
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
         """Wait until everything below `end_offset` is durable; return False after `timeout_ms`.
 
-        Raises the store's failure. Each waiter has a lock of its own: waking many by one condition is multiple
-        times slower.
+        Raises the store's failure.
         """
         if self.flushed_offset >= end_offset:
             return True
-        if self._gate is not None and self.group_commit:
+        if self._group_commit:
             # This also waits for records that others have appended since.
-            outcome = self._wait_at(self._gate, timeout_ms)
-            is_notified = outcome != _kernel.LATE or self.flushed_offset >= end_offset
-            self.on_durable()
+            outcome = self._wait_for_all(timeout_ms)
+            self._on_durable()
         else:
-            notified = threading.Lock()
-            notified.acquire()
-            self.add_waiter(end_offset, functools.partial(_release, notified))
             request()
-            is_notified = notified.acquire(timeout=timeout_ms / 1000)
-        if not is_notified:
+            outcome = self.gate.wait(end_offset, 0, 0, timeout_ms, asks=False)
+        if outcome == _kernel.LATE and self.flushed_offset < end_offset:
             return False
         failure = self.outcome(end_offset)
         if failure is not None:
@@ -437,45 +374,25 @@ class LogFlusher:
         # Repeated if more became durable meanwhile: the thread that synced it did not see a waiter that this one held.
         while (flushed, has_ended) != (self.flushed_offset, self._has_ended):
             flushed, has_ended = self.flushed_offset, self._has_ended
-            self._tell_once(flushed, has_ended)
+            for waiter in self._waiting.copy():
+                if waiter[0] <= flushed or has_ended:
+                    self._notify(waiter)
 
     @property
     def _has_ended(self) -> bool:
         """Whether nothing more is synced."""
         return self._is_closed or self._noted is not None
 
-    def _tell_once(self, flushed: int, has_ended: bool) -> None:
-        waiting = self._waiting
-        for waiter in waiting.copy():
-            end_offset, notify = waiter
-            if end_offset > flushed and not has_ended:
-                continue
+    def _notify(self, waiter: tuple[int, Callable[[], None]]) -> None:
+        try:
             try:
-                try:
-                    waiting.remove(waiter)
-                except ValueError:
-                    # Another thread has notified it.
-                    continue
-                notify()
-            except BaseException:
-                # An interrupt: a second notification is harmless, a missing one is not.
-                if waiter not in waiting:
-                    waiting.appendleft(waiter)
-                raise
-
-
-class _SyncError(Exception):
-    """A sync of this module that failed, with the store's failure."""
-
-    def __init__(self, failure: StoreFailedError) -> None:
-        super().__init__(failure)
-        self.failure = failure
-
-
-def _release(lock: threading.Lock) -> None:
-    with contextlib.suppress(RuntimeError):
-        lock.release()
-
-
-def _ignore(_fact: object) -> None:
-    """Do nothing: no callback is set yet."""
+                self._waiting.remove(waiter)
+            except ValueError:
+                # Another thread has notified it.
+                return
+            waiter[1]()
+        except BaseException:
+            # An interrupt: a second notification is harmless, a missing one is not.
+            if waiter not in self._waiting:
+                self._waiting.appendleft(waiter)
+            raise

@@ -32,6 +32,7 @@ Another process may read the file while it is written: a half-written slot is re
 
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,17 +235,23 @@ class Progress:
             self._file = self._files.open(self._path, writable=True)
         return self._file
 
-    @property
-    def descriptor(self) -> int | None:
-        """The file's descriptor; None if only `File` may write to it."""
+    def share(self, gate: SyncGate, wake: Callable[[], object] | None = None) -> None:
+        """Start a gate, and write through it from now on: it writes after each sync and has the latest flushed offset."""
         with self._lock:
-            return self._open_file().descriptor
-
-    def share(self, gate: SyncGate) -> None:
-        """From now on write through a gate, which writes after each sync and has the latest flushed offset."""
-        with self._lock:
+            descriptor = self._open_file().descriptor
+            gate.start(self._sequence, self._pwrite if descriptor is None else descriptor, wake)
             self._gate = gate
         self.write()
+
+    def _pwrite(self, slot: bytes, position: int) -> None:
+        self._open_file().pwrite(slot, position)
+
+    def record_failure(self, durable_offset: int) -> None:
+        """Record that the store has failed, and is durable up to an offset; a gate records that by itself."""
+        if self._gate is None:
+            self.state.failed = True
+            self.state.flushed_offset = min(self.state.flushed_offset, durable_offset)
+            self.write()
 
     def sync(self) -> None:
         """Write the state and make it durable."""

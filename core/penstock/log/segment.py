@@ -187,13 +187,6 @@ class Segment:
             self.channel.commit()
             self.extent.commit_to(wrote)
 
-    def flush(self) -> None:
-        """Make the committed bytes durable; on an error no position moves."""
-        committed = self.committed_position
-        if self.channel is not None and self.flushed_position < committed:
-            self.channel.flush()
-            self.flushed_position = committed
-
     @property
     def descriptor(self) -> int | None:
         """The descriptor whose `fdatasync` makes the segment durable; None if the channel's `flush` must be called."""
@@ -211,7 +204,7 @@ class Segment:
         return channel.gathered if lends(type(channel), "gathered", "write", "commit") else None
 
     def flushed_to(self, position: int) -> None:
-        """Note that all bytes before a position were made durable by the descriptor; seal the segment if that is its end."""
+        """Note that all bytes before a position are durable; seal the segment if that is its end."""
         self.extent.commit_to(position)
         self.flushed_position = position
         if position == self.capacity:

@@ -289,26 +289,19 @@ class SegmentedLog:
                 segment.commit()
         return self.committed_offset
 
-    def flush(self, from_offset: int) -> int:
-        """Make every committed byte from `from_offset` on durable; return the offset reached.
+    def sync_channel(self, segment: Segment, log_offset: int) -> None:
+        """Make the committed bytes of a segment that is being written durable, and its name if `log_offset` is its end.
 
-        After an `OSError` it is not known which of those bytes are durable, and no position has moved past them.
+        After an `OSError` it is not known which of those bytes are durable.
         """
-        reached = from_offset
-        for segment in self._segments:
-            if segment.end_offset <= from_offset:
-                continue
-            segment.flush()
-            self.check_there([segment])
-            reached = segment.base_offset + segment.flushed_position
-            if segment.flushed_position < segment.capacity:
-                break
-            if segment is not self._segments[-1]:
-                segment.seal()
-        return max(reached, from_offset)
+        assert segment.channel is not None
+        segment.channel.flush()
+        self.check_there([segment])
+        if log_offset == segment.end_offset:
+            self._files.sync_folder(self.folder)
 
     def flushed_to(self, log_offset: int) -> None:
-        """Note that all bytes before `log_offset` were made durable by the segments' descriptors; seal full segments."""
+        """Note that all bytes before `log_offset` are durable; seal full segments."""
         for segment in reversed(self._segments):
             if segment.channel is None:
                 return

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock._kernel import QueueCursor, SyncGate
+from penstock._kernel import QueueCursor
 from penstock.config.model import Config
 from penstock.contracts import (
     Dispatcher,
@@ -35,7 +35,7 @@ from penstock.contracts import (
 from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
-from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.log_flusher import LogFlusher, SyncThread
 from penstock.durability.progress import Checkpoint, Progress, Times
 from penstock.durability.side_folder import (
     CleanClose,
@@ -313,9 +313,6 @@ class Engine:
 
     def _connect(self) -> None:
         """Connect the callbacks between the components."""
-        self.flusher.on_flushed = self.on_flushed
-        self.flusher.on_failed = self.on_failed
-        self.flusher.on_durable = self.following.wake_if_durable
         self.follower.visible = self.following.visible_offset
         self.retention.safe_offset = self.safe_offset
         self.retention.make_safe = self._make_safe
@@ -331,14 +328,13 @@ class Engine:
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
-        self.flusher.group_commit = policy.appender_waits and policy.group_commit
-        self.flusher.on_gate = self._wait_at_gate
-
-    def _wait_at_gate(self, gate: SyncGate) -> None:
-        policy = self.policy
-        if self.flusher.group_commit and not policy.hears_appends:
+        if policy.appender_waits and policy.group_commit and not policy.hears_appends:
             self.log.appender.wait_at(
-                gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
+                self.flusher.gate,
+                policy.timeout_ms,
+                _ON_DISK,
+                _LATE,
+                self.following.wake_if_durable,
             )
 
     def _on_refusal(self, reason: str | None) -> None:
@@ -389,7 +385,7 @@ class Engine:
         self.upkeep.wake()
 
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
-        """Begin background work; `is_threaded` is False if the workers of `spawn` run only when called."""
+        """Begin background work; `is_threaded` is False if the workers of `spawn` may run only when called."""
         self.follower.on_lost = self.flusher.lost
         self.following.worker = spawn("penstock-follow", self.following.step)
         self._workers = [
@@ -398,8 +394,13 @@ class Engine:
             spawn("penstock-retain", RetentionTask(self).step),
             spawn("penstock-watch", self.crew.watch),
         ]
+        wake = None
+        if not is_threaded:
+            self._workers.append(spawn("penstock-sync", self.flusher.gate.run))
+            wake = self._workers[-1].wake
+        self.flusher.start(self.following.wake_if_durable, wake)
         if is_threaded:
-            self.flusher.start(self.progress, self.crew)
+            self.crew.adopt(SyncThread(self.flusher.gate, self.crew.limit_s))
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
             self.log.tail.expect()
@@ -531,24 +532,6 @@ class Engine:
         with contextlib.suppress(StoreFailedError):
             self.flusher.commit()
 
-    # --- durability
-
-    def on_flushed(self, offset: int) -> None:
-        """Record in the progress file that the log is durable up to `offset`; the flusher calls it after each sync."""
-        self.progress.state.flushed_offset = offset
-        self.progress.state.last_time_ms = self.log.last_time_ms
-        self.progress.write()
-
-    def on_failed(self, failure: StoreFailedError) -> None:
-        """Record in the progress file, if possible, that a sync failed, and notify the plugins."""
-        state = self.progress.state
-        state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
-        try:
-            self.progress.write()
-        except OSError:
-            logger.exception("the failure could not be recorded in the progress file")
-        self.fire("penstock_store_failed", root=str(self.root), reason=failure.reason)
-
     # --- retention
 
     def safe_offset(self) -> int:
@@ -563,7 +546,7 @@ class Engine:
         used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
         return {
             "flushed_offset": self.flusher.flushed_offset,
-            "flushes": self.flusher.count,
+            "flushes": self.flusher.gate.count,
             "failure": str(failure) if failure else None,
             "append_lock": self.log.lock.stats(),
             "strategies": {kind: {"name": s.name, **s.stats()} for kind, s in used.items()},

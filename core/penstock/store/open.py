@@ -367,6 +367,9 @@ class Opener:
         if self._engine is not None:
             self._engine.flusher.fail(f"background thread {name} failed: {error!r}")
 
+    def _announce_failure(self, reason: str) -> None:
+        self.registry.fire("penstock_store_failed", root=str(self.root), reason=reason)
+
     def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
         """Return the context that is passed to the strategies."""
         return Context(
@@ -608,7 +611,9 @@ class Opener:
             busy_ms=config.log.busy_ms, record_reserve=max(reserves, default=0),
         )  # fmt: skip
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
-        flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
+        flusher = LogFlusher(
+            commit_log, found.progress, end.offset, found.synced_time_ms, on_failed=self._announce_failure,
+            group_commit=flush_cls.appender_waits and flush_cls.group_commit)  # fmt: skip
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(

@@ -31,7 +31,7 @@ from penstock.contracts import (
     SegmentWriter,
     Strategy,
 )
-from penstock.durability.progress import Checkpoint
+from penstock.durability.progress import Checkpoint, Progress
 from penstock.errors import PenstockError
 from penstock.plugins.registry import Registry
 from penstock.store.open import Opener
@@ -250,6 +250,8 @@ class Look:
         is_kill = self._survival is Survival.PROCESS
         least = promised.kept if is_kill else promised.durable
         disk = self._crashed(image, self._survival)
+        if is_kill and Progress(disk, ROOT).read().flushed_offset < promised.flushed:
+            return "the progress file does not record all that was made durable"
         wrong = self._read_only(disk) if self._chance.random() < 0.2 else ""
         if wrong or self._chance.random() < 0.25:
             return wrong or self._crash_the_opening(disk, least)

@@ -36,6 +36,7 @@ class Promised:
         durable: how many must survive a crash of the machine.
         discarded: how many of the oldest may be deleted.
         offset: the consumer offset that was committed last; None for none.
+        flushed: the log offset below which the store considers the log durable; the progress file must record it.
     """
 
     sent: list[bytes]
@@ -44,6 +45,7 @@ class Promised:
     durable: int
     discarded: int
     offset: int | None
+    flushed: int = 0
 
 
 class Story:
@@ -78,15 +80,22 @@ class Story:
 
     def promised(self) -> Promised:
         """Return the guarantees that must hold after a crash at this moment."""
-        kept, durable = 0, self._acknowledged
+        kept, durable, flushed = 0, self._acknowledged, 0
         engine = self._store._engine if self._store is not None else None
         if engine is not None:
             log = engine.log.log
             kept = self._count_below(log.committed_offset)
             # Everything that the store itself considers durable must survive.
-            durable = max(durable, self._count_below(engine.flusher.flushed_offset))
+            flushed = engine.flusher.flushed_offset
+            durable = max(durable, self._count_below(flushed))
         return Promised(
-            self.sent, len(self.sent), max(kept, durable), durable, self._discarded, self._offset
+            self.sent,
+            len(self.sent),
+            max(kept, durable),
+            durable,
+            self._discarded,
+            self._offset,
+            flushed,
         )
 
     def _count_below(self, offset: int) -> int:

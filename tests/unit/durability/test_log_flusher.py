@@ -7,13 +7,13 @@ import pytest
 
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import NoOptions
-from penstock.durability import log_flusher
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.testing import ManualClock, SimulatedDisk, make_context, open_store
+from penstock.testing import ManualClock, SimulatedDisk, make_context
 from penstock_alloc.allocators import OnDemandAllocator
 from penstock_alloc.writers import FileWriter
 
@@ -56,9 +56,15 @@ def log(disk: SimulatedDisk) -> CommitLog:
 
 
 @pytest.fixture
-def flusher(log: CommitLog) -> LogFlusher:
-    """The flusher of a log in which three records wait for a sync."""
-    made = LogFlusher(log, 0)
+def failures() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def flusher(log: CommitLog, disk: SimulatedDisk, failures: list[str]) -> LogFlusher:
+    """The flusher of a log in which three records wait for a sync; nobody runs it but who flushes."""
+    made = LogFlusher(log, Progress(disk, ROOT), 0, on_failed=failures.append)
+    made.start(lambda: None, lambda: None)
     put(log, 3)
     return made
 
@@ -78,21 +84,20 @@ def test_a_waiter_is_told_once_all_before_its_offset_is_durable(
     flusher.add_waiter(flusher.wrote_offset + 1, lambda: told.append("beyond"))
     assert told == []
     assert flusher.flush() == flusher.flushed_offset == flusher.wrote_offset
-    assert (told, flusher.count) == (["end"], 1)
+    assert (told, flusher.gate.count) == (["end"], 1)
     flusher.add_waiter(flusher.flushed_offset, lambda: told.append("late"))
     assert told == ["end", "late"]
     flusher.flush()
-    assert flusher.count == 1, "nothing was to be synced"
+    assert flusher.gate.count == 1, "nothing was to be synced"
     put(log, 1)
     flusher.flush()
     assert told == ["end", "late", "beyond"]
 
 
 def test_after_a_failed_sync_nothing_is_synced_and_everybody_hears_the_one_error(
-    flusher: LogFlusher, log: CommitLog, disk: SimulatedDisk
+    flusher: LogFlusher, log: CommitLog, disk: SimulatedDisk, failures: list[str]
 ) -> None:
-    told, failures = list[int](), list[StoreFailedError]()
-    flusher.on_failed = failures.append
+    told = list[int]()
     flusher.flush()
     durable = flusher.flushed_offset
     put(log, 3)
@@ -100,7 +105,7 @@ def test_after_a_failed_sync_nothing_is_synced_and_everybody_hears_the_one_error
     disk.plan.fail("sync", errno.EIO, path="commitlog", times=1)
     with pytest.raises(StoreFailedError, match="a sync of the log failed") as raised:
         flusher.flush()
-    assert (told, failures) == ([1], [raised.value])
+    assert (told, failures) == ([1], [raised.value.reason])
     assert (raised.value.durable_offset, flusher.flushed_offset) == (durable, durable)
     for again in (flusher.flush, flusher.commit, flusher.check):
         with pytest.raises(StoreFailedError) as second:
@@ -139,40 +144,60 @@ def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(flusher: LogFlusher)
 
 
 def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(
-    flusher: LogFlusher,
+    flusher: LogFlusher, disk: SimulatedDisk
 ) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    flusher.on_flushed = full
+    disk.plan.fail("pwrite", errno.ENOSPC, path="progress")
     with pytest.raises(StoreFailedError, match="the log is synced, but the progress file"):
         flusher.flush()
     assert flusher.failure is not None
-    assert flusher.flushed_offset == flusher.failure.durable_offset == flusher.wrote_offset
-    assert flusher.count == 1
+    assert flusher.flushed_offset == flusher.failure.durable_offset == 0
 
 
 def test_a_commit_that_fails_is_the_failure_of_the_store(
-    flusher: LogFlusher, log: CommitLog
+    flusher: LogFlusher, log: CommitLog, failures: list[str]
 ) -> None:
-    failures = list[StoreFailedError]()
-    flusher.on_failed = failures.append
     assert flusher.commit() == flusher.wrote_offset == flusher.committed_offset
     assert isinstance(log.log, OwnLog)
     log.log.is_broken = True
     with pytest.raises(StoreFailedError, match="could not be passed to the system") as raised:
         flusher.commit()
-    assert failures == [raised.value]
+    assert failures == [raised.value.reason]
 
 
-def test_without_a_thread_of_the_kernel_puts_are_synced_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_waiter_that_one_thread_holds_while_another_tells_is_told(
+    tells: bool, flusher: LogFlusher, log: CommitLog
 ) -> None:
-    def none_free(*_: object) -> None:
-        raise OSError(errno.EMFILE, "none is free")
+    """Looked at by a thread that knows of less, while another one syncs, and tells it or has told before."""
+    told, durable = list[int](), flusher.flush()
+    put(log, 1)
+    end = flusher.wrote_offset
 
-    # The system has no call that fails only here.
-    monkeypatch.setattr(log_flusher, "SyncGate", none_free)
-    with open_store(tmp_path / "s", flush="sync", retention=[]) as store:
-        assert store.put("t", b"x", queue=0).is_durable
-    assert "the sync thread could not be started" in caplog.text
+    def sync() -> None:
+        flusher.gate.wait(end, 5, 5, runs=True)
+        if tells:
+            flusher.settle()
+
+    flusher.add_waiter(end, lambda: told.append(1))
+    assert told == []
+    flusher.add_waiter(durable, sync)
+    assert told == [1]
+
+
+@pytest.mark.parametrize("interrupted", ["before", "after"])
+def test_a_waiter_whose_teller_is_interrupted_is_told(
+    interrupted: str, flusher: LogFlusher
+) -> None:
+    told, durable, interrupts = list[int](), flusher.flush(), [KeyboardInterrupt()]
+
+    def tell() -> None:
+        if interrupted == "after":
+            told.append(1)
+        if interrupts:
+            raise interrupts.pop()
+        told.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        flusher.add_waiter(durable, tell)
+    flusher.add_waiter(durable, lambda: told.append(3))
+    assert told[-2:] == [2, 3]

@@ -190,8 +190,7 @@ def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> No
 
 def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read(disk: SimulatedDisk) -> None:
     progress, data = Progress(disk, ROOT), b""
-    assert progress.descriptor is None, "of a simulated disk"
-    assert disk.read_whole(PROGRESS) == bytes(1024), "both slots, before one is written"
+    assert progress.sequence == 0
     for sequence in (1, 2, 3):
         progress.state.flushed_offset = 100 * sequence
         progress.write()

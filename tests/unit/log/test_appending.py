@@ -14,6 +14,7 @@ from penstock import Message, Receipt
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import Context, NoOptions, SegmentChannel
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.progress import Progress
 from penstock.errors import (
     BusyError,
     DiskFullError,
@@ -343,7 +344,8 @@ def test_after_a_part_of_a_batch_nothing_is_appended(
     commit_log: CommitLog, disk: SimulatedDisk
 ) -> None:
     """Another thread may append before the failure is noted: its queue offsets were those of the part that is there."""
-    commit_log.refusal = lambda: LogFlusher(commit_log, 0).failure
+    flusher = LogFlusher(commit_log, Progress(disk, ROOT), 0)
+    commit_log.refusal = lambda: flusher.failure
     disk.plan.fail("pwrite", errno.EIO, path=f"{SIZE:020d}", times=1)
     with pytest.raises(OSError, match="only part of a batch was written"):
         commit_log.append_batch(batch_of(SIZE - 1000, 2000))

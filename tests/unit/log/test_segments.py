@@ -236,7 +236,7 @@ def test_positions_follow_a_channel_and_a_seal_leaves_it_readable(
     channel.write(103, b"def")
     segment.wrote_position = segment.committed_position = 106
     assert segment.flushed_position == 103
-    segment.flush()
+    segment.flushed_to(106)
     assert (segment.flushed_position, segment.end_offset) == (106, 2 * CAPACITY)
     segment.seal()
     assert segment.channel is None

@@ -1,4 +1,4 @@
-"""Syncs by the kernel's thread within one process: who may use it, what it looks at, what it leaves behind."""
+"""Syncs by the kernel's gate within one process: what it syncs and how, what it looks at, what it leaves behind."""
 
 import contextlib
 import gc
@@ -25,7 +25,7 @@ from penstock.errors import StoreFailedError
 from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, open_store
+from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 from penstock_alloc.writers import MmapChannel, MmapWriter
 from penstock_flush.policies import SyncFlush
 
@@ -98,7 +98,7 @@ def test_batches_larger_than_what_gathers_are_written_in_order(write: str, tmp_p
         assert [m.body for m in store.scan("t")] == bodies
 
 
-# --- who may use it
+# --- whose syncs it does
 
 
 def sync_threads() -> set[str]:
@@ -129,34 +129,85 @@ class HookedWriter(MmapWriter):
 
 
 def test_a_channel_with_a_flush_of_its_own_is_asked(tmp_path: Path) -> None:
-    before = sync_threads()
     with open_store(
         tmp_path / "s", strategies=[HookedWriter], write="hooked", flush="sync"
     ) as store:
         flushes = _Hooked.flushes
         assert store.put("t", b"x", queue=0).is_durable
         assert _Hooked.flushes == flushes + 1
-        assert sync_threads() <= before
 
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_files_that_are_not_the_systems_alone_are_synced_by_their_own_way(
     write: str, open_small: OpenStore
 ) -> None:
-    before = sync_threads()
-    with open_small(files=FaultyFiles(), flush="sync", write=write) as store:
+    files = FaultyFiles()
+    with open_small(files=files, flush="sync", write=write) as store:
         for number in range(30):
+            syncs = files.plan.counts["sync"]
             assert store.put("t", b"%d" % number + bytes(3000), queue=0).is_durable
-        assert sync_threads() <= before
+            assert files.plan.counts["sync"] > syncs
 
 
-def test_the_thread_is_started_with_the_first_segment(open_small: OpenStore) -> None:
+def test_a_store_has_one_thread_that_syncs_and_none_with_workers_of_its_own(
+    open_small: OpenStore,
+) -> None:
     before = sync_threads()
-    with open_small(flush="none") as store:
+    with open_small(flush="none", spawn=ManualWorkers()):
         assert sync_threads() <= before
-        store.put("t", b"x", queue=0)
+    with open_small(flush="none"):
         # It names itself when it runs.
         eventually(lambda: len(sync_threads() - before) == 1)
+
+
+class BrokenChannel(MmapChannel):
+    def flush(self) -> None:
+        raise ZeroDivisionError
+
+
+class BrokenWriter(MmapWriter):
+    """A third party's whose `flush` has a bug."""
+
+    name = "broken"
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        return BrokenChannel(file, capacity)
+
+
+@pytest.mark.parametrize("spawn", [None, InlineWorkers()])
+def test_any_exception_of_a_flush_fails_the_store(
+    spawn: ManualWorkers | None, tmp_path: Path
+) -> None:
+    store = open_store(
+        tmp_path / "s", strategies=[BrokenWriter], write="broken", flush="sync", spawn=spawn
+    )
+    for _ in range(2):
+        with pytest.raises(StoreFailedError, match=r"sync of the log failed \(ZeroDivisionError"):
+            store.put("t", b"x", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+def test_a_round_that_was_interrupted_has_failed_nothing_and_is_repeated(
+    open_small: OpenStore,
+) -> None:
+    files = FaultyFiles()
+    store = open_small(files=files, flush="sync", spawn=InlineWorkers())
+    interrupted = list[str]()
+
+    def interrupt(call: str, path: Path) -> None:
+        if call == "sync" and "commitlog" in str(path) and not interrupted:
+            interrupted.append(call)
+            raise KeyboardInterrupt
+
+    files.plan.watch = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        store.put("t", b"1", queue=0)
+    assert interrupted
+    assert store.stats()["flushed_offset"] == 0
+    assert store.put("t", b"2", queue=0).is_durable
+    assert [m.body for m in store.scan("t")] == [b"1", b"2"]
+    store.close()
 
 
 class PatientPolicy(SyncFlush):
@@ -237,11 +288,13 @@ def gate_at(path: Path) -> tuple[Appender, SyncGate]:
     """Return a gate, and the appender that it was made with; the progress file is at the path."""
     encoder = RecordEncoder(bytes(8), crc_property=False, body_bytes_max=4096)
     appender = Appender(encoder, AppendLock(1000, time.monotonic_ns), lambda _draft: None)
+    gate = SyncGate(appender, 2, 0, 0)
     mark = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        return appender, SyncGate(appender, 2, 0, 0, 0, mark)
+        gate.start(0, mark)
     finally:
         os.close(mark)
+    return appender, gate
 
 
 def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -249,7 +302,7 @@ def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) ->
     assert appender in gc.get_referents(gate), "the gate writes into it"
     none = bytes(tmp_path / "none")
     with pytest.raises(OSError, match="Bad file descriptor"):
-        SyncGate(appender, 2, 0, 0, 0, 1 << 20)
+        SyncGate(appender, 2, 0, 0).start(0, 1 << 20)
     with (tmp_path / "mark").open() as file:
         number = file.fileno()
         with pytest.raises(OSError, match="No such file"):
@@ -387,14 +440,15 @@ def test_the_crew_does_not_wait_for_later_syncs() -> None:
 
 
 _CHILD = """
-import os, sys
-from penstock._kernel import Appender, AppendLock, RecordEncoder, SyncGate
+import os, sys, time
+from penstock._kernel import LATE, Appender, AppendLock, RecordEncoder, SyncGate
 lock = AppendLock(1000, lambda: 0)
 appender = Appender(RecordEncoder(bytes(8), crc_property=False, body_bytes_max=9), lock, print)
 mark = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 """
 _FORKED = """
-gate = SyncGate(appender, 2, 0, 0, 0, mark)
+gate = SyncGate(appender, 2, 0, 0)
+gate.start(0, mark)
 child = os.fork()
 if child == 0:
     os._exit(0 if gate.await_sync(1) is gate.close() is True else 1)
@@ -404,13 +458,25 @@ sys.exit(code)
 """
 _WITHOUT_STANDARD_INPUT = """
 os.close(0)
-SyncGate(appender, 2, 0, 0, 0, mark).close(60_000)
+gate = SyncGate(appender, 2, 0, 0)
+gate.start(0, mark)
+gate.close(60_000)
 os.fstat(mark)
+"""
+_ENDED_WITHIN_A_FLUSH = """
+gate = SyncGate(appender, 2, 0, 0)
+gate.start(0, mark)
+gate.add_by(0, 8, lambda log_offset: time.sleep(1000))
+assert gate.wait(8, 0, 0, 100) == LATE
 """
 
 
-@pytest.mark.parametrize("story", [_FORKED, _WITHOUT_STANDARD_INPUT], ids=["forked", "no input"])
-def test_a_forked_child_has_no_sync_to_wait_for_and_the_gate_s_descriptor_may_be_0(
+@pytest.mark.parametrize(
+    "story",
+    [_FORKED, _WITHOUT_STANDARD_INPUT, _ENDED_WITHIN_A_FLUSH],
+    ids=["forked", "no input", "ended within a flush"],
+)
+def test_a_process_ends_whatever_its_gate_does_and_a_forked_child_has_none(
     story: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _CHILD + story, str(tmp_path / "mark")]

@@ -5,19 +5,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 from tests.lanes import eventually
 
 from penstock import BusyError
-from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
 from penstock.files import File, Files
 from penstock.files.lock_file import Lock
-from penstock.log.commit_log import CommitLog
 from penstock.store.engine import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
@@ -222,55 +220,6 @@ def test_the_allocator_is_told_of_each_full_segment() -> None:
             store.put("t", b"x" * 40_000, queue=0)
         workers.run("penstock-follow")
         assert HearingAllocator.full == [f"{0:020d}", f"{SIZE:020d}"]
-
-
-# --- waiters for a sync
-
-
-class Synced(LogFlusher):
-    """A flusher that another thread's sync takes on."""
-
-    reached = 100
-
-    @property
-    def flushed_offset(self) -> int:
-        return self.reached
-
-
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_waiter_that_one_thread_holds_while_another_tells_is_told(tells: bool) -> None:
-    """Looked at by a thread that knows of less, while another one syncs, and tells it or has told before."""
-    flusher = Synced(cast("CommitLog", None), 100)
-    told: list[int] = []
-
-    def sync() -> None:
-        flusher.reached = 200
-        if tells:
-            flusher.add_waiter(0, lambda: None)
-
-    flusher.add_waiter(200, lambda: told.append(1))
-    assert told == []
-    flusher.add_waiter(100, sync)
-    assert told == [1]
-
-
-@pytest.mark.parametrize("interrupted", ["before", "after"])
-def test_a_waiter_whose_teller_is_interrupted_is_told(interrupted: str) -> None:
-    flusher = LogFlusher(cast("CommitLog", None), 100)
-    told: list[int] = []
-    interrupts = [KeyboardInterrupt()]
-
-    def tell() -> None:
-        if interrupted == "after":
-            told.append(1)
-        if interrupts:
-            raise interrupts.pop()
-        told.append(2)
-
-    with pytest.raises(KeyboardInterrupt):
-        flusher.add_waiter(100, tell)
-    flusher.add_waiter(100, lambda: told.append(3))
-    assert told[-2:] == [2, 3]
 
 
 # --- the append lock
