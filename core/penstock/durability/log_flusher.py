@@ -26,7 +26,7 @@ from penstock._kernel import SyncGate
 from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
-from penstock.log.commit_log import FAILED, CommitLog
+from penstock.log.commit_log import FAILED, LIMITS, CommitLog
 from penstock.log.segment import Segment
 
 logger = get_logger(__name__)
@@ -142,9 +142,11 @@ class LogFlusher:
         try:
             self._progress.share(self.gate, wake)
         except OSError as error:
-            raise SystemLimitError(
-                f"the log's sync thread could not be started ({error})"
-            ) from error
+            if error.errno in (*LIMITS, errno.EAGAIN):
+                raise SystemLimitError(
+                    f"the log's sync thread cannot be started ({error})"
+                ) from error
+            raise
         with self._log.lock:
             self._log.on_segment = self.take_in
             self.take_in()

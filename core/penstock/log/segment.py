@@ -6,7 +6,7 @@ a retired segment is deleted when its last lease is released, or forcibly after 
 section 9.5).
 
 Invariants:
-    * `0 <= flushed_position <= committed_position <= wrote_position <= capacity`; none decreases,
+    * `0 <= committed_position <= wrote_position <= capacity`; neither decreases,
       except by truncation.
     * A record never crosses a segment; the room left at its end is filled by one blank record.
 
@@ -129,7 +129,6 @@ class Segment:
         self.capacity = capacity
         # Advanced by the append path; by the kernel for records that it stores into memory.
         self.extent = Extent(capacity)
-        self.flushed_position = capacity
         # Bytes after it were never written; they are not read through the map, because that allocates pages on a tmpfs.
         self.mapped_end = capacity
         self.lease = Lease()
@@ -169,13 +168,13 @@ class Segment:
         """Set the channel for writing; its file holds `position` bytes of records."""
         self.channel = channel
         self._holds_back = not commits_at_once
-        self.wrote_position = self.committed_position = self.flushed_position = position
+        self.wrote_position = self.committed_position = position
         self._view = channel.view
         self.mapped_end = self.capacity
 
     def set_position(self, position: int) -> None:
         """Set where the records end, after a scan or a truncation."""
-        self.wrote_position = self.committed_position = self.flushed_position = position
+        self.wrote_position = self.committed_position = position
 
     def commit(self) -> None:
         """Pass the written bytes to the system, so that readers see them; one thread at a time.
@@ -206,7 +205,6 @@ class Segment:
     def flushed_to(self, position: int) -> None:
         """Note that all bytes before a position are durable; seal the segment if that is its end."""
         self.extent.commit_to(position)
-        self.flushed_position = position
         if position == self.capacity:
             self.seal()
 

@@ -330,12 +330,8 @@ class Engine:
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
         if policy.appender_waits and policy.group_commit and not policy.hears_appends:
             self.log.appender.wait_at(
-                self.flusher.gate,
-                policy.timeout_ms,
-                _ON_DISK,
-                _LATE,
-                self.following.wake_if_durable,
-            )
+                self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
+            )  # fmt: skip
 
     def _on_refusal(self, reason: str | None) -> None:
         (self.log.appender.allow if reason is None else self.log.appender.refuse)(NO_MESSAGES)

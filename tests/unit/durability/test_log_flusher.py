@@ -1,15 +1,16 @@
 """Who waits for a sync is told once, and a sync that failed is the last one."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock._kernel import Batch, QueueCursor, RecordEncoder
+from penstock._kernel import Batch, QueueCursor, RecordEncoder, SyncGate
 from penstock.contracts import NoOptions
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
-from penstock.errors import StoreFailedError
+from penstock.errors import StoreFailedError, SystemLimitError
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
@@ -201,3 +202,14 @@ def test_a_waiter_whose_teller_is_interrupted_is_told(
         flusher.add_waiter(durable, tell)
     flusher.add_waiter(durable, lambda: told.append(3))
     assert told[-2:] == [2, 3]
+
+
+class NoneFree(Progress):
+    def share(self, _gate: SyncGate, _wake: Callable[[], object] | None = None) -> None:
+        raise OSError(errno.EMFILE, "none is free")
+
+
+def test_without_a_sync_thread_no_store_is_opened(log: CommitLog, disk: SimulatedDisk) -> None:
+    flusher = LogFlusher(log, NoneFree(disk, ROOT), 0)
+    with pytest.raises(SystemLimitError, match="the log's sync thread cannot be started"):
+        flusher.start(lambda: None, None)

@@ -235,10 +235,9 @@ def test_positions_follow_a_channel_and_a_seal_leaves_it_readable(
     segment.start_writing(channel, 103, commits_at_once=True)
     channel.write(103, b"def")
     segment.wrote_position = segment.committed_position = 106
-    assert segment.flushed_position == 103
     segment.flushed_to(106)
-    assert (segment.flushed_position, segment.end_offset) == (106, 2 * CAPACITY)
-    segment.seal()
+    assert (segment.channel, segment.end_offset) == (channel, 2 * CAPACITY)
+    segment.flushed_to(CAPACITY)
     assert segment.channel is None
     assert bytes(segment.view()[100:106]) == b"abcdef"
 
