@@ -186,20 +186,6 @@ def test_appending_goes_on_where_recovery_found_the_end(
     again.resume(1 << 40)
 
 
-def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
-    tail: LogTail, allocator: RecordingAllocator
-) -> None:
-    tail.expect()
-    tail.expect()
-    assert allocator.expected == [[0, SIZE]]
-    tail.roll()
-    tail.expect()
-    assert allocator.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
-    tail.turn_to(tail.obtain(SIZE))
-    tail.expect()
-    assert allocator.expected[2:] == [[2 * SIZE, 3 * SIZE]]
-
-
 def test_a_batch_is_planned_up_to_the_last_byte_that_leaves_room_for_a_blank(
     tail: LogTail, allocator: RecordingAllocator
 ) -> None:

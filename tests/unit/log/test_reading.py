@@ -64,13 +64,6 @@ def test_a_record_of_another_place_in_the_queues_is_not_taken_for_it(
             reader.message(*where, other, ordinal)
 
 
-def test_queues_that_share_records_take_any(written: WrittenLog, reader: RecordReader) -> None:
-    message = reader.message_at(written.offsets()[6])
-    assert message.body == written.sent[6].body
-    place = QueuePosition.of("%LMQ%x", 0)
-    assert reader.message(message.log_offset, message.size, place, 77) == message
-
-
 def test_a_corrupt_record_is_named_by_file_and_byte(
     written: WrittenLog, reader: RecordReader, overwrite: Overwrite
 ) -> None:
@@ -173,19 +166,6 @@ def test_the_batch_before_corrupt_bytes_ends_where_records_go_on(
     assert (len(found[0]), found[0].end_offset) == (5, third)
     assert sum(map(len, found)) == 499
     assert f"bytes at log offset {second} are not a valid record" in caplog.text
-
-
-def test_bodies_are_checked_and_maps_copied_only_if_that_is_asked_for(
-    written: WrittenLog, mapped: SegmentedLog, overwrite: Overwrite
-) -> None:
-    count = len([at for at in written.offsets() if at < SEGMENT])
-    overwrite(written.offsets()[5] + BODY_AT, b"\xff")
-    unchecked = list(read_batches(mapped, 0, SEGMENT))
-    assert sum(map(len, unchecked)) == count
-    assert isinstance(unchecked[0].columns.window, memoryview)
-    checked = list(read_batches(mapped, 0, SEGMENT, check_crc=True, is_copied=True))
-    assert sum(map(len, checked)) == count - 1
-    assert isinstance(checked[0].columns.window, bytes)
 
 
 def test_dispatchers_that_load_see_the_log_up_to_the_end_that_recovery_found(

@@ -9,7 +9,6 @@ from tests.unit.log.conftest import Overwrite
 from tests.unit.log.logs import BODY_AT, CAPACITY, HEAD, CountedLog, chain, flipped, log_of, record
 
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
-from penstock.format.validity import Coverage
 from penstock.log.resync import (
     Corrupt,
     End,
@@ -80,25 +79,6 @@ def test_a_size_that_is_only_claimed_is_not_read(tmp_path: Path) -> None:
     assert max(log.read_sizes) < 1024
 
 
-def test_what_is_checked_is_what_is_asked_for(tmp_path: Path) -> None:
-    log = log_of(tmp_path, flipped(THREE, PLACES[1] + BODY_AT))
-    assert scanned(log)[1:] == (PLACES[1], StopReason.INVALID), "the body's CRC"
-    assert scanned(log, checks=Checks(crc=False))[1:] == (len(THREE), StopReason.NO_RECORD)
-    log = log_of(tmp_path, THREE)
-    covered = Checks(Coverage.of([(PLACES[2], CAPACITY)]))
-    assert scanned(log, checks=covered)[1:] == (PLACES[2], StopReason.INVALID), "no CRC of its own"
-
-
-def test_a_torn_record_is_one_only_where_penstock_wrote_and_may_not_have_synced(
-    tmp_path: Path,
-) -> None:
-    torn = encode_record(RecordFields(topic=b"t\0", body=b"b"))
-    log = log_of(tmp_path, torn)
-    assert scanned(log, checks=Checks(torn_from=0))[1:] == (0, StopReason.INVALID)
-    assert scanned(log, checks=Checks(torn_from=1))[1:] == (len(torn), StopReason.NO_RECORD)
-    assert scanned(log)[1:] == (len(torn), StopReason.NO_RECORD)
-
-
 # --- where records go on after corrupt bytes
 
 
@@ -166,16 +146,6 @@ def offsets_of(pieces: list[Piece]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("is_blank", [False, True])
-def test_a_segment_without_corruption_is_one_piece_and_an_end(
-    is_blank: bool, tmp_path: Path
-) -> None:
-    behind = HEAD.pack(CAPACITY - len(DATA), MAGIC_BLANK) if is_blank else b""
-    pieces = walked(log_of(tmp_path, DATA + behind))
-    assert offsets_of(pieces[:1]) == STARTS
-    assert pieces[1:] == [End(len(DATA), is_blank=is_blank)]
-
-
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_a_corrupt_record_costs_no_other(row: int, tmp_path: Path) -> None:
     pieces = walked(log_of(tmp_path, flipped(DATA, STARTS[row] + BODY_AT)))
@@ -215,14 +185,6 @@ def test_rejected_records_are_corrupt_with_their_reasons_and_cost_no_other(
     ]
     assert offsets_of(pieces) == STARTS[:first] + STARTS[first + 2 :]
     assert pieces[-1] == End(len(DATA), is_blank=False)
-
-
-def test_counts_are_not_taken_where_every_record_has_a_crc_of_its_own(tmp_path: Path) -> None:
-    log = log_of(tmp_path, DATA)
-    log.rejected = {0: Rejected(1, "from before")}
-    log.coverage = Coverage.of([(0, CAPACITY)])
-    assert reject_by_counts(log, lambda _: True, []) == []
-    assert log.rejected == {}
 
 
 def test_bytes_of_segments_that_are_missing_explain_missing_offsets(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.conftest import OpenStore, power_cut
 import penstock
 from penstock import Message
 from penstock.contracts import Finding, Geometry, NoOptions, Trust, find_in_index_file
-from penstock.contracts.index_entries import key_hash
 from penstock.files import File, Files
 from penstock.files.file import FOLIO_BYTES
 from penstock.format.columns import Keys
@@ -69,19 +68,6 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         file.write(data)
-
-
-def test_a_key_leads_to_its_record_over_many_files_and_once(
-    log: WrittenLog, tmp_path: Path
-) -> None:
-    index = filled(log, tmp_path)
-    assert len(list((tmp_path / "index").iterdir())) > 1
-    for _ in range(2):
-        for row in (1, 333, 699):
-            assert found(index, row).count(log.offsets()[row]) == 1
-        for batch in log.batches():
-            index.dispatch(batch)
-    assert key_hash("topic-1", "x") >= 0
 
 
 def test_files_of_an_unknown_writer_are_kept_as_far_as_they_go(
@@ -405,10 +391,6 @@ def findings(log: WrittenLog, path: Path) -> list[Finding]:
     for batch in log.batches():
         told += checker.batch(batch)
     return told + list(checker.finish(log.end_offset))
-
-
-def test_an_index_as_it_should_be_has_no_finding(short_log: WrittenLog, path: Path) -> None:
-    assert findings(short_log, path) == []
 
 
 @pytest.mark.parametrize(

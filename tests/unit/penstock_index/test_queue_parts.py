@@ -38,7 +38,6 @@ from penstock_index.queue_files import (
     effective,
     is_whole_name,
 )
-from penstock_index.queue_generations import true_ranges
 from penstock_index.queue_state import Queue, QueueTable, runs_of
 
 PER_FILE, LOG_END = 10, 1000
@@ -139,12 +138,6 @@ def test_a_cut_erases_the_entries_after_it_and_removes_files_but_the_first(
 
 
 # --- one queue: where it begins and ends
-
-
-def test_its_bounds_are_found_in_its_files(queue: Queue) -> None:
-    assert (queue.min_offset, queue.max_offset, queue.reach()) == (0, 15, 1400)
-    queue.find_bounds(750)
-    assert (queue.min_offset, queue.max_offset) == (8, 15)
 
 
 def test_leading_files_go_when_their_records_have_gone(queue: Queue) -> None:
@@ -372,11 +365,6 @@ def strays_of(matched: dict[int, list[int]], added: dict[int, list[int]] | None 
     for ordinal, offsets in matched.items():
         made.match(KEY, ordinal, np.array(offsets), np.ones(len(offsets), np.bool_))
     return made
-
-
-def test_ranges_of_rows_that_are_true() -> None:
-    assert true_ranges(np.array([True, True, False, True])) == [(0, 2), (3, 4)]
-    assert true_ranges(np.zeros(3, np.bool_)) == true_ranges(np.zeros(0, np.bool_)) == []
 
 
 def test_gaps_are_what_no_record_matched_and_descents_what_was_stored_before_its_predecessor() -> None:  # fmt: skip

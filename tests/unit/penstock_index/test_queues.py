@@ -70,14 +70,6 @@ def test_what_is_durable_is_not_dispatched_again_unless_its_queue_was_lost(
     assert filled(log, tmp_path, durable=durable).max_offset("topic-1", 2) == end
 
 
-def test_a_trim_moves_the_bounds_and_no_end(log: WrittenLog, tmp_path: Path) -> None:
-    made = filled(log, tmp_path)
-    ends = {key: made.max_offset(*key) for key in made.queues()}
-    made.trim(log.offsets()[600])
-    assert {key: made.max_offset(*key) for key in made.queues()} == ends
-    assert sum(ends[key] - made.min_offset(*key) for key in ends) == 100
-
-
 # --- what a writer and a reader elsewhere answer
 
 
@@ -169,14 +161,6 @@ def judged(log: WrittenLog, root: Path, run: Run) -> Verdict:
 @pytest.fixture
 def run(log: WrittenLog) -> Run:
     return next(iter(runs_of(log.batches()[0])))
-
-
-def test_records_that_have_their_entries_belong_to_their_queue(
-    log: WrittenLog, tmp_path: Path, run: Run
-) -> None:
-    filled(log, tmp_path).flush()
-    verdict = judged(log, tmp_path, run)
-    assert (all(verdict.keep), all(verdict.known), verdict.cut) == (True, True, None)
 
 
 def test_a_restart_at_0_after_all_entries_is_a_new_generation(

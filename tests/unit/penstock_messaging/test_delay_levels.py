@@ -22,7 +22,7 @@ from penstock_messaging.delays.levels import (
     level_of,
     queue_of,
 )
-from penstock_messaging.delays.schedule import delivered, destination, scheduled, waiting_copy
+from penstock_messaging.delays.schedule import delivered, destination, scheduled
 from penstock_messaging.properties_text import pairs_of, stored_text
 
 WORKER = "penstock-deliver"
@@ -152,14 +152,6 @@ def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
     for each in (message, after):
         assert (each.flag, each.sys_flag, each.born_time_ms) == (-7, 0x10, 5)
         assert (each.born_host, each.reconsume_times) == ("[::1]:99", 2)
-
-
-def test_a_message_that_is_delivered_may_wait_again_with_its_new_destination() -> None:
-    waiting, text = waiting_copy(
-        Message("%RETRY%g", b"", queue=2), b"DELAY\x013\x02REAL_TOPIC\x01x\x02a\x01b\x02", 5
-    )
-    assert text == b"DELAY\x015\x02REAL_TOPIC\x01%RETRY%g\x02a\x01b\x02REAL_QID\x012\x02"
-    assert (waiting.topic, waiting.queue) == ("SCHEDULE_TOPIC_XXXX", 4)
 
 
 NOWHERE = [

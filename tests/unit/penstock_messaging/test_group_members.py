@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import pytest
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, opened, services, take
-from tests.unit.penstock_messaging.shop import KillableFiles
 
 from penstock import Message, errors
 from penstock.files import Files
@@ -29,7 +28,7 @@ from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.reset import Move, delete_files, planned, reset
 from penstock_messaging.groups.starts import ensure_start, read_start
 from penstock_messaging.groups.store_id import ensure_store_id, read_store_id
-from penstock_messaging.groups.taking import Groups, taken_in
+from penstock_messaging.groups.taking import Groups
 
 FILES = Files()
 
@@ -296,25 +295,6 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     assert now(groups) == Position(1)
 
 
-def test_an_owner_with_an_old_epoch_is_refused(groups: Groups) -> None:
-    """Somebody removed the lock file, so that another process could take the queue."""
-    owned = take(groups)
-    groups.paths(GROUP).queue_lock(TOPIC, 0).unlink()
-    other = take(groups)
-    assert other.epoch == 2
-    ticket = owned.ack([0], 0)
-    with pytest.raises(errors.LostQueueError):
-        owned.sync(ticket)
-    owned.check_lock()
-    assert owned.is_lost
-    assert "replaced its journal" in owned.lost_reason
-    assert now(groups) == Position(0)
-    owned.hand_back()
-    assert other.position == Position(0)
-    assert other.lost_reason == ""
-    other.sync(other.ack([0], 0))
-
-
 def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) -> None:
     owned = take(groups)
     read, write = os.pipe()
@@ -367,15 +347,6 @@ def test_a_reader_takes_queues_without_a_writer_but_for_the_first_time(store: St
         again.sync(again.ack([1], 1))
         assert now(groups) == Position(3)
         again.hand_back()
-
-
-def test_a_group_that_never_consumed_a_queue_has_no_position_or_its_start(groups: Groups) -> None:
-    assert groups.position(GROUP, TOPIC, 0) is None
-    ensure_start(FILES, groups.paths(GROUP), TOPIC, 0, lambda: {0: 7})
-    assert now(groups) == Position(7)
-    owned = groups.take(GROUP, TOPIC, 0, member="x", begin=lambda: 7)
-    assert owned is not None
-    assert owned.position == Position(7)
 
 
 def test_a_journal_that_is_not_of_this_group_now_does_not_count(
@@ -434,17 +405,6 @@ def test_network_file_systems_are_refused_by_name(groups: Groups) -> None:
     groups.context = attrs.evolve(groups.context, files=Remote())
     with pytest.raises(errors.StorageError, match="of type nfs"):
         groups.check_local()
-
-
-def test_a_mark_of_another_life_voids_a_journal() -> None:
-    assert taken_in(None, 0, TOPIC, 0) == 0
-    assert taken_in(Mark(0, taken=4), 0, TOPIC, 0) == 4
-    # A mark from before the topic was deleted says nothing.
-    assert taken_in(Mark(7, taken=4), 1 << 32, TOPIC, 0) == 0
-    for topic_life in (0, 1 << 32):
-        assert taken_in(Mark(topic_life, taken=4), topic_life, TOPIC, 0) == 4
-        with pytest.raises(errors.LostQueueError, match="moved"):
-            taken_in(Mark(topic_life + 1), topic_life, TOPIC, 0)
 
 
 def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_durable() -> None:
@@ -545,17 +505,6 @@ def test_one_member_gets_all_queues_and_two_share(four: Groups) -> None:
     selective, patterns = Member(four, "orders", "p"), Member(four, "l*", "p")
     settle(selective, patterns)
     assert (selective.queues, patterns.queues) == (ALL[1:], ALL[:1])
-
-
-def test_a_dead_members_queues_move_with_the_next_step(store: Store, four: Groups) -> None:
-    one, files = Member(four), KillableFiles()
-    other = Member(of(store, files))
-    settle(one, other)
-    assert len(one.queues) < len(ALL)
-    files.die()
-    one.claims.step()
-    assert one.queues == ALL
-    assert [path.name for path in four.paths("g").members.iterdir()] == [one.claims.id]
 
 
 def test_a_member_with_a_selection_that_is_not_understood_gets_nothing(

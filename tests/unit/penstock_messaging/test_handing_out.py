@@ -155,17 +155,6 @@ def test_pause_and_resume(members: Members) -> None:
 # --- how much, and for how long
 
 
-def test_no_more_than_max_in_flight_is_out(members: Members) -> None:
-    put(members, 50)
-    with members(max_in_flight=7) as consumer:
-        taken = poll(consumer)
-        assert len(taken) == 7
-        assert poll(consumer) == []
-        consumer.ack(taken[3])
-        assert bodies(poll(consumer)) == [b"7"]
-        assert len(consumer.pending()) == 7
-
-
 def test_a_message_without_answer_bounds_what_is_read_ahead(members: Members) -> None:
     put(members, SPAN_MAX + 500)
     with members(max_in_flight=SPAN_MAX, ack_wait=10) as consumer:
@@ -192,17 +181,6 @@ def test_what_is_not_answered_is_handed_out_again_after_ack_wait(members: Member
         assert [(each.body, each.attempt) for each in again] == [(b"1", 1)]
         members.clock.now_ms += 6_000
         assert bodies(poll(consumer)) == [b"0"]
-
-
-def test_released_messages_are_handed_out_again_first_and_uncounted(members: Members) -> None:
-    put(members, 40)
-    with members() as consumer:
-        taken = poll(consumer, 3)
-        consumer.release([taken[2], taken[0]])
-        again = poll(consumer, 3)
-        assert bodies(again) == [b"0", b"2", b"3"]
-        assert [each.attempt for each in again] == [1, 1, 1]
-        assert members.journal().records == 0
 
 
 def test_break_releases_what_the_loop_had_out(members: Members) -> None:
@@ -235,20 +213,6 @@ def test_an_exception_in_the_block_refuses_only_the_message_in_hand(members: Mem
         assert bodies(poll(consumer)) == [b"1", b"3", b"4"]
         1 / 0  # noqa: B018 - it raises
     assert list(members.journal().nacked) == [2], "neither what has an answer nor one of many"
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_releases_everything_uncounted(
-    members: Members, kind: type[BaseException]
-) -> None:
-    put(members, 5)
-    with pytest.raises(kind), members() as consumer:
-        for message in consumer:
-            if message.body == b"2":
-                raise kind
-    assert members.journal().records == 0
-    with members() as consumer:
-        assert bodies(poll(consumer)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 # --- queues that come and go
@@ -375,17 +339,6 @@ def test_ordered_counts_tries_over_a_close(members: Members) -> None:
         assert (message.body, message.attempt) == (b"0", 2)
         message.nack()
         assert members.journal().nacked == {0: (-1, 1)}
-        assert bodies(poll(consumer)) == [b"1"]
-
-
-def test_ordered_after_ack_wait_the_same_message_comes_first(members: Members) -> None:
-    put(members, 2)
-    with members(ordered=True, ack_wait=10) as consumer:
-        (late,) = poll(consumer)
-        members.clock.now_ms += 10_000
-        (again,) = poll(consumer)
-        assert (again.body, again.attempt) == (b"0", 1)
-        late.ack()
         assert bodies(poll(consumer)) == [b"1"]
 
 

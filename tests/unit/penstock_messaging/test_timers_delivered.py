@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.unit.penstock_messaging.shop import DAY, NOW, WORKER, TimerShop
 
 from penstock import Message, MessageError, PropertyError, StoredMessage
@@ -15,7 +13,6 @@ from penstock.contracts import DelayedMessage
 from penstock.testing import ManualWorkers, open_store
 from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of
 from penstock_messaging.timers import timer_delivery, timer_queue
-from penstock_messaging.timers.due_timers import DueTimers, SecondColumns, is_later
 from penstock_messaging.timers.requests import due_ms_of
 from penstock_messaging.timers.timer_message import (
     Timer,
@@ -25,13 +22,6 @@ from penstock_messaging.timers.timer_message import (
     timed,
     timer_in,
     timer_of,
-)
-from penstock_messaging.timers.waiting_timers import (
-    CANCELS,
-    ROLLS,
-    WAITS,
-    WaitingTimer,
-    WaitingTimers,
 )
 
 
@@ -162,10 +152,6 @@ def test_when_a_message_is_due() -> None:
     for wrong in (b"-1", b"9" * 20, b"x"):
         with pytest.raises(MessageError, match="TIMER_OUT_MS"):
             timer_in(pairs_of(b"TIMER_OUT_MS\x01" + wrong + b"\x02"))
-    # A part of a second goes on in its own second.
-    assert not is_later(
-        WaitingTimer(5000, 1, 10, WAITS, 0), Timer(5500, 5900, b"t", b"k", b""), 5000
-    )
 
 
 def test_a_copy_keeps_everything_and_adds_two_times_or_a_count(shop: TimerShop) -> None:
@@ -335,20 +321,6 @@ def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerSh
 
 
 @pytest.mark.slow
-def test_what_is_delivered_is_saved_when_its_second_is_over(shop: TimerShop) -> None:
-    """A save a second after a delivery counted only the seconds that were over then, so a kill repeated up to two seconds."""
-    for number in range(30):
-        shop.put(b"%d" % number, 100 * number + 50, queue=0)
-    for _ in range(205):
-        shop.run(after_ms=10)
-    assert len(shop.bodies()) == 21
-    shop.kill()
-    shop.open()
-    shop.run(after_ms=5000)
-    assert len(shop.bodies()) == 30
-
-
-@pytest.mark.slow
 def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
     """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
     for number, delay_ms in enumerate((1050, 2020, 2040)):
@@ -458,15 +430,6 @@ def test_an_offset_that_the_queue_does_not_have_is_moved_into_it(shop: TimerShop
     assert "read to 7, and has the offsets 0 to 1" in refused[0]
 
 
-def test_many_messages_of_one_moment_are_delivered_in_batches(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_small_steps(monkeypatch, taken=1000, count=7, due=10)
-    shop.store.put_many([Message("orders", b"%02d" % n, queue=0, delay=1.5) for n in range(40)])
-    shop.run(after_ms=1500)
-    assert shop.bodies() == [b"%02d" % n for n in range(40)]
-
-
 # --- cancelled
 
 
@@ -549,19 +512,6 @@ def test_a_cancelled_message_stays_cancelled_after_two_kills(
     assert set(shop.bodies()) == {b"y"}
 
 
-def test_a_message_that_was_rolled_is_cancelled_by_its_first_id(shop: TimerShop) -> None:
-    receipt = shop.put(b"x", 3 * DAY)
-    shop.put(b"y", 3 * DAY)
-    shop.run()
-    shop.run(after_ms=2 * DAY + 1000)
-    shop.run()
-    assert shop.store.max_offset(TIMER_TOPIC, 0) == 4
-    assert shop.store.cancel_delayed(receipt)
-    for _ in range(3):
-        shop.run(after_ms=DAY)
-    assert shop.bodies() == [b"y"]
-
-
 def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelled(
     shop: TimerShop,
 ) -> None:
@@ -579,22 +529,6 @@ def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelle
         assert shop.store.cancel_delayed(each) is False
     with pytest.raises(MessageError, match="no UNIQ_KEY"):
         shop.store.cancel_delayed(shop.put_raw(b"theirs", theirs(NOW + 15_000)))
-
-
-@pytest.mark.slow
-def test_a_rolled_message_that_would_be_rolled_again_is_cancelled_with_its_copy(
-    shop: TimerShop,
-) -> None:
-    receipt = shop.put(b"x", 3 * DAY)
-    shop.run()
-    shop.run(after_ms=1000)
-    shop.run(after_ms=2 * DAY)
-    shop.kill()
-    assert shop.open().cancel_delayed(receipt)
-    assert shop.store.delayed() == []
-    shop.run()
-    shop.run(after_ms=2 * DAY)
-    assert shop.bodies() == []
 
 
 @pytest.mark.slow
@@ -756,75 +690,3 @@ def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
     assert shop.bodies() == [b"first", b"y"]
     shop.run(after_ms=10_000)
     assert shop.bodies() == [b"first", b"y"]
-
-
-# --- what waits, in memory
-
-
-def entry(log_offset: int, slot_ms: int = 5000, size: int = 10) -> WaitingTimer:
-    return WaitingTimer(slot_ms, log_offset, size, WAITS, 0)
-
-
-def offsets(timers: DueTimers, now_ms: int, count: int = 99, size: int = 999) -> list[int]:
-    return [each.entry.log_offset for each in timers.take(now_ms, count, size)]
-
-
-def second_of(slot_ms: int, timers: list[tuple[int, int]]) -> SecondColumns:
-    """Return a second of messages with these log offsets and times."""
-    second = SecondColumns(slot_ms)
-    for log_offset, due_ms in timers:
-        second.add(entry(log_offset, slot_ms), due_ms, -log_offset)
-    return second
-
-
-TIMES = st.lists(st.integers(5001, 5010), max_size=8)
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.booleans(), TIMES), max_size=5), st.integers(1, 4))
-def test_seconds_and_what_is_late_are_merged(parts: list[tuple[bool, list[int]]], count: int) -> None:  # fmt: skip
-    due, expected, number = DueTimers(), [], 0
-    for is_late, times in parts:
-        timers = [(number + at, due_ms) for at, due_ms in enumerate(times)]
-        number += len(times)
-        expected += [(due_ms, log_offset) for log_offset, due_ms in timers]
-        if is_late:
-            for log_offset, due_ms in timers:
-                due.add(entry(log_offset), due_ms)
-        else:
-            due.add_second(second_of(5000, timers))
-    assert sorted((each.due_ms, each.entry.log_offset) for each in due) == sorted(expected)
-    found: list[object] = []
-    while due:
-        assert due.first_ms() == min(expected)[0] if not found else True
-        taken = due.take(6000, count, 1 << 30)
-        due.give_back(taken[1:])
-        found.append(taken[0].entry.log_offset)
-    assert found == [log_offset for _, log_offset in sorted(expected)]
-
-
-ENTRIES = st.builds(
-    lambda second, age, offset, size, kind: WaitingTimer(
-        second * 1000, offset, size, kind, (second - age) * 1000
-    ),
-    st.integers(1_000_000, 1_000_020), st.integers(0, 172_800), st.integers(0, 1 << 62),
-    st.integers(0, (1 << 31) - 1), st.sampled_from([WAITS, WAITS | ROLLS, WAITS | CANCELS]),
-)  # fmt: skip
-
-
-@given(st.lists(ENTRIES, max_size=60, unique_by=lambda entry: entry.log_offset))
-def test_what_is_added_is_taken_second_by_second_in_its_order(entries: list[WaitingTimer]) -> None:
-    waiting = WaitingTimers()
-    for entry in entries:
-        waiting.add(entry)
-    in_order = sorted(entries, key=lambda entry: entry.slot_ms)
-    assert list(waiting) == in_order
-    taken: list[object] = []
-    while not waiting.is_empty:
-        first_ms = waiting.first_ms()
-        assert first_ms is not None
-        assert list(waiting.of_second(first_ms)) == [e for e in in_order if e.slot_ms == first_ms]
-        taken += waiting.first()
-        waiting.drop_first()
-    assert taken == in_order
-    assert (len(waiting), waiting.first_ms()) == (0, None)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.conftest import SMALL
 from tests.damage.stores import flip
@@ -56,23 +55,6 @@ def test_the_schema_is_known_before_anything_is_read(store: Store) -> None:
     assert store.to_reader("a", ["body", "tag"], until=0).schema.names == ["body", "tag"]
     with pytest.raises(ConfigError, match="no column 'boddy'"):
         store.to_reader("a", ["boddy"])
-
-
-def test_batches_have_so_many_rows(store: Store) -> None:
-    sizes = [batch.num_rows for batch in store.to_reader("a", rows=7)]
-    assert max(sizes) == 7
-    assert sum(sizes) == COUNT // 3
-
-
-def test_any_consumer_of_arrow_streams_can_read_it(store: Store) -> None:
-    class Foreign:
-        """What DuckDB and Polars see of it."""
-
-        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-            return store.to_reader("a", ["body"]).__arrow_c_stream__(requested_schema)
-
-    assert bodies(pa.RecordBatchReader.from_stream(Foreign())) == list(range(0, COUNT, 3))
-    assert len(store.to_reader("a").read_pandas()) == COUNT // 3
 
 
 def test_ranges_are_given_by_queue(store: Store) -> None:
@@ -132,10 +114,3 @@ def test_messages_deleted_meanwhile_are_an_error(root: Path) -> None:
         store.discard_before(log_offset=last)
         with pytest.raises(OffsetError):
             reader.read_all()
-
-
-def test_what_is_put_after_it_was_asked_for_is_not_in_it(root: Path) -> None:
-    with penstock.open(root, environ={}) as store:
-        reader = store.to_reader("a")
-        store.put("a", b"-1", queue=0)
-        assert bodies(reader) == list(range(0, COUNT, 3))

@@ -77,27 +77,6 @@ class Round:
         return StoreFailedError(reason, 0)
 
 
-def test_a_round_that_got_on_pauses_and_a_reader_that_waits_shortens_it() -> None:
-    assert Round().task.step() == 0.05
-    quick, slow = Round(awaited=True), Round(awaited=True)
-    slow.round_ns = 10**9
-    assert (quick.task.step(), slow.task.step()) == (0.004, 0.05)
-    assert (slow.appender.is_pausing, slow.appender.is_idle) == (True, False)
-
-
-def test_a_round_that_finds_all_dispatched_sleeps_until_it_is_woken() -> None:
-    done = Round()
-    done.progress = 100
-    done.state.visible_offset = 99
-    assert done.task.step() is None
-    assert (done.appender.is_pausing, done.appender.is_idle) == (False, True)
-    assert (done.calls, done.state.visible_offset) == (["write", "wake"], 100)
-    assert done.task.step() is None
-    assert done.calls[2:] == [], "nothing new is published, so nobody is woken"
-    done.task.wake()
-    assert (done.appender.is_idle, done.calls[2:]) == (False, ["wake"])
-
-
 def test_what_another_thread_dispatched_meanwhile_is_published_at_once() -> None:
     late = Round(0)
 
@@ -112,24 +91,6 @@ def test_what_another_thread_dispatched_meanwhile_is_published_at_once() -> None
     late.appender = flags
     assert late.task.step() == 0
     assert flags.is_idle is False
-
-
-def test_readers_see_what_is_durable_only_where_puts_wait() -> None:
-    for waits, visible in ((True, 60), (False, 100)):
-        each = Round(waits=waits)
-        assert each.task.visible_offset() == visible
-        each.task.wake_if_durable()
-        each.appender.is_pausing = True
-        each.task.wake_if_durable()
-        assert each.calls == ["wake"] * waits
-
-
-def test_full_segments_are_told_once_in_their_order() -> None:
-    each = Round()
-    each.tail.sealed = [1, 2, 3]
-    each.task.step()
-    each.task.announce_sealed()
-    assert (each.sealed, each.tail.sealed) == ([1, 2, 3], [])
 
 
 def test_a_limit_of_the_system_makes_a_round_pause_and_another_error_ends_it() -> None:

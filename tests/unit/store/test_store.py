@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.conftest import OpenStore, append_record
+from tests.conftest import OpenStore
 
 import penstock
 from penstock import Durability, Message, PutStatus, Receipt, StoredMessage
@@ -20,7 +20,7 @@ from penstock.errors import (
     TransactionEndedError,
 )
 from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock.testing import ManualWorkers, open_store
 
 
 def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
@@ -88,19 +88,6 @@ def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
         assert store.put_many([]) == []
         empty = pa.table({"topic": pa.array([], pa.string()), "body": pa.array([], pa.binary())})
         assert store.put_arrow(empty).num_rows == 0
-
-
-def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStore) -> None:
-    with open_small() as store:
-        for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
-            done = append_record(store, "t", b"x", b"KEYS\x01k\x02", sys_flag=bits)
-            assert done.queue_offset == offset
-        assert store.max_offset("t", 0) == 3
-        assert [m.sys_flag for m in store.scan("t")] == [8, 0, 0]
-        assert len(store.find("k", "t")) == 5
-        assert not list(store.verify())
-    with open_small() as store:
-        assert store.put("t", b"", queue=0).queue_offset == 3
 
 
 def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
@@ -257,18 +244,6 @@ def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> No
         with pytest.raises(TopicError):
             batch.append()
         assert bodies(store) == []
-
-
-def test_a_message_is_born_when_it_is_added(tmp_path: Path) -> None:
-    clock = ManualClock()
-    with open_store(tmp_path / "s", clock=clock) as store:
-        batch = store.lowlevel.message_batch()
-        clock.now_ms += 1000
-        batch.add(Message("t", b"1", queue=0))
-        clock.now_ms += 1000
-        batch.append()
-        (message,) = store.scan("t")
-        assert message.store_time_ms - message.born_time_ms == 1000
 
 
 def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
