@@ -95,6 +95,7 @@ def messages_in(store: Store, topic: str, **options: Any) -> list[StoredMessage]
 
 def append_records(store: Store, *records: RecordFields) -> list[Receipt]:
     """Append records as they are, as a broker may have written them and no caller, in one batch."""
+    # Every public way in makes the record itself.
     engine = store._engine
     assert engine is not None
     batch = Batch(engine.log.encoder)
@@ -320,6 +321,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only with pytest-xdist
 
     class ByScope(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
+        # What xdist gives to override; it has no public name.
         def _split_scope(self, nodeid: str) -> str:
             return _scope(super()._split_scope(nodeid))
 

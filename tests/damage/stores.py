@@ -71,6 +71,15 @@ def messages() -> list[Message]:
     ]  # fmt: skip
 
 
+def note_all(store: Store) -> None:
+    """Bring queues and checkpoints up to the log, as the threads of a store do after a while."""
+    # No caller can ask for that, nor see when it has happened.
+    engine = store._engine
+    assert engine is not None
+    engine.follower.catch_up()
+    engine.checkpoints.write()
+
+
 def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
     """Make the store, closed cleanly, or left as a killed process leaves it."""
     place = path.with_name(path.name + "-live") if crashed else path
@@ -86,10 +95,7 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
         }
         assert len(records) == 20
         if crashed:
-            engine = store._engine
-            assert engine is not None
-            engine.follower.catch_up()
-            engine.checkpoints.write()
+            note_all(store)
             copy_store(place, path)
     return Made(path, records, end)
 

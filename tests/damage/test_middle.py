@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.damage.stores import Made, opened
+from tests.damage.stores import Made, note_all, opened
 from tests.lanes import rounds
 
 from penstock.errors import CorruptionError
@@ -61,10 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Made, bytes]:
         end = live.stats()["log_end_offset"]
         records = {m.log_offset: m.record for m in live.scan("t")}
         assert len(records) == COUNT
-        engine = live._engine
-        assert engine is not None
-        engine.follower.catch_up()
-        engine.checkpoints.write()
+        note_all(live)
         copy_store(root / "live", root / "store")
     return Made(root / "store", records, end), older
 

@@ -215,13 +215,15 @@ class Consuming:
     def _asyncio(self, consumer: Any) -> None:
         """Consume in tasks that are cancelled at any moment."""
         around = AsyncStore(self.store)
-        member = AsyncConsumer(consumer, around._bell, around._jobs)
+        # Of a consumer that is there already no call of asyncio's makes one.
+        bell, jobs = around._bell, around._jobs
+        member = AsyncConsumer(consumer, bell, jobs)
         try:
             asyncio.run(self._turns(member))
         finally:
             # The store stays open.
-            around._bell.close()
-            around._jobs.shutdown()
+            bell.close()
+            jobs.shutdown()
 
     async def _turns(self, member: AsyncConsumer) -> None:
         for _ in range(self.chance.randrange(50, 300)):
