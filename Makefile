@@ -71,7 +71,10 @@ quick: $(VENV)/dev
 
 # More options for pytest, as `.ci/run` gives them. Not by PYTEST_ADDOPTS, which reaches every pytest that a test starts.
 PYTEST_OPTIONS ?=
+# In a new checkout each worker would compile all tests for itself, at the same time as the others.
+COLLECT := $(BIN)/python -m pytest --collect-only -qq
 test: $(VENV)/dev
+	@[ -d tests/spark/__pycache__ ] || { $(COLLECT) tests/unit >/dev/null & $(COLLECT) --ignore tests/unit tests >/dev/null; wait; }
 	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
 MINUTES ?= 60
