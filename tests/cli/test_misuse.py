@@ -239,7 +239,7 @@ def test_without_any_extra_but_its_own_each_command_works_or_names_the_extra(her
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        (["read", "store", "orders", "--queue", "7"], 1, "topic 'orders' has no queue 7; it has queues 0 to 1"),
+        (["read", "store", "orders", "--queue", "7"], 1, "topic 'orders' has no queue 7; it has queues 0 to 3"),
         (["read", "store", "orders", "--offset", "99"], 1, "in queue 0: 0 to 2, queue 1: 0 to 2"),
         (["read", "store", "orders", "--tag", "none"], 1, "no message of topic 'orders' matches"),
         (["read", "store", "orders", "--limit", "3"], 0, "there are more than 3: --limit shows them"),

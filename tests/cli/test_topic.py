@@ -149,6 +149,7 @@ def test_system_topics_are_listed_where_they_are_asked_for(
         own = [("billing", "%RETRY%billing"), ("billing", "orders")]
         assert [(each.group, each.topic) for each in made.groups()] == own
         assert {each.topic for each in made.groups(system=True)} >= made.topics(system=True).keys()
+        assert not {*made.topic_configs()} & {"SCHEDULE_TOPIC_XXXX", "%RETRY%billing"}
     for words, named in (
         (["topics"], {"orders"}),
         (["topic", "list"], {"orders"}),
@@ -162,3 +163,21 @@ def test_system_topics_are_listed_where_they_are_asked_for(
         said = capsys.readouterr()
         assert {line["topic"] for line in lines(said.out)} > named, words
         assert said.err == ""
+
+
+def test_a_topic_without_messages_is_told_from_one_that_is_not_there(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A topic that was declared, or whose messages all wait, was denied, and RocketMQ's own topics were listed instead."""
+    with penstock.open(store, environ={}) as made:
+        made.create_topic("events", queues=2)
+        made.put("later", b"x", queue=0, delay=3600)
+    for words, said in (
+        (["read", store, "events"], "topic 'events' has no message"),
+        (["read", store, "later"], "topic 'later' has no message"),
+        (["tail", store, "events"], "topic 'events' has no message"),
+        (["read", store, "events", "--queue", "2"], "no queue 2; it has queues 0 to 1"),
+        (["read", store, "event"], "did you mean 'events'?"),
+    ):
+        assert root.run(words) == 1
+        assert said in capsys.readouterr().err

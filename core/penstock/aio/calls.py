@@ -134,6 +134,9 @@ def _some_of(source: Iterator[Result], most: int) -> tuple[list[Result], bool, E
     return found, True, None
 
 
+_AWAITED = "this is for `async with`, or to be awaited"
+
+
 class Entered(Generic[Result]):
     """The result of a coroutine, to be awaited or entered with `async with`."""
 
@@ -146,7 +149,10 @@ class Entered(Generic[Result]):
 
     def __enter__(self) -> NoReturn:
         self._making.close()
-        raise TypeError("this is for `async with`, or to be awaited")
+        raise TypeError(_AWAITED)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{_AWAITED}; {name!r} is an attribute of what that gives")
 
     def __exit__(self, *error: object) -> None: ...
 

@@ -212,6 +212,7 @@ class Verification:
             self._log.coverage = ranges.coverage
             self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
         notes = self._reject_by_counts(ranges, Advance(self._log, tally or Tally(), on_progress))
+        notes += () if scope.is_live else self._short_files()
         rejected = tuple(sorted(self._log.rejected.items()))
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
@@ -226,6 +227,17 @@ class Verification:
             # The check of the segment that cannot be read reports it; without its records, counts mean nothing.
             return []
         return [self._note_finding(note) for note in found]
+
+    def _short_files(self) -> Iterator[Finding]:
+        """Yield the segments whose files have another size than all; a crash may leave an empty one, which is no finding."""
+        for entry in self._files.entries(self._log.folder):
+            segment = next((s for s in self._log.segments if s.path == entry.path), None)
+            if segment is not None and entry.size not in (0, segment.capacity):
+                yield Finding(
+                    "log", entry.path, entry.size, segment.base_offset + entry.size,
+                    f"the file has {entry.size} bytes instead of {segment.capacity}; so the store is not opened for writing",
+                    "`penstock repair PATH --apply` extends it with zeros; or restore the segment from a copy",
+                )  # fmt: skip
 
     def _note_finding(self, note: Note) -> Finding:
         segment = self._log.find(note.log_offset)

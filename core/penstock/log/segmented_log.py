@@ -146,7 +146,7 @@ class SegmentedLog:
                 mended.append(f"removed {empty.path.name}, an empty last segment left by a crash")
         self.close()
         self._segments = tuple(self._make_segment(entry) for entry in found)
-        self._note_gaps()
+        self.note_gaps()
         return mended
 
     def refresh(self) -> None:
@@ -191,7 +191,8 @@ class SegmentedLog:
             )
         return Segment(self._files, entry.path, base, self.segment_bytes, self._readable)
 
-    def _note_gaps(self) -> None:
+    def note_gaps(self) -> None:
+        """Log a warning for each place where segments are missing between others."""
         for before, after in zip(self._segments, self._segments[1:], strict=False):
             if before.end_offset != after.base_offset:
                 logger.warning(

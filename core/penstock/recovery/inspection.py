@@ -202,8 +202,8 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
         path = log.path_of(end)
         raise CorruptionError(
             path, 0, f"records up to log offset {durable}, which were durable", "no segment",
-            "the store is not opened for writing and nothing was changed; restore the file from a copy, or "
-            "remove the folder penstock to continue without those records",
+            "the store is not opened for writing and nothing was changed; restore the file from a copy; "
+            "`penstock repair PATH --apply` gives those records up",
         )  # fmt: skip
 
 

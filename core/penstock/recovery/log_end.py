@@ -281,7 +281,7 @@ def check_corruption(
         position,
         "a valid record",
         f"corrupt bytes ({end.reason}{names}), although {why}",
-        f"{_REFUSED}; {CUT_END if end.survivor is None else CORRUPT_LOG}",
+        f"{_REFUSED}; {CUT_END if end.survivor is None else CORRUPT_LOG if _has_all(log, end) else ONLY_CUT}",
     )
 
 

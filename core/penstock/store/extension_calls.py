@@ -18,7 +18,7 @@ from penstock.contracts import (
 from penstock.contracts.messaging import PERM_MAX, READ, WRITE
 from penstock.errors import ArgumentError, ConfigError
 from penstock.format import arguments
-from penstock.format.names import QUEUE_MAX, check_topic
+from penstock.format.names import QUEUE_MAX, check_topic, is_hidden
 from penstock.message import Message, Receipt
 from penstock.read.reader import Reader
 from penstock.store.consumer_offsets import check_group
@@ -241,14 +241,16 @@ class ExtensionCalls(Reader):
         self._owner()
         self._provided("delete_group")(group)
 
-    def topic_configs(self) -> dict[str, TopicConfig]:
+    def topic_configs(self, *, system: bool = False) -> dict[str, TopicConfig]:
         """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
 
+        With `system` also those of topics that RocketMQ keeps for itself.
         In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
         as queues, which another program wrote without its configuration, is not included: see `topics`.
         """
+        system = arguments.flag("topic_configs", "system", system)
         found: dict[str, TopicConfig] = self._provided("topic_configs")()
-        return found
+        return {topic: each for topic, each in found.items() if system or not is_hidden(topic)}
 
     # --- prepared messages, by extensions
 

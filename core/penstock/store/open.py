@@ -453,6 +453,7 @@ class Opener:
         )  # fmt: skip
         store._attach(LowLevelStore(store, keeps_open=False))
         self._warn_of_unseen(log)
+        log.note_gaps()
         return store
 
     def _warn_of_unseen(self, log: SegmentedLog) -> None:

@@ -328,7 +328,7 @@ class Store(ExtensionCalls, Producer):
         return self._offsets.get(group, topic, queue)
 
     def groups(self, *, system: bool = False) -> list[GroupLag]:
-        """Return the committed offset, and the lag, of each group in each queue, sorted; retries included.
+        """Return the committed offset, and the lag, of each group in each queue, sorted, where it has one.
 
         With `system` also the groups and topics that RocketMQ and Penstock keep for themselves.
 

@@ -29,6 +29,14 @@ _OTHERS = {
     "assign": f"{_READING} queues from a column 'partition'",
     "startingOffsets": f"{_READING} no offsets",
     "endingOffsets": f"{_READING} no offsets",
+    **dict.fromkeys(
+        ("since", "until", "tags", "keys", "startingTimestamp", "endingTimestamp"),
+        f"{_READING} all rows",
+    ),
+    **dict.fromkeys(
+        ("delay", "deliver_at", "delay_level", "tag", "key", "queue"),
+        "is no option: the sink takes columns, and delivers at once",
+    ),
     "paths": "names several paths; the sink writes to one, and to several stores with 'shards'",
 }
 SETTING = "set."

@@ -131,7 +131,7 @@ class Follower:
         options = self.options
         locations = find_stores(options.paths)
         found = survey(options, locations)
-        if options.starting.word == LATEST and not options.group:
+        if options.starting.has(LATEST) and not options.group:
             logger.warning(
                 "the stream starts at 'latest' and has no group: if it stops before its first batch is "
                 "committed, the restarted query begins at the offsets that are the latest then, and skips the "

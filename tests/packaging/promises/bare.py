@@ -63,7 +63,7 @@ with penstock.open("data", flush="sync", environ={}) as store:
         (message,) = consumer.poll(limit=10, timeout=60)
         message.ack()
         assert not any(each.lag for each in consumer.lag())
-    assert list(store.topic_configs()) == ["%RETRY%billing", "orders"]
+    assert list(store.topic_configs(system=True)) == ["%RETRY%billing", "orders"]
     lacks("arrow", lambda: store.to_arrow("orders"))
     lacks("arrow", lambda: store.to_reader(["orders"]))
     lacks("arrow", lambda: store.put_arrow(None))

@@ -2,7 +2,9 @@
 
 import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 
+from penstock.errors import ConfigError, CorruptionError
 from penstock.format.names import is_hidden
 from penstock.store.store import Store
 
@@ -14,10 +16,13 @@ def why_nothing(
     store: Store, topic: str, queue: int | None = None, offset: int | None = None
 ) -> str | None:
     """Return why a topic, a queue, or an offset yields no message; None if there are messages at that place."""
-    topics = store.topics(system=True)
-    if topic not in topics:
-        return _no_topic(topic, sorted(topics))
-    queues = topics[topic]
+    topics, configs = store.topics(system=True), {}
+    with suppress(ConfigError, CorruptionError):
+        configs = store.topic_configs(system=True)
+    if topic not in topics and topic not in configs:
+        return _no_topic(topic, sorted({*topics, *configs}))
+    declared = configs[topic].queues if topic in configs else 0
+    queues = sorted({*topics.get(topic, ()), *range(declared)})
     if queue is not None and queue not in queues:
         return f"topic {topic!r} has no queue {queue}; it has {_numbers(queues)}"
     asked = queues if queue is None else [queue]
@@ -52,9 +57,9 @@ def no_group(group: str, groups: Sequence[str]) -> str:
 
 
 def _no_topic(topic: str, topics: Sequence[str]) -> str:
+    topics = [name for name in topics if not is_hidden(name)]
     if not topics:
         return f"there is no topic {topic!r}: the store has no messages"
-    topics = [name for name in topics if not is_hidden(name)] or topics
     return (
         f"there is no topic {topic!r}{_near(topic, topics)} Topics in the store: {_listed(topics)}"
     )

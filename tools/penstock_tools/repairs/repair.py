@@ -443,10 +443,15 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     for finding in plan.marks:
         text = f"rewrite the metadata files: {finding.text}"
         made.append(RepairStep(action="marks", path=finding.path, text=text))
-    if plan.given_up:
-        at = next(i for i, each in enumerate(made) if each.action in ("cut", "rebuild", "marks"))
-        text = f"{made[at].text}; what was on disk after it is given up{plan.given_up}"
-        made[at] = attrs.evolve(made[at], text=text)
+    return _with_given_up(made, plan.given_up)
+
+
+def _with_given_up(made: list[RepairStep], names: str) -> list[RepairStep]:
+    """Add to the step that cuts the log, or else to the first that takes its new end over, what that gives up."""
+    ends = [each for each in made if each.action in ("cut", "rebuild", "marks")]
+    if names and ends:
+        text = f"{ends[0].text}; what was on disk after it is given up{names}"
+        made[made.index(ends[0])] = attrs.evolve(ends[0], text=text)
     return made
 
 

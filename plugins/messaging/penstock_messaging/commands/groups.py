@@ -211,7 +211,8 @@ def reset_group(
         is_new = bool(topics) and group not in known_groups(store)
         if not is_new and not _is_group(store, group):
             return NO
-        missing = [topic for topic in topics if topic not in store.topics(system=True)]
+        there = {*store.topics(system=True), *store.topic_configs(system=True)}
+        missing = [topic for topic in topics if topic not in there]
         if missing:
             note(why_nothing(store, missing[0]) or "")
             return NO

@@ -78,7 +78,7 @@ def list_command(path: str, system: bool, as_json: bool) -> int:
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         counts = {row["topic"]: row for row in topic_rows(store)}
-        configs = store.topic_configs()
+        configs = store.topic_configs(system=True)
         remarks = store.lowlevel.extension("messaging").stats()["config_remarks"]
     rows = []
     for topic in hide_system(sorted({*counts, *configs}), is_hidden, shown=system):
@@ -221,7 +221,7 @@ def delete_command(
         groups = sorted({each.group for each in store.groups(system=True) if each.topic == topic})
         if apply:
             store.delete_topic(topic)
-        elif topic not in {*store.topics(system=True), *store.topic_configs()}:
+        elif topic not in {*store.topics(system=True), *store.topic_configs(system=True)}:
             raise penstock.UnknownTopicError(topic, near(topic, store.topics(system=True)) or "; `penstock topic list` shows all")  # fmt: skip
     if as_json:
         out_json(topic=topic, messages=messages, groups=groups, applied=apply)
