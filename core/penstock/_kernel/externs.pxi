@@ -129,6 +129,7 @@ cdef extern from "_kernel/gate.h" nogil:
     int gate_add(Gate *g, GateFile file)
     GateOutcome gate_wait(Gate *g, const Wanted *target, bint asks, int64_t slice_ns, int64_t deadline_ns)
     void gate_ask(Gate *g, const Wanted *target)
+    int is_gate_thread
     int gate_run_round(Gate *g)
     bint gate_await_sync(Gate *g, int64_t began_ns, int64_t deadline_ns)
     bint gate_await_end(Gate *g, int64_t deadline_ns)

@@ -440,9 +440,13 @@ static int gate_has_work(const Gate *g)
     return !g->failure && g->wanted.end > g->flushed && g->n_files && g->files[g->n_files - 1].end > g->flushed;
 }
 
+/* Whether this thread is that of a gate: what waits for a sync must not wait in it. */
+static _Thread_local int is_gate_thread;
+
 static void *gate_run(void *given)
 {
     Gate *g = given;
+    is_gate_thread = 1;
     pthread_setname_np(pthread_self(), "penstock-sync");
     /* Without this, a wait of 50 us lasts 100 us. */
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);

@@ -69,6 +69,11 @@ cdef int _call_mark(void *store, const uint8_t *slot, int64_t position) noexcept
     return (<SyncGate>store).call((<SyncGate>store).write_slot, position, slot)
 
 
+def is_sync_thread():
+    """Return whether this is the thread of a gate, which calls functions of the store: it must not wait for a sync."""
+    return is_gate_thread != 0
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class SyncGate:
@@ -113,19 +118,24 @@ cdef class SyncGate:
         self.appender = appender
         self.gate.refusals, self.gate.refusal = &appender.refusals, refusal
 
-    def start(self, uint64_t sequence, mark, wake=None):
+    def start(self, uint64_t sequence, mark, wake=None, bytes slot=None):
         """Begin to sync.
 
         Args:
             sequence: the number of the progress file's slot that was written last.
             mark: the descriptor of the progress file, which is duplicated; or a function that writes a slot at a position.
             wake: called to request that another thread, or this one, calls `run`; None to start a thread of the gate.
+            slot: what to write of a failure before the first `write_mark`; without it, that has only the gate's own fields.
         """
         cdef Gate *gate = self.here()
         cdef int error
         if self.has_mark():
             raise RuntimeError("the gate was started already")
         gate.sequence = sequence
+        if slot is not None:
+            if PyBytes_GET_SIZE(slot) != MARK_BYTES:
+                raise ValueError("the slot has the wrong size")
+            memcpy(gate.slot, PyBytes_AS_STRING(slot), MARK_BYTES)
         if callable(mark):
             self.write_slot = mark
         else:
@@ -183,7 +193,10 @@ cdef class SyncGate:
                 done = gate_run_round(gate)
             if done == GATE_CUT:
                 cut, self.cut = self.cut, None
-                raise cut
+                # Another thread may have taken it.
+                if cut is not None:
+                    raise cut
+                done = 1
 
     def add(self, int64_t base_offset, int64_t capacity, int descriptor, bytes path not None, bytes folder not None,
             GatherBuffer gathered, Extent extent, owner):

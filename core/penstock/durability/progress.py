@@ -239,7 +239,8 @@ class Progress:
         """Start a gate, and write through it from now on: it writes after each sync and has the latest flushed offset."""
         with self._lock:
             descriptor = self._open_file().descriptor
-            gate.start(self._sequence, self._pwrite if descriptor is None else descriptor, wake)
+            mark = self._pwrite if descriptor is None else descriptor
+            gate.start(self._sequence, mark, wake, encode_slot(self.state, 0))
             self._gate = gate
         self.write()
 

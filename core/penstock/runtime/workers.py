@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from penstock._kernel import is_sync_thread
 from penstock.errors import ConfigError, StorageError
 from penstock.escape import get_logger
 
@@ -271,7 +272,7 @@ def run_aside(job: Callable[[], object]) -> None:
     """
     thread = threading.Thread(target=job, name="penstock-aside", daemon=True)
     thread.start()
-    if not threading.current_thread().name.startswith("penstock-"):
+    if not (is_sync_thread() or threading.current_thread().name.startswith("penstock-")):
         thread.join(_ASIDE_S)
 
 

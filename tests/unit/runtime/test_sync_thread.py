@@ -17,13 +17,22 @@ from tests.lanes import eventually
 
 import penstock
 from penstock import Durability, PutStatus, _kernel
-from penstock._kernel import Appender, AppendLock, Extent, GatherBuffer, RecordEncoder, SyncGate
+from penstock._kernel import (
+    FLUSHED,
+    Appender,
+    AppendLock,
+    Extent,
+    GatherBuffer,
+    RecordEncoder,
+    SyncGate,
+)
 from penstock.contracts import SegmentChannel
 from penstock.durability.log_flusher import SyncThread
-from penstock.durability.progress import Progress
+from penstock.durability.progress import Progress, State, encode_slot
 from penstock.errors import StoreFailedError
 from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
+from penstock.runtime.workers import run_aside
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 from penstock_alloc.writers import MmapChannel, MmapWriter
@@ -295,6 +304,38 @@ def gate_at(path: Path) -> tuple[Appender, SyncGate]:
     finally:
         os.close(mark)
     return appender, gate
+
+
+def test_a_failure_before_the_first_mark_leaves_a_progress_file_that_can_be_read(
+    tmp_path: Path,
+) -> None:
+    """A worker that failed while the gate was started made the store one "of another version", which nobody could open."""
+    (tmp_path / "penstock").mkdir()
+    progress = Progress(Files(), tmp_path)
+    progress.write()
+    encoder = RecordEncoder(bytes(8), crc_property=False, body_bytes_max=4096)
+    appender = Appender(encoder, AppendLock(1000, time.monotonic_ns), lambda _draft: None)
+    gate = SyncGate(appender, 2, 0, 0)
+    with (tmp_path / "penstock" / "progress").open("r+b") as file:
+        gate.start(1, file.fileno(), None, encode_slot(State(), 0))
+    gate.fail(0)
+    assert gate.close(60_000)
+    assert Progress(Files(), tmp_path).read().failed
+
+
+def test_what_waits_for_a_sync_does_not_wait_in_the_thread_that_syncs(tmp_path: Path) -> None:
+    """A garbage collection there closed a store that nobody held, which waited a minute for the sync that it was in."""
+    _, gate = gate_at(tmp_path / "mark")
+    synced, ended = threading.Event(), list[bool]()
+
+    def close() -> None:
+        ended.append(synced.wait(60))
+
+    gate.add_by(0, 8, lambda _end: run_aside(close))
+    assert gate.wait(8, 1, 1) == FLUSHED
+    assert ended == []
+    synced.set()
+    assert gate.close(60_000)
 
 
 def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
