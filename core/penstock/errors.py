@@ -342,10 +342,10 @@ class OffsetError(PenstockError, LookupError):
         self.offset = offset
         self.low = low
         self.high = high
-        super().__init__(
-            text
-            or f"{what} {offset} is outside the range that the store holds, {low} to {high} (exclusive)"
-        )
+        where = "outside the range that the store holds"
+        if what == "log offset" and low <= offset < high:
+            where = "in a segment that is gone, between those that the store holds"
+        super().__init__(text or f"{what} {offset} is {where}, {low} to {high} (exclusive)")
 
 
 class NoRecordError(OffsetError):

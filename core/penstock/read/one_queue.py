@@ -258,12 +258,13 @@ class OneQueueReader:
         except OffsetError:
             return None
         except CorruptionError as error:
-            self._count_corrupt(error)
+            topic = "" if place.topic is None else f"{place.topic.decode()}, "
+            self._count_corrupt(error, f" ({topic}queue {place.queue}, offset {ordinal})")
             return None
 
-    def _count_corrupt(self, error: CorruptionError) -> None:
+    def _count_corrupt(self, error: CorruptionError, where: str = "") -> None:
         self._damaged_reads += 1
-        logger.error("%s", error)
+        logger.error("%s%s", error, where)
 
     # --- queues that there are
 

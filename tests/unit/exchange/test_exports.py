@@ -10,10 +10,11 @@ import pytest
 from tests.conftest import OpenStore
 from tests.lanes import at_night
 
-from penstock.errors import BusyError, ConfigError
+from penstock.errors import BusyError, ConfigError, OffsetError
 from penstock.files import Files
 from penstock.message import Message
 from penstock.store.store import Store
+from penstock.testing import open_store
 from penstock.testing.kit import ManualClock
 from penstock_tools.exchange import rows
 from penstock_tools.exchange.exporting import Selection, export_messages, export_stream
@@ -41,6 +42,23 @@ def test_the_report_says_what_is_in_the_file(store: Store, tmp_path: Path) -> No
     assert seen[-1] == (25, 25)
     rows = [json.loads(line) for line in (tmp_path / "m.ndjson").read_text().splitlines()]
     assert [row["body"] for row in rows] == [str(n) for n in range(0, 50, 2)]
+
+
+def test_messages_of_a_missing_segment_are_not_called_deleted_by_retention(
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were, and the export counted as whole; a reader was told nothing, or that an inner offset was outside."""
+    with open_small() as store:
+        store.put_many([Message("a", bytes(9000), queue=0) for _ in range(30)])
+    segments = sorted((tmp_path / "store" / "commitlog").iterdir())
+    segments[1].unlink()
+    with open_store(tmp_path / "store", read_only=True) as store:
+        assert "segments are missing between" in caplog.text
+        report = export_messages(store, tmp_path / "m.ndjson")
+        assert report.unreadable == 30 - report.messages > 0
+        assert report.deleted == 0
+        with pytest.raises(OffsetError, match="is in a segment that is gone, between"):
+            store.to_arrow("a")
 
 
 def test_a_file_is_replaced_only_if_asked(store: Store, tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ def test_quarantined_corruption_stops_nobody(
 
 
 @pytest.mark.parametrize("position", [12, 24, 90, 100])
-def test_a_finding_names_the_message_as_its_queue_entry_does(position: int, tmp_path: Path) -> None:
+def test_a_finding_names_the_message_as_its_queue_entry_does(
+    position: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The segment is open, so it has no digest: the record's own CRC tells of the bit. The topic is at 100."""
     log, puts = ten(tmp_path / "s", 1)
     at = puts[4].log_offset + position
@@ -148,6 +150,9 @@ def test_a_finding_names_the_message_as_its_queue_entry_does(position: int, tmp_
     (found,) = findings(tmp_path / "s")
     assert "(t, queue 0, offset 4)" in found.text
     assert "`penstock repair PATH --apply --quarantine`" in found.what_now
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        assert len([*reader.scan("t")]) == 9
+    assert "(t, queue 0, offset 4)" in caplog.text, "as what skips it says"
     killed(tmp_path / "s")
     with pytest.raises(
         CorruptionError, match=r"\(t, queue 0, offset 4\).*repair PATH --apply --quara"

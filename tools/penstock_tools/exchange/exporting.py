@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 import attrs
 
 from penstock.contracts import is_light
-from penstock.errors import BusyError, ConfigError
+from penstock.errors import BusyError, ConfigError, OffsetError
 from penstock.escape import near
 from penstock.files import Files
 from penstock.format.names import is_hidden, is_waiting
@@ -136,7 +136,7 @@ class ExportSummary:
         messages: exported messages.
         bytes: size of the file.
         topics: exported messages by topic.
-        unreadable: selected messages that are corrupt, and are not in the file.
+        unreadable: selected messages that are corrupt, or whose segment is missing, and are not in the file.
         deleted: selected messages that retention deleted during the export, and are not in the file.
     """
 
@@ -269,7 +269,7 @@ class _Export:
         self._selection = selection
         self._on_progress = on_progress
         self._topics: Counter[str] = Counter()
-        self._deleted = 0
+        self._deleted = self._missing = 0
         self._unreadable_before = store.lowlevel.damaged_reads
 
     def write(self, file: BinaryIO, kind: FileFormat, *, is_stream: bool = False) -> None:
@@ -288,14 +288,19 @@ class _Export:
         if inner is not file:
             inner.close()
 
-    def _lost(self, span: tuple[str, int, int, int], _error: object) -> None:
-        self._deleted += span[3] - span[2]
+    def _lost(self, span: tuple[str, int, int, int], error: OffsetError | None) -> None:
+        count = span[3] - span[2]
+        if error is not None and error.offset >= self._store.stats()["log_min_offset"]:
+            # Retention deletes the oldest segments, and this one is after a segment that is there.
+            self._missing += count
+        else:
+            self._deleted += count
 
     def report(self, path: str, kind: str, size: int) -> ExportSummary:
         return ExportSummary(
             path=path, format=kind, messages=self._topics.total(), bytes=size,
             topics=dict(sorted(self._topics.items())), deleted=self._deleted,
-            unreadable=self._store.lowlevel.damaged_reads - self._unreadable_before,
+            unreadable=self._store.lowlevel.damaged_reads - self._unreadable_before + self._missing,
         )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _print_summary(report: ExportSummary, *, json_lines: bool, quiet: bool) -> N
     missing = []
     if report.unreadable:
         missing.append(
-            f"not in it, because corrupt: {counted(report.unreadable, 'message')}; see penstock verify"
+            f"not in it, because corrupt or missing: {counted(report.unreadable, 'message')}; see penstock verify"
         )
     if report.deleted:
         missing.append(f"deleted by retention meanwhile: {counted(report.deleted, 'message')}")
