@@ -165,7 +165,7 @@ def _together() -> list[Goal]:
     # At most 1.5 times as long, messages made in both.
     return [Goal(
         work="transactions of 10 puts, 128 B", against="`put_many` of 10",
-        ours=("transaction 10 x 128 B", "penstock"), other=("transaction beside put_many 10 x 128 B", "penstock"), least=0.67,
+        ours=("transaction 10 x 128 B", "penstock"), other=("transaction against put_many 10 x 128 B", "penstock"), least=0.67,
     )]  # fmt: skip
 
 
@@ -232,8 +232,8 @@ def _times() -> list[Goal]:
     return [
         _plain("99.9 % of puts of 128 B take no longer", "RocketMQ", slowest("latency of a put, 128 B"),
                "penstock", "rocketmq", 1.0),
-        _limit(f"longest stall of another thread beside syncs, ms (0.1: {STALL_0_1_MS:g})",
-               "stall of another thread beside sync puts, the longest", "penstock-sync", STALL_0_1_MS),
+        _limit(f"longest stall of another thread during syncs, ms (0.1: {STALL_0_1_MS:g})",
+               "stall of another thread during sync puts, the longest", "penstock-sync", STALL_0_1_MS),
         _plain("put to seen by a follower in another process", "SQLite, polled", tail, "penstock", "sqlite",
                1.0, must=True),
         _limit("the same, median, us", f"{tail}, us", "penstock", 600.0, must=True),

@@ -65,14 +65,14 @@ def _compared(result: Result) -> tuple[list[str], str]:
         and not goal["against"].startswith(_NO_ENGINE)
     ]  # fmt: skip
     compared.sort(key=lambda goal: -goal["median"])
-    rows = ["| work | beside | times as fast (spread) |", "|---|---|---:|"]
+    rows = ["| work | compared with | times as fast (spread) |", "|---|---|---:|"]
     rows += [
         f"| {goal['work'].strip()} | {goal['against']} | **{goal['median']:.2g}** ({goal['low']:.2g}-{goal['high']:.2g}) |"
         for goal in compared
         if goal["median"] >= 1
     ]
     slower = [
-        f"{goal['work'].strip()} (beside {goal['against']}, {goal['median']:.2g})"
+        f"{goal['work'].strip()} (against {goal['against']}, {goal['median']:.2g})"
         for goal in compared
         if goal["median"] < 1
     ]

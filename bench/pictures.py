@@ -127,7 +127,7 @@ def _goals(result: Result, pyplot: Any) -> Any:
     axis.set_xlabel(
         "ratio divided by its goal: right of the line the goal is reached\n(bold: required; bars: spread of the rounds)"
     )
-    axis.set_title("Penstock beside its goals", fontsize=10)
+    axis.set_title("Penstock and its goals", fontsize=10)
     axis.grid(axis="x")
     return figure
 
@@ -285,7 +285,7 @@ def _memory(result: Result, pyplot: Any) -> Any:
     """Plot memory by number of queues."""
     kinds = {f"memory of {n:,} queues": f"{n:,} queue{'s' * (n > 1)}" for n in (1, 1000, 20_000)}
     there = {work: title for work, title in kinds.items() if _any(result, work)}
-    return _bars(result, pyplot, there, "MB beside mapped files\n(lower is better)",
+    return _bars(result, pyplot, there, "MB besides mapped files\n(lower is better)",
                  "Memory of the whole process, a message in each queue", is_log=False)  # fmt: skip
 
 

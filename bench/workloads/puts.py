@@ -75,7 +75,7 @@ def _transactions() -> list[Work]:
         Work(name=f"{name} 10 x 128 B", do=do, engines=("penstock",), facts=facts)
         for name, do in (
             ("transaction", "transaction"),
-            ("transaction beside put_many", "put_loose"),
+            ("transaction against put_many", "put_loose"),
         )
     ]
 

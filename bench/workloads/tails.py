@@ -36,7 +36,7 @@ def run(bench: Bench) -> None:
         with Session(bench, "stall", engines) as session:
             session.run(
                 [
-                    Work(name="stall of another thread beside sync puts, the longest", do="stall",
+                    Work(name="stall of another thread during sync puts, the longest", do="stall",
                          engines=engines, facts={"count": 500, "size": 1024}, unit="ms", scale=1e6)
                 ]
             )  # fmt: skip

@@ -97,7 +97,7 @@ VERBS: dict[str, list[str]] = {
     "topics": ["{store}"], "groups": ["{store}"], "stat": ["{store}"],
     "verify": ["{store}"], "verify deep": ["{store}", "--deep", "--jobs", "1"],
     "repair": ["{store}"], "repair apply": ["{store}", "--apply"],
-    "retain": ["{store}"], "retain dry": ["{store}", "--dry-run"],
+    "flush": ["{store}"], "retain": ["{store}"], "retain dry": ["{store}", "--dry-run"],
     "init": ["{store}"], "put": ["{store}", TOPIC, EVIL, "--tag", WORD, "--key", WORD, "--property", f"a={WORD}"],
     "put refused": ["{store}", EVIL, "x"], "put property": ["{store}", TOPIC, "x", "--property", WORD],
     "put queue": ["{store}", TOPIC, "x", "--queue", EVIL], "put setting": ["{store}", "t", "x", "--set", f"flush.{WORD}=1"],

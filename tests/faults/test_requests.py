@@ -147,6 +147,7 @@ def test_each_command_is_carried_out_by_the_writer(path: Path, begin: Begin, cap
     did("export", "data", "--topic", "rows", "--to", "rows.ndjson")
     assert "stored 2 messages" in did("import", "data", "rows.ndjson", "--topic", "copies")
     assert eventually(lambda: bodies(path, "copies") == [b"1", b"2"])
+    assert "every message before log offset" in did("flush", "data")
     assert "deleted 0 segments, 1 remain" in did("retain", "data")
     for found in ("1 dead letter", "0 dead letters"):
         assert f"{found} put back" in did("dlq", "replay", "data", "billing", "--to", "topic")

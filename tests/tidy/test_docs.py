@@ -61,7 +61,7 @@ def test_every_strategy_is_in_the_docs() -> None:
 def test_what_is_not_understood_is_in_the_docs_as_in_the_code() -> None:
     text = (DOCS / "broker-directories.md").read_text()
     for kind in KINDS:
-        writing = "refused" if kind.stops_writing else "goes on"
+        writing = "refused" if kind.stops_writing else "continues"
         row = (kind.name, kind.what, kind.signs, kind.reading, writing, kind.why)
         assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in text, kind.name
     assert text.count("\n| `") == len(KINDS)

@@ -1,7 +1,7 @@
 """Extensions: work around a store, such as consumers, delays and transactions; and the public methods of the store that they use."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
 
@@ -117,8 +117,8 @@ class OpenStore(Protocol):
         key: str,
         topic: str | None = None,
         *,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[StoredMessage]:
         """Return the messages with a key; raises `ConfigError` if the store has no key index."""
@@ -144,7 +144,7 @@ class OpenStore(Protocol):
         """Commit multiple offsets durably, each only if it is still the expected one; return those not moved."""
 
     def offset_at(
-        self, topic: str, queue: int, time: float | datetime, *, boundary: str = "lower"
+        self, topic: str, queue: int, time: float | datetime | timedelta, *, boundary: str = "lower"
     ) -> int:
         """Return the queue offset at a store time."""
 

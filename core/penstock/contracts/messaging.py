@@ -14,7 +14,7 @@ class ConsumerOptions(TypedDict, total=False):
     Attributes:
         tag: which messages: `*`, one tag, or multiple tags joined by `||`; default `*`. Other messages count as done.
         start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: a `datetime`
-            with a time zone, or Unix seconds. Default "earliest", for `broadcast` "latest".
+            with a time zone, Unix seconds, or a `timedelta`: so long ago. Default "earliest", for `broadcast` "latest".
         ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor nacked is delivered
             again, 0.001 s to 86,400 s; default 30. `run` extends it while its handler works.
         max_in_flight: maximum number of messages that are delivered and not answered, 1 to 1,000,000; default 1000. A queue is
@@ -28,7 +28,7 @@ class ConsumerOptions(TypedDict, total=False):
     """
 
     tag: str
-    start: str | float | datetime
+    start: str | float | datetime | timedelta
     ack_wait: float | timedelta
     max_in_flight: int
     workers: int
@@ -254,7 +254,7 @@ class Consumer(Protocol):
         queue: int | None = None,
         *,
         offset: int | None = None,
-        time: float | datetime | None = None,
+        time: float | datetime | timedelta | None = None,
     ) -> None:
         """Continue at an offset, or at a time, in one queue or in all queues of a topic that this consumer has.
 
@@ -264,7 +264,7 @@ class Consumer(Protocol):
             topic: the topic.
             queue: the queue's number; all queues of the topic that this consumer has if None.
             offset: the queue offset to continue at. One before the first message means the first message.
-            time: the store time to continue at: a `datetime` with a time zone, or Unix seconds.
+            time: the store time to continue at: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago.
 
         Raises:
             ArgumentError: this consumer does not have the queue, or the offset is after its end.
@@ -277,7 +277,10 @@ class Consumer(Protocol):
         """Undo `pause` for these topics, or for all."""
 
     def lag(self) -> list[GroupLag]:
-        """Return how far the group is in the queues of this consumer, sorted; `Store.groups` returns all queues."""
+        """Return how far the group is in the queues of this consumer, sorted, also in `%RETRY%<group>`.
+
+        `Store.groups` returns all queues.
+        """
 
     def assignment(self) -> list[tuple[str, int]]:
         """Return the queues that this consumer has, as (topic, queue), sorted."""

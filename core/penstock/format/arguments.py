@@ -23,6 +23,7 @@ _MS = timedelta(milliseconds=1)
 # A thousand years.
 _LONGEST_S = 1000 * 366 * 86_400.0
 _TIME = "a datetime with a time zone, or Unix seconds"
+_TIME_OR_AGO = "a datetime with a time zone, Unix seconds, or a timedelta: so long ago"
 # More is beyond any `datetime`; milliseconds of 2001 and later are.
 _MOMENT_MAX_S = 10**12
 
@@ -171,12 +172,18 @@ def folder(call: str, name: str, value: object) -> Path:
     return value if isinstance(value, Path) else Path(value)
 
 
-def moment_ms(call: str, name: str, value: object, *, up: bool) -> int:
-    """Return a `datetime` or Unix seconds as whole Unix milliseconds; fractions are rounded up, or down.
+def moment_ms(call: str, name: str, value: object, *, up: bool, ago: bool = True) -> int:
+    """Return a `datetime`, Unix seconds, or with `ago` how long ago, as whole Unix milliseconds; fractions are rounded up, or down.
 
     A `datetime` must have a time zone: the zone of one without would be a guess. Numbers that only milliseconds can be, as all
     stored times are, are refused.
     """
+    expected = _TIME_OR_AGO if ago else _TIME
+    if isinstance(value, timedelta) and ago:
+        try:
+            value = datetime.now(UTC) - value
+        except OverflowError:
+            raise ArgumentError(call, name, value, expected) from None
     if isinstance(value, datetime):
         return _datetime_ms(call, name, value, up=up)
     found: int | float | None = None if _is_truth(value) else _as_int(value)
@@ -184,16 +191,23 @@ def moment_ms(call: str, name: str, value: object, *, up: bool) -> int:
         with contextlib.suppress(OverflowError, ValueError):
             found = float(value)
         if found is None:
-            raise ArgumentError(call, name, value, _TIME)
+            raise ArgumentError(call, name, value, expected)
     if found is None:
-        raise ArgumentTypeError(call, name, value, _TIME)
+        raise ArgumentTypeError(call, name, value, expected)
     if not -_MOMENT_MAX_S < found < _MOMENT_MAX_S:
-        raise ArgumentError(call, name, value, f"{_TIME}, not milliseconds")
+        raise ArgumentError(call, name, value, f"{expected}, not milliseconds")
     if isinstance(found, int):
         return found * 1000
     # A float of today holds microseconds.
     micros = round(found * 1e6)
     return -(-micros // 1000) if up else micros // 1000
+
+
+def fixed(call: str, name: str, value: Kind) -> Kind | float:
+    """Return a time that stays the same when it is looked at again: a `timedelta`, so long ago, as Unix seconds."""
+    if isinstance(value, timedelta):
+        return moment_ms(call, name, value, up=True) / 1000
+    return value
 
 
 def _datetime_ms(call: str, name: str, value: datetime, *, up: bool) -> int:

@@ -97,9 +97,8 @@ def is_hidden(topic: str) -> bool:
 
 
 def is_hidden_progress(group: str, topic: str) -> bool:
-    """Return whether lists of groups leave a group's progress in a topic out; its retries count as its own."""
-    is_kept = group.startswith("CID_RMQ_SYS_") or group in _KEPT_GROUPS
-    return is_kept or (is_hidden(topic) and not topic.startswith("%RETRY%"))
+    """Return whether lists of groups leave a group's progress in a topic out unless asked for it."""
+    return is_hidden(topic) or group.startswith("CID_RMQ_SYS_") or group in _KEPT_GROUPS
 
 
 def check_queue(queue: object) -> int:

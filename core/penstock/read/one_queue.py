@@ -100,14 +100,26 @@ class OneQueueReader:
         return found
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """Return the first queue offset that can be read; 0 for a queue, or a topic, that does not exist."""
-        self._settle()
-        return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+        """Return the first queue offset that can be read; 0 if no message was put to the queue yet.
+
+        Raises `UnknownTopicError` if there is no such topic, and `ArgumentError` if the topic has no such queue.
+        """
+        return self._ends("min_offset", topic, queue)[0]
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset that the next message will get; 0 for a queue, or a topic, that does not exist."""
+        """Return the queue offset that the next message will get; 0 if no message was put to the queue yet.
+
+        Raises `UnknownTopicError` if there is no such topic, and `ArgumentError` if the topic has no such queue.
+        """
+        return self._ends("max_offset", topic, queue)[1]
+
+    def _ends(self, call: str, topic: str, queue: int) -> tuple[int, int]:
+        """Return the first offset of a queue and the one after its last; raises if the store has no such queue."""
         self._settle()
-        return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
+        low, high = self._queue_index.ends(check_topic(topic), check_queue(queue))
+        if not high:
+            self._check_is_known(call, topic, queue)
+        return low, high
 
     def read(
         self, topic: str, queue: int, offset: int = 0, limit: int = 32, tag: str = "*"

@@ -8,7 +8,7 @@ broker's directory. Every record read is checked (see `record_reader`). A corrup
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
@@ -71,8 +71,8 @@ class Reader(OneQueueReader):
         queue: int | None = None,
         tag: str = "*",
         key: str | None = None,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         start: Offsets | None = None,
         limit: int | None = None,
         follow: bool = False,
@@ -84,7 +84,7 @@ class Reader(OneQueueReader):
             queue: only this queue of each topic; all queues if None.
             tag: a tag, several joined by `||`, or `*` for all messages.
             key: only messages with this key; `find` is faster where they are few.
-            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
             start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
                 that are not in the mapping are read from their first message on.
@@ -101,6 +101,7 @@ class Reader(OneQueueReader):
             arguments.instance(call, "key", key, str, "a string")
         most = None if limit is None else arguments.whole(call, "limit", limit, 1)
         names = checked_topics(call, topics)
+        since = arguments.fixed(call, "since", since)
         if arguments.flag(call, "follow", follow) and until is not None:
             raise ArgumentError(call, "until", until, "left out, since follow=True has no end")
         self._settle()
@@ -120,8 +121,8 @@ class Reader(OneQueueReader):
         topics: Sequence[str],
         queue: int | None,
         *,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         start: Offsets | None = None,
         stop: Offsets | None = None,
         may_be_new: bool = False,
@@ -172,7 +173,7 @@ class Reader(OneQueueReader):
         topics: Sequence[str],
         queue: int | None,
         reached: dict[Place, int],
-        since: float | datetime | None,
+        since: float | datetime | timedelta | None,
         wanted: TagFilter,
     ) -> Iterator[StoredMessage]:
         """Yield the messages present now, from the offsets in `reached` on, then new ones as they arrive, without end."""
@@ -304,7 +305,7 @@ class Reader(OneQueueReader):
         return message
 
     def offset_at(
-        self, topic: str, queue: int, time: float | datetime, *, boundary: str = "lower"
+        self, topic: str, queue: int, time: float | datetime | timedelta, *, boundary: str = "lower"
     ) -> int:
         """Return the queue offset at a store time, with the boundaries of RocketMQ 5.
 
@@ -314,8 +315,8 @@ class Reader(OneQueueReader):
         Args:
             topic: the topic.
             queue: the queue's number.
-            time: a `datetime` with a time zone, or Unix seconds. A `datetime` without a zone is refused, since its zone
-                would be a guess.
+            time: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago. A `datetime` without a zone is
+                refused, since its zone would be a guess.
             boundary: `lower` or `upper`.
 
         Raises:
@@ -326,9 +327,7 @@ class Reader(OneQueueReader):
         if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
             raise ArgumentError("offset_at", "boundary", boundary, expected)
         time_ms = arguments.moment_ms("offset_at", "time", time, up=boundary == "lower")
-        low = self.min_offset(topic, queue)
-        if not self._queue_index.max_offset(topic, queue):
-            self._check_is_known("offset_at", topic, queue)
+        low, _ = self._ends("offset_at", topic, queue)
         if boundary == "lower":
             return self._first_from(topic, queue, time_ms)
         return max(self._first_from(topic, queue, time_ms + 1) - 1, low)
@@ -338,8 +337,8 @@ class Reader(OneQueueReader):
         key: str,
         topic: str | None = None,
         *,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[StoredMessage]:
         """Return the messages with that key, in the order in which they were stored.
@@ -350,7 +349,7 @@ class Reader(OneQueueReader):
         Args:
             key: the key.
             topic: only messages of this topic; of all topics if None.
-            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
             limit: return only the newest `limit` messages.
 
@@ -404,8 +403,8 @@ class Reader(OneQueueReader):
         queue: int | None = None,
         tag: str = "*",
         key: str | None = None,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         start: Offsets | None = None,
         stop: Offsets | None = None,
         verify: bool = True,
@@ -428,8 +427,8 @@ class Reader(OneQueueReader):
         queue: int | None = None,
         tag: str = "*",
         key: str | None = None,
-        since: float | datetime | None = None,
-        until: float | datetime | None = None,
+        since: float | datetime | timedelta | None = None,
+        until: float | datetime | timedelta | None = None,
         start: Offsets | None = None,
         stop: Offsets | None = None,
         rows: int = 65_536,
@@ -447,7 +446,7 @@ class Reader(OneQueueReader):
             queue: only this queue of each topic; all queues if None.
             tag: a tag, several joined by `||`, or `*` for all messages.
             key: only messages with this key.
-            since: only messages stored at or after this time: a `datetime` with a time zone, or Unix seconds.
+            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
             start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
                 that are not in the mapping are read from their first message on.

@@ -1,5 +1,6 @@
 """The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
+import inspect
 import itertools
 import sys
 import threading
@@ -7,10 +8,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from penstock._kernel import Batch, Producer
 from penstock.contracts import (
@@ -159,6 +160,18 @@ class Store(ExtensionCalls, Producer):
         """Call `leave` if the process was forked without Python's knowledge (in C, by another language's runtime)."""
         if engine.log.appender.is_in_child:
             self.leave()
+
+    # Not for type checkers, which would then let any name pass.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say of a missing name that `lowlevel` has it, if so."""
+            kind, lowlevel = type(self).__name__, type(self.__dict__.get("_lowlevel"))
+            hint = (
+                ", but store.lowlevel has it" if kind == "Store" and hasattr(lowlevel, name) else ""
+            )
+            text = f"{kind!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(text, name=name, obj=self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "read-only" if self._engine is None else "for writing"
@@ -323,14 +336,19 @@ class Store(ExtensionCalls, Producer):
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
     def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
-        """Return the offset a group reads next; None if it never committed one."""
+        """Return the offset a group reads next; None if it never committed one. Raises `UnknownTopicError` for an unknown topic."""
         self._check_offsets()
-        return self._offsets.get(group, topic, queue)
+        found = self._offsets.get(group, topic, queue)
+        if found is None:
+            self._settle()
+            self._check_is_known("committed_offset", check_topic(topic))
+        return found
 
     def groups(self, *, system: bool = False) -> list[GroupLag]:
         """Return the committed offset, and the lag, of each group in each queue, sorted, where it has one.
 
-        With `system` also the groups and topics that RocketMQ and Penstock keep for themselves.
+        With `system` also the groups and topics that RocketMQ and Penstock keep for themselves, such as `%RETRY%<group>`, where
+        nacked messages are redelivered.
 
         Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
         """
@@ -377,7 +395,7 @@ class Store(ExtensionCalls, Producer):
         below = arguments.whole("space", "below", below)
         return space_by_topic(self._queue_index, below, on_progress)
 
-    def discard_before(self, *, log_offset: int = 0, time: float | datetime = 0) -> int:
+    def discard_before(self, *, log_offset: int = 0, time: float | datetime | timedelta = 0) -> int:
         """Delete the segments that end at or before a log offset, or were last written before a time.
 
         Ignores the retention policies. Never deletes the last segment, nor one that is still being read; syncs log,
@@ -385,7 +403,7 @@ class Store(ExtensionCalls, Producer):
 
         Args:
             log_offset: delete what ends at or before it; 0 or less deletes nothing.
-            time: delete what was last written before it: a `datetime` with a time zone, or Unix seconds.
+            time: delete what was last written before it: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago.
 
         Raises:
             ArgumentError: an argument has a wrong type or value; nothing was deleted.
@@ -531,6 +549,11 @@ class Store(ExtensionCalls, Producer):
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
+
+
+# A `TypeError` names the class in which a function was written; users know this one.
+for _name, _call in inspect.getmembers(Store, inspect.isfunction):
+    _call.__qualname__ = f"{Store.__name__}.{_name}"
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

@@ -236,7 +236,9 @@ def _checked(message: Message) -> Message:
     at = message.deliver_at
     try:
         delay_ms = arguments.duration_ms("put", "delay", message.delay)
-        at_ms = None if at is None else arguments.moment_ms("put", "deliver_at", at, up=True)
+        at_ms = (
+            None if at is None else arguments.moment_ms("put", "deliver_at", at, up=True, ago=False)
+        )
     except ArgumentError as error:
         raise MessageError(
             f"{error.argument} {shown(error.value)} is refused: it must be {error.expected}; nothing was stored"

@@ -116,7 +116,7 @@ def test_the_zone_of_a_datetime_is_not_guessed() -> None:
         arguments.moment_ms("c", "a", datetime(2026, 11, 23), up=True)
     for value in ("2026-11-23", None, True, timedelta(1)):
         with pytest.raises(ArgumentTypeError, match="or Unix seconds"):
-            arguments.moment_ms("c", "a", value, up=True)
+            arguments.moment_ms("c", "a", value, up=True, ago=False)
     for number in (math.nan, math.inf, 1e300, -(1 << 70), 1_764_000_000_123):
         with pytest.raises(ArgumentError, match="Unix seconds"):
             arguments.moment_ms("c", "a", number, up=True)

@@ -1,14 +1,23 @@
 """Queues as readers see them: at every bound, in a directory that is only partly understood, and what space they take."""
 
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import OpenStore
 from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
-from penstock.errors import ArgumentError, ForeignContentError, StoreClosedError, TopicError
+from penstock.errors import (
+    ArgumentError,
+    ForeignContentError,
+    MessageError,
+    StoreClosedError,
+    TopicError,
+    UnknownTopicError,
+)
 from penstock.read.queues import ServedQueues, TopicSpace, has_queues, served, space_by_topic
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
@@ -51,6 +60,43 @@ def test_a_time_may_be_a_datetime_with_a_zone() -> None:
     assert store.discard_before(time=third) == 0
     with pytest.raises(ArgumentError, match="a datetime with a time zone"):
         store.offset_at("t", 0, third.replace(tzinfo=None))
+
+
+def test_a_time_may_be_so_long_ago(open_small: OpenStore) -> None:
+    hour = timedelta(hours=1)
+    with open_small() as store:
+        store.put("t", b"x", queue=0, keys=["k"])
+        for reads in (
+            lambda since: [*store.scan("t", since=since)],
+            lambda since: [*store.scan("t", since=since, follow=True, limit=1)],
+            lambda since: store.find("k", since=since),
+            lambda since: store.to_arrow("t", since=since),
+        ):
+            assert len(reads(hour)) == 1
+        assert not [*store.scan("t", since=-hour)], "an hour in the future"
+        assert (store.offset_at("t", 0, hour), store.offset_at("t", 0, -hour)) == (0, 1)
+        with store.consumer("g", "t", start=-hour) as consumer:
+            assert not consumer.poll(timeout=0)
+            consumer.seek("t", time=hour)
+            assert len(consumer.poll(timeout=0)) == 1
+        with pytest.raises(ArgumentError, match="a timedelta: so long ago"):
+            store.scan("t", since=timedelta.max)
+        with pytest.raises(MessageError, match="deliver_at"):
+            store.put("t", b"x", deliver_at=hour)  # type: ignore[arg-type] # so says the type checker
+
+
+def test_what_there_is_not_has_no_offsets(open_small: OpenStore) -> None:
+    """A misspelt topic had the offset 0, and no group had committed anything in it."""
+    with open_small() as store:
+        store.create_topic("orders", queues=2)
+        store.put("orders", b"x", queue=0)
+        assert store.max_offset("orders", 1) == store.min_offset("orders", 1) == 0
+        assert store.committed_offset("g", "orders", 1) is None
+        for call in (store.max_offset, store.min_offset, partial(store.committed_offset, "g")):
+            with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
+                call("order", 0)
+        with pytest.raises(ArgumentError, match="0, 1"):
+            store.max_offset("orders", 2)
 
 
 class TwoTopics(OneQueue):

@@ -44,6 +44,20 @@ def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> N
     assert message.size == receipt.size
 
 
+def test_a_wrong_name_is_answered_in_the_callers_words(open_small: OpenStore) -> None:
+    """Errors named classes that no user knows, and not where a call is that extensions have."""
+    with open_small() as store:
+        call: Any = store.scan
+        with pytest.raises(TypeError, match=r"^Store\.scan\(\) got an unexpected keyword argument"):
+            call("t", sinse=1)
+        with pytest.raises(AttributeError, match=r"'forecast', but store\.lowlevel has it"):
+            _ = store.forecast  # type: ignore[attr-defined] # so says the type checker
+        with pytest.raises(
+            AttributeError, match=r"'LowLevelStore' object has no attribute 'absent'$"
+        ):
+            _ = store.lowlevel.absent  # type: ignore[attr-defined] # as above
+
+
 @pytest.mark.parametrize(
     ("flush", "durability"), [("sync", Durability.ON_DISK), ("async", Durability.ACCEPTED)]
 )

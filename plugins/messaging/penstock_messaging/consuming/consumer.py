@@ -499,7 +499,7 @@ class GroupConsumer:
         queue: int | None = None,
         *,
         offset: int | None = None,
-        time: float | datetime | None = None,
+        time: float | datetime | timedelta | None = None,
     ) -> None:
         """Continue elsewhere; see `contracts.Consumer.seek`."""
         self._check()

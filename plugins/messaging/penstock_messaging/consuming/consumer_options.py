@@ -1,7 +1,7 @@
 """The optional arguments of `Store.consumer`, checked."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from penstock.format import arguments
 
 _CALL = "consumer"
 _ENDS = "earliest", "latest"
-_START = "'earliest', 'latest', or a time: a datetime with a time zone, or Unix seconds"
+_START = "'earliest', 'latest', or a time: a datetime with a time zone, Unix seconds, or a timedelta: so long ago"
 # A day. Longer work belongs into multiple messages, and a consumer that died is noticed without this.
 _ACK_WAIT_MAX_S = 86_400.0
 _IN_FLIGHT_MAX, _WORKERS_MAX, _RETRIES_MAX = 1_000_000, 1024, 10_000
@@ -94,6 +94,6 @@ def checked_options(options: ConsumerOptions) -> CheckedOptions:
     return CheckedOptions(**found)
 
 
-def seek_time_ms(value: float | datetime) -> int:
+def seek_time_ms(value: float | datetime | timedelta) -> int:
     """Return the time that `Consumer.seek` got, in Unix milliseconds."""
     return arguments.moment_ms("seek", "time", value, up=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import GroupLag, OpenStore
@@ -213,7 +213,7 @@ class HeldQueues:
         topic: str,
         queue: int | None,
         offset: int | None,
-        time: float | datetime | None,
+        time: float | datetime | timedelta | None,
     ) -> None:
         """Continue at an offset, or at a time, in one queue or in all of a topic; see `Consumer.seek`."""
         if (offset is None) == (time is None):
@@ -243,7 +243,7 @@ class HeldQueues:
         self,
         flight: QueueFlight,
         offset: int | None,
-        time: float | datetime | None,
+        time: float | datetime | timedelta | None,
         *,
         is_one: bool,
     ) -> int:

@@ -17,7 +17,7 @@ class Overview(NamedTuple):
 
     Attributes:
         rows: group, topic, queue, offset and lag of each queue of each group, sorted.
-        waiting: how many refused messages wait to be retried, by group.
+        waiting: how many nacked messages wait to be retried, or are due and not yet acknowledged, by group.
         unreadable: a sentence for each queue whose journal cannot be read.
     """
 
@@ -39,6 +39,9 @@ def overview(store: Store, only: str | None = None) -> Overview:
         for (group, topic, queue), offset in sorted(offsets.items())
         if only in (None, group)
     ]
+    for group, topic, _, _, lag in rows:
+        if topic.startswith("%RETRY%") and lag > 0:
+            waiting[group] = waiting.get(group, 0) + lag
     return Overview(rows, waiting, unreadable)
 
 

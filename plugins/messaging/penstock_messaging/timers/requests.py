@@ -34,7 +34,7 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
     if at is None:
         due_ms = now_ms + arguments.duration_ms("put", "delay", delay)
     else:
-        due_ms = arguments.moment_ms("put", "deliver_at", at, up=True)
+        due_ms = arguments.moment_ms("put", "deliver_at", at, up=True, ago=False)
     if due_ms <= now_ms:
         return now_ms
     if is_refused:

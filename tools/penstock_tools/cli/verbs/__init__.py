@@ -4,7 +4,7 @@
 * Read messages: `read`, `tail`, `find`, `get`.
 * Inspect the store as a whole: `topics`, `stat`, `verify`.
 * Messages to files and back: `export`, `import`.
-* Change it: `retain`, `repair`.
+* Change it: `flush`, `retain`, `repair`.
 * Penstock itself: `plugins`, `config`, `matrix`, `demo`, `completion`.
 """
 
@@ -16,6 +16,7 @@ SUMMARIES = {
     "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover.",
     "export": "Write messages of the store at PATH to a file, which `penstock import` reads back.",
     "find": "Find messages by key, by time, or both; of TOPIC, or of all topics.",
+    "flush": "Make all messages put so far durable.",
     "get": "Show the message with the message id ADDRESS, or at the log offset ADDRESS.",
     "import": "Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.",
     "ingest": "Put every row of SOURCE (a file, or - for standard input) into the store at PATH.",
