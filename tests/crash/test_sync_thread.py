@@ -273,7 +273,7 @@ for job in jobs:
         assert store.recovery.state == "clean"
         assert not list(store.verify())
         for topic, number in last.items():
-            assert store.max_offset(topic, 0) > number
+            assert store.lowlevel.max_offset(topic, 0) > number
         assert store.stats()["log_min_offset"] > 0
 
 

@@ -2,7 +2,9 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
@@ -10,6 +12,7 @@ from tests.crash.writer import SMALL, body
 from tests.faults.children import TIMES, writing
 
 import penstock
+from penstock import CorruptionError
 from penstock.testing import ManualWorkers
 
 WAYS = {
@@ -65,6 +68,34 @@ def test_marks_that_were_copied_later_than_the_log_are_not_believed(
         assert copy.put("t", b"next", queue=0).queue_offset == 20
         assert not list(copy.verify())
     store.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+@pytest.mark.parametrize("copy", [shutil.copy2, shutil.copyfile], ids=["times", "no times"])
+def test_a_durable_record_that_has_changed_in_a_copy_is_not_cut_off(
+    copy: Callable[..., Any], is_killed: bool, open_small: OpenStore, tmp_path: Path
+) -> None:
+    """It was taken for one that the copy lacks: the next put overwrote it and got its queue offset."""
+    path, target = tmp_path / "store", tmp_path / "copy"
+    with open_small(spawn=ManualWorkers()) as store:
+        receipts = [store.put("t", b"%d" % number * 400, queue=0) for number in range(5)]
+        store.flush()
+        if is_killed:
+            shutil.copytree(path, target, copy_function=copy)
+    if not is_killed:
+        shutil.copytree(path, target, copy_function=copy)
+    whole = shutil.copytree(target, tmp_path / "whole", copy_function=copy)
+    at = receipts[-1].log_offset + 90
+    (segment,) = (target / "commitlog").iterdir()
+    with segment.open("r+b") as file:
+        file.seek(at)
+        changed = bytes([file.read(1)[0] ^ 1])
+        file.seek(at)
+        file.write(changed)
+    with pytest.raises(CorruptionError, match="were durable"):
+        open_small(path=target)
+    with open_small(path=whole) as store:
+        assert store.put("t", b"next", queue=0).queue_offset == 5
 
 
 def test_a_clean_store_that_was_copied_is_still_clean(

@@ -42,6 +42,7 @@ from penstock.recovery.log_end import (
     check_corruption,
     find_end,
     foreign_start,
+    has_changed,
     without_part_of_batch,
 )
 
@@ -229,9 +230,10 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, start, least_ms, torn_from=durable if found.is_ours else None,
         generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
-    if found.is_still_ours and not found.was_copied:
+    flushed = found.state.flushed_offset
+    if has_changed(log, end, flushed) if found.was_copied else found.is_still_ours:
         # Also if a file was changed since a clean close: no program has opened the store meanwhile.
-        durable = found.state.flushed_offset
+        durable = flushed
     check_corruption(
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,

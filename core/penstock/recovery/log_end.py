@@ -285,6 +285,20 @@ def check_corruption(
     )
 
 
+def has_changed(log: SegmentedLog, end: LogEnd, durable: int) -> bool:
+    """Return whether all bytes from the end of a copy's log to a log offset were written, so that they have changed since.
+
+    A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. Of each record, the size
+    is written last.
+    """
+    is_there = end.offset + end.dirty_bytes + _TORN_BYTES > durable > end.offset
+    return (
+        is_there
+        and any(log.read(end.offset, 4))
+        and not _has_unwritten(log, end.offset, durable, _TORN_BYTES)
+    )
+
+
 def _lacks_only_its_crc(log: SegmentedLog, at: int) -> bool:
     """Return whether a record is valid except for its missing record CRC: another program may have written it."""
     segment = log.find(at) if log.coverage.has(at) else None

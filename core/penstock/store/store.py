@@ -354,8 +354,10 @@ class Store(ExtensionCalls, Producer):
         """
         system = arguments.flag("groups", "system", system)
         self._check_offsets()
+        self._settle()
+        end = self._queue_index.max_offset
         return [
-            GroupLag(group, topic, queue, offset, max(self.max_offset(topic, queue) - offset, 0))
+            GroupLag(group, topic, queue, offset, max(end(topic, queue) - offset, 0))
             for (group, topic), queues in sorted(self._offsets.groups().items())
             if system or not is_hidden_progress(group, topic)
             for queue, offset in sorted(queues.items())

@@ -35,7 +35,7 @@ def overview(store: Store, only: str | None = None) -> Overview:
         if position.nacked and only in (None, group):
             waiting[group] = waiting.get(group, 0) + len(position.nacked)
     rows = [
-        (group, topic, queue, offset, store.max_offset(topic, queue) - offset)
+        (group, topic, queue, offset, store.lowlevel.max_offset(topic, queue) - offset)
         for (group, topic, queue), offset in sorted(offsets.items())
         if only in (None, group)
     ]
