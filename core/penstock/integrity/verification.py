@@ -504,7 +504,8 @@ class Verification:
                 )  # fmt: skip
             elif not part.is_blank:
                 yield from batches.finish()
-                yield from _end_of_records(self._log, segment, part, checkers, scope.claimed)
+                claimed = max(scope.claimed, scope.flushed)
+                yield from _end_of_records(self._log, segment, part, checkers, claimed)
             else:
                 yield from batches.finish()
                 tally.log_end = max(tally.log_end, segment.end_offset)
@@ -549,7 +550,7 @@ def _end_of_records(
         checker.damage(stop, segment.end_offset)
     yield Finding(
         "log", segment.path, position, stop,
-        "the records end here, although queues or later segments have more"
+        "the records end here, although queues, later segments or the progress file have more"
         + messages_within(log, stop, segment.end_offset),
         CUT_END if is_last(log, stop) else "",
     )  # fmt: skip

@@ -389,8 +389,12 @@ class Reader(OneQueueReader):
     def _try_at(self, log_offset: int) -> StoredMessage | None:
         try:
             return self._records.message_at(log_offset)
-        except (OffsetError, CorruptionError):
+        except OffsetError:
+            return None
+        except CorruptionError as error:
             # An index may point to a record that the log does not have; the log takes precedence.
+            if explain(self._log, log_offset) is None:
+                self._count_corrupt(error)
             return None
 
     # --- by columns
@@ -452,7 +456,8 @@ class Reader(OneQueueReader):
                 that are not in the mapping are read from their first message on.
             stop: the queue offset before which to end, in the same form.
             rows: maximum number of rows in a batch.
-            verify: check every record's CRC; a corrupt one is an error either way.
+            verify: check every record's CRC, so that a corrupt one is left out and logged, as in `scan`; without, one that has
+                the right lengths counts as valid.
 
         Raises:
             ArgumentError: an argument has a wrong type or value.
@@ -504,6 +509,7 @@ class Reader(OneQueueReader):
             verify=verify,
             wanted=wanted,
             lost=refuse_lost,
+            corrupt=self._count_corrupt,
         )
         return arrow_schema.reader_of(self._while_open(batches), names)
 

@@ -58,6 +58,8 @@ class QueueSpan(NamedTuple):
 
 # Called with messages that were deleted, and with the log's error, or None if the queue's file is missing.
 Lost = Callable[[QueueSpan, OffsetError | None], None]
+# Called with the error of a corrupt record, which is left out unless that raises.
+Corrupt = Callable[[CorruptionError], None]
 MayMatch = Callable[[Int64s], Bools]
 
 
@@ -85,6 +87,11 @@ def refuse_lost(_span: QueueSpan, error: OffsetError | None) -> None:
     """Raise for records that were deleted from the log; a missing queue file is skipped, as in `read`."""
     if error is not None:
         raise error
+
+
+def refuse_corrupt(error: CorruptionError) -> None:
+    """Raise for a corrupt record."""
+    raise error
 
 
 class _Feed:
@@ -323,7 +330,7 @@ def span_messages(
     spans: Sequence[QueueSpan],
     may_match: MayMatch,
     lost: Lost,
-    corrupt: Callable[[CorruptionError], None],
+    corrupt: Corrupt,
 ) -> Iterator[StoredMessage]:
     """Yield the messages of ranges of queues in the order of the log.
 
@@ -385,7 +392,7 @@ def _one(
     at: int,
     spans: Sequence[QueueSpan],
     lost: Lost,
-    corrupt: Callable[[CorruptionError], None],
+    corrupt: Corrupt,
 ) -> StoredMessage | None:
     """Return the message of one entry; None if it was deleted or is corrupt, and the callback did not raise."""
     span, ordinal = spans[int(rows.spans[at])], int(rows.ordinals[at])
@@ -436,6 +443,7 @@ class ColumnReader:
         verify: bool,
         wanted: RowFilter,
         lost: Lost,
+        corrupt: Corrupt = refuse_corrupt,
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the messages of ranges of multiple queues, in log order; see `LowLevelStore.arrow_spans`."""
         from penstock.format import arrow_schema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
@@ -444,7 +452,7 @@ class ColumnReader:
         names = arrow_schema.check_columns(columns)
         return to_arrow.span_batches(
             self._log, self._queue_index, spans, names, limits,
-            verify=verify, wanted=wanted, lost=lost,
+            verify=verify, wanted=wanted, lost=lost, corrupt=corrupt,
         )  # fmt: skip
 
     def bounds(self, wanted: Callable[[str], bool], *, published: bool) -> list[QueueBounds]:

@@ -21,7 +21,17 @@ from penstock.log.record_reader import QueuePosition
 from penstock.log.scan import quarantined_at
 from penstock.log.segmented_log import SegmentedLog
 from penstock.read.filters import RowFilter
-from penstock.read.spans import EntryRows, Limits, Lost, QueueSpan, Window, merged, refuse_lost
+from penstock.read.spans import (
+    Corrupt,
+    EntryRows,
+    Limits,
+    Lost,
+    QueueSpan,
+    Window,
+    merged,
+    refuse_corrupt,
+    refuse_lost,
+)
 
 try:
     import pyarrow as pa
@@ -44,18 +54,20 @@ def span_batches(
     verify: bool,
     wanted: RowFilter = ANY,
     lost: Lost = refuse_lost,
+    corrupt: Corrupt = refuse_corrupt,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ranges of queues as record batches, in the order of the log.
 
     Args:
         log: the log.
         index: the queue index.
-        spans: the ranges to read; raises `CorruptionError` at a corrupt record, unless it is quarantined.
+        spans: the ranges to read.
         columns: the columns to return.
         limits: the maximum size of a batch.
         verify: check the CRC of every matching record.
         wanted: the filter that records must match.
         lost: called with messages that were deleted; see `refuse_lost`.
+        corrupt: called with the error of a corrupt record that is not quarantined; it is left out unless that raises.
     """
     needs_bodies = verify or "body" in columns
     window = Window(log, bodies=needs_bodies)
@@ -67,7 +79,7 @@ def span_batches(
                 left = _without_quarantined(log, rows)
                 if len(left.offsets) == 0:
                     continue
-                records = _read_checked(log, window, left, places, wanted, verify=verify)
+                records = _read_checked(log, window, left, places, wanted, corrupt, verify=verify)
                 if len(records) == 0:
                     continue
                 arrays = [make(records) for make in makers]
@@ -103,10 +115,11 @@ def _read_checked(
     rows: EntryRows,
     places: list[QueuePosition],
     wanted: RowFilter,
+    corrupt: Corrupt,
     *,
     verify: bool,
 ) -> RecordColumns:
-    """Return the matching records of a batch; raises `CorruptionError` for a corrupt one, or one of another queue."""
+    """Return the matching records of a batch; calls `corrupt` for each corrupt one, and for one of another queue."""
     memory, positions = window.read(rows)
     # With a filter, only the matching records must be valid, so their CRC is checked after filtering.
     at_once = verify and wanted.is_any
@@ -120,8 +133,11 @@ def _read_checked(
     found, bad = parse_entries()
     if bad >= 0 and at_once and log.renew_coverage():
         found, bad = parse_entries()
-    if bad >= 0:
-        raise _corruption(log, int(rows.offsets[bad]))
+    while bad >= 0:
+        corrupt(_corruption(log, int(rows.offsets[bad])))
+        rows = EntryRows(*(np.delete(column, bad) for column in rows))
+        positions = np.delete(positions, bad)
+        found, bad = parse_entries()
     records = RecordColumns(memory, np.frombuffer(found, ROW.dtype), rows.offsets)
     if wanted.is_any:
         return records
@@ -131,8 +147,9 @@ def _read_checked(
         right = records.are_valid(log.coverage)
         if not right.all() and log.renew_coverage():
             right = records.are_valid(log.coverage)
-        if not right.all():
-            raise _corruption(log, int(records.log_offsets[np.argmin(right)]))
+        for offset in records.log_offsets[~right].tolist():
+            corrupt(_corruption(log, offset))
+        records = records if right.all() else records.rows(right)
     return records
 
 
@@ -145,7 +162,7 @@ def _corruption(log: SegmentedLog, offset: int) -> CorruptionError:
         position,
         "a valid record of the queue entry",
         "other bytes",
-        "read() skips such records; run penstock verify for details",
+        "run penstock verify for details",
     )
 
 

@@ -270,7 +270,7 @@ class LowLevelStore(Store):
             columns: see `penstock.format.arrow_schema.COLUMNS`.
             rows: maximum number of rows in a batch.
             size: maximum size in bytes of the records of a batch; a batch always has at least one record.
-            verify: check every record's CRC; a corrupt record is an error either way.
+            verify: check every record's CRC; without, one that has the right lengths counts as valid. A corrupt one is an error.
             tags: only messages with one of these tags; all messages if empty.
             keys: only messages with one of these keys; all messages if empty.
             lost: called with messages that retention deleted meanwhile, and with the error, or None if only the

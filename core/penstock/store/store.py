@@ -350,7 +350,8 @@ class Store(ExtensionCalls, Producer):
         With `system` also the groups and topics that RocketMQ and Penstock keep for themselves, such as `%RETRY%<group>`, where
         nacked messages are redelivered.
 
-        Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
+        What a consumer acknowledged in the last second may not be in it yet; `Consumer.lag` has it. Invalid entries are left out;
+        `stats()["offsets_set_aside"]` names them.
         """
         system = arguments.flag("groups", "system", system)
         self._check_offsets()

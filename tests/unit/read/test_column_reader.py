@@ -9,7 +9,7 @@ from tests.conftest import SMALL
 from tests.damage.stores import flip
 
 import penstock
-from penstock import Message, Store
+from penstock import Message, QueueSpan, Store
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -89,13 +89,19 @@ def test_only_some_tags(store: Store) -> None:
     assert bodies(store.to_reader("a", tag="y || nobody's")) == expected
 
 
-def test_a_corrupt_record_is_an_error_by_its_name(root: Path) -> None:
+@pytest.mark.parametrize("tag", ["*", "x || y"])
+def test_a_corrupt_record_stops_nobody(tag: str, root: Path, caplog: Any) -> None:
+    """It is left out, named in the log and counted, as in `scan`; a job that must have all is told."""
     with penstock.open(root, environ={}, read_only=True) as store:
-        message = store.read("a", 0, 50, 1).messages[0]
+        message = next(m for m in store.scan("a", queue=0, start=40) if m.tag == "x")
         segment = next(s for s in sorted((root / "commitlog").iterdir(), reverse=True) if int(s.name) <= message.log_offset)  # fmt: skip
         flip(segment, 8 * (message.log_offset - int(segment.name) + 89))
+        left = [m.body for m in store.scan("a", tag=tag)]
+        assert store.to_arrow("a", tag=tag)["body"].to_pylist() == left
+        assert store.stats()["damaged_reads"] == 2
+        assert str(segment) in caplog.text
         with pytest.raises(CorruptionError, match="commitlog"):
-            store.to_reader("a").read_all()
+            [*store.lowlevel.arrow_spans([QueueSpan("a", 0, 0, 100)])]
 
 
 def test_it_ends_with_its_store(root: Path) -> None:

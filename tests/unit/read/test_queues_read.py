@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
+from tests.damage.stores import flip
 from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
@@ -83,6 +84,20 @@ def test_a_time_may_be_so_long_ago(open_small: OpenStore) -> None:
             store.scan("t", since=timedelta.max)
         with pytest.raises(MessageError, match="deliver_at"):
             store.put("t", b"x", deliver_at=hour)  # type: ignore[arg-type] # so says the type checker
+
+
+def test_a_corrupt_message_is_not_missed_silently_by_its_key(
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_small() as store:
+        receipts = [store.put("t", b"%d" % number * 50, keys=[f"k{number}"]) for number in range(9)]
+        (segment,) = (tmp_path / "store" / "commitlog").iterdir()
+        flip(segment, 8 * (receipts[4].log_offset + 95))
+        assert len(store.find("k3")) == 1
+        assert not caplog.text
+        assert store.find("k4") == []
+        assert f"log offset {receipts[4].log_offset}" in caplog.text or str(segment) in caplog.text
+        assert store.stats()["damaged_reads"] == 1
 
 
 def test_what_there_is_not_has_no_offsets(open_small: OpenStore) -> None:

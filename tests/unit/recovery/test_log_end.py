@@ -404,6 +404,25 @@ def test_a_copy_of_a_store_in_use_shows_nothing_of_a_batch_in_part(
         assert [m.body for m in again.scan("a")] == [b"before"]
 
 
+def test_what_was_on_disk_is_no_torn_tail_for_verify_either(tmp_path: Path) -> None:
+    """Right after a kill no queue knew of it: `verify` said that no action was needed, and the opening was refused."""
+    root = tmp_path / "s"
+    with open_store(root, spawn=ManualWorkers()) as store:
+        last = [store.put("t", b"body" * 50, queue=0) for _ in range(5)][-1]
+    (root / "abort").write_text("1")
+    (root / "penstock" / "clean").unlink()
+    shutil.rmtree(root / "consumequeue")
+    poke(next((root / "commitlog").iterdir()), last.log_offset + 95, b"\0")
+    with open_store(root, read_only=True) as reader:
+        (found,) = [each for each in reader.verify() if not each.is_note]
+    assert (found.part, found.log_offset) == ("log", last.log_offset)
+    assert "the progress file have more" in found.text
+    (cut,) = [each for each in penstock.repair(root, environ={}).steps if each.action == "cut"]
+    assert f"given up (up to log offset {last.log_offset + last.size})" in cut.text
+    with pytest.raises(CorruptionError, match="were durable"):
+        open_store(root, spawn=ManualWorkers())
+
+
 def test_a_record_that_its_queue_contradicts_after_corruption_is_not_the_end_of_the_log(tmp_path: Path) -> None:  # fmt: skip
     """Everything from it on was cut as a torn tail of -438 bytes, and its queue offsets were given again."""
     root, settings = tmp_path / "s", dict[str, Any]({"log.checksum": "crc32"})

@@ -46,11 +46,9 @@ def why_nothing(
 
 def no_group(group: str, groups: Sequence[str]) -> str:
     """Return that a store does not have a consumer group, and which it has."""
+    groups = [name for name in groups if not name.startswith(("CID_RMQ_SYS_", "penstock-"))]
     if not groups:
         return f"there is no group {group!r}: the store has no consumer groups"
-    groups = [
-        name for name in groups if not name.startswith(("CID_RMQ_SYS_", "penstock-"))
-    ] or groups
     return (
         f"there is no group {group!r}{_near(group, groups)} Groups in the store: {_listed(groups)}"
     )

@@ -350,7 +350,8 @@ class Planner:
             self._check_quarantine()
         self._find_tail()
         if plan.is_ours and not self._is_copy and plan.log_end < self._durable:
-            plan.given_up = messages_within(plan.log, plan.log_end, self._durable)
+            names = messages_within(plan.log, plan.log_end, self._durable)
+            plan.given_up = names or f" (up to log offset {self._durable})"
         self._plan_digests()
         marks = check_marks(
             self._files,
