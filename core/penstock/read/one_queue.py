@@ -20,6 +20,7 @@ from penstock.format import arguments
 from penstock.format.arrays import np
 from penstock.format.names import check_queue, check_topic, is_hidden
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
+from penstock.log.scan import quarantined_at
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.read.filters import (
@@ -271,7 +272,9 @@ class OneQueueReader:
             return None
         except CorruptionError as error:
             topic = "" if place.topic is None else f"{place.topic.decode()}, "
-            self._count_corrupt(error, f" ({topic}queue {place.queue}, offset {ordinal})")
+            is_noted = quarantined_at(self._log, log_offset) is not None
+            noted = "; it is quarantined" if is_noted else ""
+            self._count_corrupt(error, f" ({topic}queue {place.queue}, offset {ordinal}){noted}")
             return None
 
     def _count_corrupt(self, error: CorruptionError, where: str = "") -> None:

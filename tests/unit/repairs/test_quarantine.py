@@ -325,6 +325,7 @@ def test_rebuilt_queues_have_what_is_between_quarantined_records_and_end_where_t
     assert offsets(root) == [0, 1, 3, 4, 5, 7, 8, 10]
     killed(root)
     shutil.rmtree(root / "consumequeue")
+    assert "(t, queue 0, offset 9); it is quarantined" in caplog.text
     caplog.clear()
     assert offsets(root)[:-1] == [0, 1, 3, 4, 5, 7, 8, 10]
     assert "are not a valid record" not in caplog.text, "what is known is not reported as new"
