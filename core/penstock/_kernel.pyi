@@ -455,7 +455,6 @@ class SyncGate:
         latest_ms: int,
         timeout_ms: int = ...,
         *,
-        asks: bool = ...,
         runs: bool = ...,
     ) -> int: ...
     def write_mark(self, slot: bytes) -> None: ...

@@ -36,18 +36,14 @@ BROKEN = {
         class Clever(FlushPolicy):
             "Passes over a request where all is durable, and whoever asked is never told."
             name = "clever"
-            capabilities = frozenset({"waits"})
-            appender_waits = group_commit = True
-            hears_appends = False
-            def after_append(self, end_offset):
-                pass
+            waits = True
             def request(self):
                 if self.flusher.flushed_offset < self.flusher.wrote_offset:
                     self.flusher.flush()
         @hookimpl
         def penstock_register_flush():
             return [Clever]
-        """, "flush.clever", "test_under_group_commit_a_request_always_flushes", "assert"),
+        """, "flush.clever", "test_where_puts_wait_a_request_always_flushes", "assert"),
     "a writer that hides a failed sync": ("""
         from penstock_alloc.writers import MmapChannel, MmapWriter
         from penstock import hookimpl
@@ -72,7 +68,6 @@ BROKEN = {
         class Forgetful(TransientPoolWriter):
             "Says that it commits at once, and does not."
             name = "forgetful"
-            capabilities = frozenset()
             commits_at_once = True
         @hookimpl
         def penstock_register_writer():
@@ -95,8 +90,6 @@ BROKEN = {
         class Lazy(FlushPolicy):
             "Never flushes."
             name = "lazy"
-            def after_append(self, end_offset):
-                pass
             def request(self):
                 pass
         @hookimpl

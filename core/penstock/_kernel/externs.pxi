@@ -127,7 +127,7 @@ cdef extern from "_kernel/gate.h" nogil:
     Gate *gate_new(int64_t flushed, int64_t flushed_ms, GateCalls calls)
     int gate_start(Gate *g)
     int gate_add(Gate *g, GateFile file)
-    GateOutcome gate_wait(Gate *g, const Wanted *target, bint asks, int64_t slice_ns, int64_t deadline_ns)
+    GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
     void gate_ask(Gate *g, const Wanted *target)
     int is_gate_thread
     int gate_run_round(Gate *g)

@@ -201,9 +201,9 @@ static void gate_want(Gate *g, const Wanted *target)
         g->wanted = *target;
 }
 
-/* Waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it returns GATE_AGAIN, or
-   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. With `asks` it requests the sync. */
-static GateOutcome gate_wait(Gate *g, const Wanted *target, int asks, int64_t slice_ns, int64_t deadline_ns)
+/* Requests a sync, and waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it returns GATE_AGAIN, or
+   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. */
+static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
 {
     GateOutcome outcome;
     while (!gate_is_done(g, target->end, &outcome)) {
@@ -217,8 +217,7 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int asks, int64_t sl
             pthread_mutex_unlock(&g->lock);
             break;
         }
-        if (asks)
-            gate_want(g, target);
+        gate_want(g, target);
         which = (int)((g->syncs + (g->is_syncing && target->end > g->taken)) & 1);
         seen = g->turns[which];
         g->waiting[which]++;

@@ -253,14 +253,14 @@ cdef class SyncGate:
         for end in [end for end in self.parts if end <= flushed]:
             del self.parts[end]
 
-    cdef GateOutcome wait_until(self, const Wanted *target, int64_t timeout_ms, bint asks=True, bint runs=False) except *:
+    cdef GateOutcome wait_until(self, const Wanted *target, int64_t timeout_ms, bint runs=False) except *:
         """Wait, without limit if the time-out is negative; signal handlers run meanwhile. See `wait`."""
         cdef Gate *gate = self.here()
         cdef int64_t now_ns = clock_ns()
         cdef int64_t deadline_ns = INT64_MAX if timeout_ms < 0 else now_ns + timeout_ms * 1_000_000
         cdef GateOutcome outcome
         while True:
-            if asks and self.wake is not None:
+            if self.wake is not None:
                 with nogil:
                     gate_ask(gate, target)
                 if runs:
@@ -268,26 +268,24 @@ cdef class SyncGate:
                 else:
                     self.wake()
             with nogil:
-                outcome = gate_wait(gate, target, asks, clock_ns() + SLICE_NS, deadline_ns)
+                outcome = gate_wait(gate, target, clock_ns() + SLICE_NS, deadline_ns)
             if outcome != GATE_AGAIN:
                 return outcome
             PyErr_CheckSignals()
 
-    def wait(self, int64_t end_offset, int64_t newest_ms, int64_t latest_ms, int64_t timeout_ms=-1, *, bint asks=True,
-             bint runs=False):
-        """Return `FLUSHED` when the log is durable up to `end_offset`, `LATE` after the time-out, or `FAILED`.
+    def wait(self, int64_t end_offset, int64_t newest_ms, int64_t latest_ms, int64_t timeout_ms=-1, *, bint runs=False):
+        """Request a sync; return `FLUSHED` when the log is durable up to `end_offset`, `LATE` after the time-out, or `FAILED`.
 
         Args:
             end_offset: the end of a record, or of the log.
             newest_ms: store time of a record before `end_offset`.
             latest_ms: no record before `end_offset` has a later store time.
             timeout_ms: how long to wait; without limit if negative.
-            asks: request the sync; False to wait for what others request.
             runs: run the rounds in this thread, unless the gate has a thread.
         """
         cdef Wanted target
         target.end, target.newest_ms, target.latest_ms = end_offset, newest_ms, latest_ms
-        return <int>self.wait_until(&target, timeout_ms, asks, runs)
+        return <int>self.wait_until(&target, timeout_ms, runs)
 
     def write_mark(self, bytes slot not None):
         """Write a slot of the progress file; its flushed offset, time and number are filled in by the gate."""

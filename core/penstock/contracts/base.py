@@ -184,7 +184,7 @@ class Context:
         spawn: starts a background worker.
         read_only: the strategy must not change anything on disk, and another process may be writing.
         log_min_offset: returns the log offset of the first byte that the commit log still has.
-        appenders_wait: puts return only when their bytes are durable (`FlushPolicy.appender_waits`).
+        appenders_wait: puts return only when their bytes are durable (`FlushPolicy.waits`).
         read_history: reads from the store's folder the current facts about the log beyond its records.
         removed_before: returns the log offset before which a topic's records are removed, as the store's folder says now; 0 if it
             never was removed. With `read_only`, a queue whose entries begin with a removed record must not be found: the process

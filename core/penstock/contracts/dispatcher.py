@@ -304,8 +304,7 @@ class Dispatcher(Strategy):
 
     The kernel passes batches in log order. After a restart it may pass batches again, from any offset at or
     below `progress`; they must not change anything then.
-    Capabilities: "queues" (a `QueueIndex`), "keys" (a `KeyIndex`), "checks" (has a `checker`),
-    "own-files" (does not access its files through `Context.files`; for example a database).
+    Capabilities: "own-files" (does not access its files through `Context.files`; for example a database).
     """
 
     @property

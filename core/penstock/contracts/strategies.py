@@ -36,21 +36,15 @@ class Flusher(Protocol):
 class FlushPolicy(Strategy):
     """Decides when appended bytes become durable (`[flush]`).
 
-    Capabilities: "waits" (`appender_waits` is True), "syncs" (messages become durable after some time
-    without a request).
+    Capabilities: "syncs" (messages become durable after some time without a request).
 
     Attributes:
-        appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
-        hears_appends: whether `after_append` is called; False saves each put a call if the policy does nothing there.
-        group_commit: waiting puts are synced as soon as possible, with one sync for all puts that wait by then. The kernel
-            does that by itself. `request` is called only for puts that do not block; it must lead to a `flush`, even if
-            nothing is left to sync.
+        waits: a put with `wait=True` returns only when its bytes are durable, or in doubt. The kernel syncs by itself as soon as
+            possible, once for all puts that wait by then.
         timeout_ms: how long a waiting put waits before its receipt has the status `FLUSH_DISK_TIMEOUT`.
     """
 
-    appender_waits: ClassVar[bool] = False
-    hears_appends: ClassVar[bool] = True
-    group_commit: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     timeout_ms: int = 5000
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
@@ -60,12 +54,11 @@ class FlushPolicy(Strategy):
     def start(self) -> None:
         """Begin background work."""
 
-    @abstractmethod
     def after_append(self, end_offset: int) -> None:
-        """Called after each append, outside the append lock, if the policy `hears_appends`; must be cheap."""
+        """Called after each append, outside the append lock, if a policy overrides it; must be cheap."""
 
     def request(self) -> None:
-        """Flush soon, because a put waits for durability. Called from any thread."""
+        """Flush soon, even if nothing is left to sync, for a caller that does not block. Called from any thread."""
         self.flusher.flush()
 
     def close(self) -> None:
@@ -74,6 +67,9 @@ class FlushPolicy(Strategy):
 
 class SegmentChannel(ABC):
     """One segment file being written, front to back. One writer; any number of readers of `view`.
+
+    The kernel uses `memory`, `gathered` and `descriptor` in place of `write`, `commit` and `flush`: a subclass that overrides one
+    of those methods overrides what takes its place, too.
 
     Invariants: a byte below the position that `commit` returned is in `view` and survives a crash of the process; a
     byte below the position that `flush` returned survives a crash of the machine.
@@ -181,8 +177,7 @@ class Committer(Protocol):
 class SegmentWriter(Strategy):
     """How appended bytes reach a segment file (`[write]`).
 
-    Capabilities: "mapped" (writes through the map that `File.map` returns, so prefaulting helps),
-    "holds-back" (`commits_at_once` is False).
+    Capabilities: "mapped" (writes through the map that `File.map` returns, so prefaulting helps).
 
     Attributes:
         needs_allocated_file: the file must have all its blocks before the first write. A store

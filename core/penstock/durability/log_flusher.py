@@ -101,7 +101,7 @@ class LogFlusher:
         flushed_offset: int,
         flushed_time_ms: int = 0,
         *,
-        group_commit: bool = False,
+        waits: bool = False,
         on_failed: Callable[[str], None] = _ignore,
     ) -> None:
         """Create the gate, which does not sync yet.
@@ -111,12 +111,12 @@ class LogFlusher:
             progress: the progress file, in which each sync and a failure are recorded.
             flushed_offset: up to where the log is durable.
             flushed_time_ms: the store time of a record that is durable.
-            group_commit: waiting puts are synced without a call of `request`; see `FlushPolicy`.
+            waits: puts wait until they are durable; see `FlushPolicy`.
             on_failed: called with the reason when the store fails.
         """
         self._log = log
         self._progress = progress
-        self._group_commit = group_commit
+        self._waits = waits
         self._on_failed = on_failed
         # Called after the waiters were notified; no lock is held then.
         self._on_durable: Callable[[], None] = _ignore
@@ -195,8 +195,8 @@ class LogFlusher:
         self.check()
         if outcome != _kernel.FLUSHED:
             raise self._closed()
-        if not self._group_commit:
-            # With group commit, channels do not prepare their memory differently after a sync.
+        if not self._waits:
+            # Where puts wait, channels do not prepare their memory differently after a sync.
             for segment in self._log.log.segments[-2:]:
                 channel = segment.channel
                 if channel is not None and segment.descriptor is not None:
@@ -349,20 +349,16 @@ class LogFlusher:
             "the store was closed before the log was synced", self.flushed_offset
         )
 
-    def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
+    def wait(self, end_offset: int, timeout_ms: int) -> bool:
         """Wait until everything below `end_offset` is durable; return False after `timeout_ms`.
 
         Raises the store's failure.
         """
         if self.flushed_offset >= end_offset:
             return True
-        if self._group_commit:
-            # This also waits for records that others have appended since.
-            outcome = self._wait_for_all(timeout_ms)
-            self._on_durable()
-        else:
-            request()
-            outcome = self.gate.wait(end_offset, 0, 0, timeout_ms, asks=False)
+        # This also waits for records that others have appended since.
+        outcome = self._wait_for_all(timeout_ms)
+        self._on_durable()
         if outcome == _kernel.LATE and self.flushed_offset < end_offset:
             return False
         failure = self.outcome(end_offset)

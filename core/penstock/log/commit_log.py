@@ -40,7 +40,7 @@ from penstock.format.columns import Buffer
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.log.resync import read_batches
 from penstock.log.scan import batch_marks, read_mark
-from penstock.log.segment import Segment, lends
+from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
 
@@ -407,8 +407,7 @@ class CommitLog:
             return
         memory, end = None, segment.channel.memory_end
         # The appender may store into memory only if records are readable without a later commit.
-        is_readable = end and self.tail.writer.commits_at_once
-        if is_readable and lends(type(segment.channel), "memory", "write"):
+        if end and self.tail.writer.commits_at_once:
             memory = segment.channel.memory
         # What is larger goes the slow way, which checks it.
         capacity = segment.capacity - self._record_reserve

@@ -19,7 +19,6 @@ import mmap
 import threading
 from collections import deque
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from penstock._kernel import Extent, GatherBuffer
@@ -79,18 +78,6 @@ class Lease:
                 # Far below zero, so that late releases never make the count positive.
                 self._count = _FORCED - self._count
             return self._count <= 0
-
-
-@lru_cache
-def lends(channel: type[SegmentChannel], what: str, *methods: str) -> bool:
-    """Return whether an attribute that a channel provides may be used in place of some methods.
-
-    It may not if a subclass overrides one of these methods without overriding the attribute.
-    """
-    definers = {
-        name: next(cls for cls in channel.__mro__ if name in vars(cls)) for name in (what, *methods)
-    }
-    return all(issubclass(definers[what], definers[name]) for name in methods)
 
 
 class Readable:
@@ -190,17 +177,14 @@ class Segment:
     def descriptor(self) -> int | None:
         """The descriptor whose `fdatasync` makes the segment durable; None if the channel's `flush` must be called."""
         channel = self.channel
-        if channel is None or not lends(type(channel), "descriptor", "commit", "flush"):
+        if channel is None or (self._holds_back and channel.gathered is None):
             return None
-        return channel.descriptor if not self._holds_back or self.gathered is not None else None
+        return channel.descriptor
 
     @property
     def gathered(self) -> GatherBuffer | None:
         """The buffer that takes records in place of the channel's `write`; None if there is none."""
-        channel = self.channel
-        if channel is None or not self._holds_back:
-            return None
-        return channel.gathered if lends(type(channel), "gathered", "write", "commit") else None
+        return None if self.channel is None or not self._holds_back else self.channel.gathered
 
     def flushed_to(self, position: int) -> None:
         """Note that all bytes before a position are durable; seal the segment if that is its end."""

@@ -103,7 +103,7 @@ class Registry:
         self._silenced: set[tuple[str, str]] = set()
         self.writers = StrategySet("write", SegmentWriter)  # type: ignore[type-abstract] # only asked about, never called
         self.allocators = StrategySet("alloc", Allocator)  # type: ignore[type-abstract] # only asked about, never called
-        self.flush_policies = StrategySet("flush", FlushPolicy)  # type: ignore[type-abstract] # only asked about, never called
+        self.flush_policies = StrategySet("flush", FlushPolicy)
         self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # only asked about, never called
         self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
         self.extensions = StrategySet("extensions", Extension)

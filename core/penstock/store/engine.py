@@ -88,7 +88,7 @@ class FollowerTask:
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._log, self._flusher, self._follower = engine.log, engine.flusher, engine.follower
-        self._waits = engine.policy.appender_waits
+        self._waits = engine.policy.waits
         self._progress = engine.progress
         self._pause_s = engine.config.index.follow_interval_ms / 1000
         # The log offset up to which waiting readers were woken: waking them again for nothing new costs each of them a round.
@@ -320,7 +320,8 @@ class Engine:
         self.retention.on_deleted = self._announce_deleted
         self.retention.on_refusal = self._on_refusal
         policy = self.policy
-        settles = policy.appender_waits or policy.hears_appends
+        self._hears_appends = type(policy).after_append is not FlushPolicy.after_append
+        settles = policy.waits or self._hears_appends
         encoder = self.log.encoder
         encoder.make_cursor, encoder.make_copy_cursor = self.put_cursor, self.cursor
         encoder.turns_of = self.turns_of
@@ -328,7 +329,7 @@ class Engine:
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
-        if policy.appender_waits and policy.group_commit and not policy.hears_appends:
+        if policy.waits and not self._hears_appends:
             self.log.appender.wait_at(
                 self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )  # fmt: skip
@@ -495,16 +496,16 @@ class Engine:
     def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Apply the flush policy to an appended record; returns the put's status and durability."""
         policy = self.policy
-        if policy.hears_appends:
+        if self._hears_appends:
             policy.after_append(end_offset)
-        if not policy.appender_waits:
+        if not policy.waits:
             if self.log.appender.is_idle:
                 self.following.wake()
             return _ACCEPTED
         if not wait:
             policy.request()
             return _ACCEPTED
-        if self.flusher.wait(end_offset, policy.timeout_ms, policy.request):
+        if self.flusher.wait(end_offset, policy.timeout_ms):
             return _ON_DISK
         return _LATE
 

@@ -141,7 +141,7 @@ class LowLevelStore(Store):
     @property
     def puts_wait(self) -> bool:
         """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
-        return self._engine is not None and self._engine.policy.appender_waits
+        return self._engine is not None and self._engine.policy.waits
 
     def check(self, message: Message, properties_text: bytes | None = None) -> None:
         """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.

@@ -380,7 +380,7 @@ class Opener:
             spawn=self._spawn,
             read_only=read_only,
             log_min_offset=lambda: log.min_offset,
-            appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
+            appenders_wait=self.registry.flush_policies.get(self.config.flush.use).waits,
             read_history=lambda: read_deleted_topics(self.files, self.root),
             removed_before=lambda topic: self._removed_topics.read().before_of(topic),
             callbacks=self._callbacks,
@@ -614,7 +614,7 @@ class Opener:
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(
             commit_log, found.progress, end.offset, found.synced_time_ms, on_failed=self._announce_failure,
-            group_commit=flush_cls.appender_waits and flush_cls.group_commit)  # fmt: skip
+            waits=flush_cls.waits)  # fmt: skip
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(

@@ -74,7 +74,7 @@ class FullTextDispatcher(Dispatcher):
     name = "full-text"
     Options = FullTextOptions
     # SQLite opens its files itself, so Penstock's file layer cannot inject failures into them or count them.
-    capabilities = frozenset({"checks", "own-files"})
+    capabilities = frozenset({"own-files"})
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

@@ -438,7 +438,6 @@ class TransientPoolWriter(SegmentWriter):
     """Keeps appended bytes in memory, and commits them at intervals. Safe from any thread."""
 
     name: ClassVar[str] = "transient-pool"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"holds-back"})
     Options: ClassVar[type] = TransientPoolOptions
     needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = False

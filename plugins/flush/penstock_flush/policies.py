@@ -24,8 +24,6 @@ PAGES_MAX = 1 << 30
 class _ThreadFlush(FlushPolicy):
     """A policy whose thread syncs. Safe from any thread."""
 
-    hears_appends: ClassVar[bool] = False
-
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
         super().__init__(options, context, flusher)
         self._worker: Stoppable | None = None
@@ -33,9 +31,6 @@ class _ThreadFlush(FlushPolicy):
     def start(self) -> None:
         """Start the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
-
-    def after_append(self, end_offset: int) -> None:
-        """Do nothing: a caller that waits calls `request`."""
 
     def request(self) -> None:
         """Wake the thread."""
@@ -67,10 +62,8 @@ class SyncFlush(_ThreadFlush):
     """Puts wait until their bytes are on disk. Safe from any thread."""
 
     name: ClassVar[str] = "sync"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"waits"})
     Options: ClassVar[type] = SyncOptions
-    appender_waits: ClassVar[bool] = True
-    group_commit: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
         super().__init__(options, context, flusher)
@@ -142,7 +135,3 @@ class NoFlush(FlushPolicy):
     """
 
     name: ClassVar[str] = "none"
-    hears_appends: ClassVar[bool] = False
-
-    def after_append(self, end_offset: int) -> None:
-        """Do nothing."""

@@ -79,7 +79,6 @@ class ConsumeQueueDispatcher(QueueLookUp):
     """RocketMQ's consume queues. Safe from any thread."""
 
     name: ClassVar[str] = "consume-queue"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"checks", "queues"})
     Options: ClassVar[type] = ConsumeQueueOptions
 
     def __init__(self, options: Any, context: Context) -> None:

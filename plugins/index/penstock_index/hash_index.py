@@ -234,7 +234,6 @@ class HashIndexDispatcher(KeyIndex):
     """RocketMQ's index of keys. Safe from any thread."""
 
     name: ClassVar[str] = "hash-index"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"checks", "keys"})
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

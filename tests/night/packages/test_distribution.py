@@ -70,7 +70,7 @@ def test_its_strategies_are_listed(fresh: Fresh) -> None:
     offered = {(s["section"], s["name"]): s for s in ours["strategies"]}
     assert set(offered) == {("index", "full-text"), ("flush", "every"), ("retention", "keep-last")}
     assert offered["flush", "every"]["options"] == {"bytes": 1_000_000}
-    assert offered["index", "full-text"]["capabilities"] == ["checks", "own-files"]
+    assert offered["index", "full-text"]["capabilities"] == ["own-files"]
 
 
 def test_config_alone_puts_them_to_use(fresh: Fresh) -> None:

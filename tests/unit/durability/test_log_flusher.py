@@ -116,7 +116,7 @@ def test_after_a_failed_sync_nothing_is_synced_and_everybody_hears_the_one_error
     assert flusher.outcome(durable) is None
     assert flusher.fail("another") is flusher.lost(7) is raised.value, "the first one counts"
     with pytest.raises(StoreFailedError):
-        flusher.wait(flusher.wrote_offset, 60_000, lambda: None)
+        flusher.wait(flusher.wrote_offset, 60_000)
 
 
 def test_what_the_writer_lost_is_durable_no_more(flusher: LogFlusher) -> None:
@@ -133,15 +133,11 @@ def test_who_still_waits_at_the_close_is_told_that_it_was_closed(flusher: LogFlu
     assert "closed before the log was synced" in str(flusher.outcome(flusher.wrote_offset))
 
 
-def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(flusher: LogFlusher) -> None:
+def test_a_wait_ends_with_a_sync_or_in_time(flusher: LogFlusher) -> None:
     end = flusher.wrote_offset
-    assert not flusher.wait(end, 1, lambda: None)
-
-    def request() -> None:
-        flusher.flush()
-
-    assert flusher.wait(end, 60_000, request)
-    assert flusher.wait(end, 0, lambda: pytest.fail("it is durable already"))
+    assert not flusher.wait(end, 1)
+    flusher.flush()
+    assert flusher.wait(end, 0)
 
 
 def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(

@@ -7,10 +7,10 @@ import pytest
 
 from penstock.errors import OffsetError
 from penstock.format.names import segment_name
-from penstock.log.segment import Lease, Readable, Segment, lends, take
+from penstock.log.segment import Lease, Readable, Segment, take
 from penstock.log.segmented_log import SegmentedLog, plausible
 from penstock.testing import SimulatedDisk
-from penstock_alloc.writers import FileChannel, GatheringChannel
+from penstock_alloc.writers import FileChannel
 
 SIZE = 4096
 
@@ -173,16 +173,6 @@ def test_holders_are_passed_over_after_the_interval_and_come_back_late() -> None
     lease.release()
     assert lease.is_over
     assert not lease.hold()
-
-
-def test_a_method_that_a_subclass_puts_over_what_is_lent_is_not_passed_by() -> None:
-    class Watched(FileChannel):
-        def flush(self) -> None:
-            super().flush()
-
-    assert lends(FileChannel, "descriptor", "commit", "flush")
-    assert lends(GatheringChannel, "descriptor", "commit", "flush")
-    assert not lends(Watched, "descriptor", "commit", "flush")
 
 
 @pytest.mark.parametrize("mapped", [True, False])

@@ -78,7 +78,6 @@ def test_every_combination_is_in_it_a_third_partys_too(install_plugin: InstallPl
         class Never(FlushPolicy):
             "Never."
             name = "never"
-            def after_append(self, end_offset): pass
         @hookimpl
         def penstock_register_flush(): return [Never]
     """,

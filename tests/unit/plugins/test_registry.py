@@ -78,17 +78,15 @@ BROKEN = {
     "unknown hook: misspelt": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flsh(): return []", "penstock_register_flsh"),
     "no class: incompatible": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "not a class"),
     "abstract: incompatible": (
-        ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n"
-         "@hookimpl\ndef penstock_register_flush(): return [F]"), "does not implement after_append",
+        ("from penstock import RetentionPolicy, hookimpl\nclass F(RetentionPolicy):\n    name = 'f'\n"
+         "@hookimpl\ndef penstock_register_retention(): return [F]"), "does not implement vote",
     ),
     "bad name: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'Bad Name'\n"
-         "    def after_append(self, end_offset): pass\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "kebab-case",
     ),
     "newer contract: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    needs_contract = 99\n"
-         "    def after_append(self, end_offset): pass\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "contract version 99",
     ),
     "raises: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),

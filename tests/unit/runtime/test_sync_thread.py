@@ -16,7 +16,7 @@ from tests.conftest import OpenStore
 from tests.lanes import eventually
 
 import penstock
-from penstock import Durability, PutStatus, _kernel
+from penstock import Durability, _kernel
 from penstock._kernel import (
     FLUSHED,
     Appender,
@@ -33,10 +33,8 @@ from penstock.errors import StoreFailedError
 from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.runtime.workers import run_aside
-from penstock.store.store import Store
 from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 from penstock_alloc.writers import MmapChannel, MmapWriter
-from penstock_flush.policies import SyncFlush
 
 WRITERS = ["mmap", "file"]
 
@@ -121,7 +119,7 @@ def sync_threads() -> set[str]:
 
 
 class _Hooked(MmapChannel):
-    flushes = 0
+    flushes, descriptor = 0, None
 
     def flush(self) -> None:
         type(self).flushes += 1
@@ -170,6 +168,8 @@ def test_a_store_has_one_thread_that_syncs_and_none_with_workers_of_its_own(
 
 
 class BrokenChannel(MmapChannel):
+    descriptor = None
+
     def flush(self) -> None:
         raise ZeroDivisionError
 
@@ -217,34 +217,6 @@ def test_a_round_that_was_interrupted_has_failed_nothing_and_is_repeated(
     assert store.put("t", b"2", queue=0).is_durable
     assert [m.body for m in store.scan("t")] == [b"1", b"2"]
     store.close()
-
-
-class PatientPolicy(SyncFlush):
-    """Lets puts wait and syncs nothing before it is told to: any third party's may."""
-
-    name = "patient"
-    group_commit = False
-    may_sync = threading.Event()
-
-    def request(self) -> None:
-        if self.may_sync.is_set():
-            self.flusher.flush()
-
-
-def open_patient(path: Path, write: str) -> Store:
-    PatientPolicy.may_sync.clear()
-    options: dict[str, Any] = {"flush.patient.timeout_ms": 1}
-    return open_store(path, strategies=[PatientPolicy], flush="patient", write=write, **options)
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_a_policy_without_group_commit_decides_when(write: str, tmp_path: Path) -> None:
-    with open_patient(tmp_path / "s", write) as store:
-        assert store.put("t", b"x", queue=0).status is PutStatus.FLUSH_DISK_TIMEOUT
-        assert store.stats()["flushed_offset"] == 0
-        PatientPolicy.may_sync.set()
-        receipt = store.put("t", b"y", queue=0)
-        assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
 
 
 # --- what it looks at

@@ -48,7 +48,7 @@ class Round:
         me: Any = self
         engine: Any = SimpleNamespace(
             log=self, flusher=self, follower=self, progress=self, wakes=self, clock=self, config=CONFIG,
-            policy=SimpleNamespace(appender_waits=waits), report_sealed=self.sealed.append,
+            policy=SimpleNamespace(waits=waits), report_sealed=self.sealed.append,
         )  # fmt: skip
         self.task = FollowerTask(engine)
         self.task.worker = me

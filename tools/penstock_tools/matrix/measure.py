@@ -256,7 +256,7 @@ def _syncs(subject: Subject) -> dict[str, float]:
 def _durable_puts(subject: Subject, threads: int) -> tuple[dict[str, float], float]:
     """Return the durable puts per second, and the bytes written for each."""
     store, plan, body = subject.store, subject.plan, subject.body
-    waits = subject.engine.policy.appender_waits
+    waits = subject.engine.policy.waits
     counts = [0] * threads
 
     def work(number: int) -> None:

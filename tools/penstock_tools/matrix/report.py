@@ -97,7 +97,7 @@ class Promise(NamedTuple):
 
 def promise(combo: Combo, registry: Registry) -> Promise:
     """Return what the return of a put guarantees under a combination."""
-    if registry.flush_policies.get(combo.flush).appender_waits:
+    if registry.flush_policies.get(combo.flush).waits:
         return Promise("on disk", "nothing acknowledged", "nothing acknowledged")
     if registry.writers.get(combo.write).commits_at_once:
         return Promise("in the page cache", "nothing acknowledged", _UNSYNCED)

@@ -171,10 +171,6 @@ class FlushPolicyContract(ContractSuite):
         given = {f"flush.{strategy.name}.{key}": value for key, value in options.items()}
         return {"strategies": [strategy], "flush": strategy.name, **given, **more}
 
-    def test_it_says_whether_puts_wait(self, strategy: type[FlushPolicy]) -> None:
-        """`appender_waits`, which the kernel uses, agrees with the capability "waits", which users see."""
-        assert strategy.appender_waits == ("waits" in strategy.capabilities)
-
     def test_a_request_is_met_soon(
         self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
     ) -> None:
@@ -193,7 +189,7 @@ class FlushPolicyContract(ContractSuite):
             workers.run_all()
         assert flusher.flushed_offset == 0
 
-    def test_under_group_commit_a_request_always_flushes(
+    def test_where_puts_wait_a_request_always_flushes(
         self,
         policy: FlushPolicy,
         strategy: type[FlushPolicy],
@@ -201,7 +197,7 @@ class FlushPolicyContract(ContractSuite):
         workers: ManualWorkers,
     ) -> None:
         """A request flushes even if the bytes were synced meanwhile, since that flush notifies the requester."""
-        if strategy.group_commit:
+        if strategy.waits:
             workers.run_all()
             before = flusher.flushes
             policy.request()
@@ -251,7 +247,7 @@ class FlushPolicyContract(ContractSuite):
         with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
             receipt = store.put("t", b"waits")
             end = receipt.log_offset + receipt.size
-            if strategy.appender_waits:
+            if strategy.waits:
                 assert receipt.durability is Durability.ON_DISK
             if receipt.durability is Durability.ON_DISK:
                 assert store.stats()["flushed_offset"] >= end

@@ -76,13 +76,6 @@ class SegmentWriterContract(ContractSuite):
         """Return a segment's bytes as other processes see them."""
         return (context.root / "commitlog" / f"{number * CAPACITY:020d}").read_bytes()
 
-    def test_it_says_whether_it_holds_bytes_back(
-        self, writer: SegmentWriter, context: Context
-    ) -> None:
-        """`commits_at_once` and the capability "holds-back" are opposites, unless puts wait."""
-        if not context.appenders_wait:
-            assert writer.commits_at_once != ("holds-back" in writer.capabilities)
-
     def test_committed_bytes_are_in_the_view_and_in_the_file(
         self, open_channel: OpenChannel, context: Context
     ) -> None:
