@@ -37,7 +37,7 @@ def losing(base: type[SegmentWriter], how: str) -> type[SegmentWriter]:
     channel: Any = MmapChannel if base is MmapWriter else FileChannel
 
     class LosingChannel(channel):  # type: ignore[misc] # one of two
-        count = 0
+        count, memory = 0, None
 
         def write(self, position: int, data: Buffer) -> None:
             type(self).count += 1
