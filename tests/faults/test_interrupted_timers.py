@@ -34,9 +34,9 @@ def run(workers: ManualWorkers, clock: ManualClock, ms: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("is_saved", [False, True])
+@pytest.mark.parametrize("waited_ms", [0, 2000, 5000], ids=["new", "saved", "in-its-second"])
 def test_an_interrupted_call_loses_and_doubles_no_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, is_saved: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, waited_ms: int
 ) -> None:
     """A message that was taken in when Ctrl-C came was taken in again, and delivered twice."""
     monkeypatch.setattr(interrupts, "OURS", ("/penstock_messaging/timers/",))
@@ -45,8 +45,7 @@ def test_an_interrupted_call_loses_and_doubles_no_message(
         clock, workers, root = ManualClock(), ManualWorkers(), tmp_path / f"store-{number}"
         store = open_store(root, clock=clock, spawn=workers)
         receipts = store.put_many([Message("orders", b"%d" % n, queue=0, delay=5.4) for n in range(COUNT)])  # fmt: skip
-        if is_saved:
-            run(workers, clock, 2000)
+        run(workers, clock, waited_ms)
         receipts = [*receipts, store.put("orders", b"last", queue=0, delay=5.4)]
         interrupt = Interrupt(number)
         was_interrupted = interrupt.during(partial(JOBS[job], store, receipts))

@@ -83,11 +83,10 @@ class _Run:
         for at in (np.flatnonzero(is_chosen) + self.at).tolist():
             yield from self.timers(at, at + 1)
 
-    def keep(self, is_kept: Bools) -> None:
-        """Keep some of those that are left."""
+    def kept(self, is_kept: Bools) -> "_Run":
+        """Return some of those that are left."""
         chosen = np.flatnonzero(is_kept) + self.at
-        self.rows, self.numbers, self.at = self.rows[:, chosen], self.numbers[chosen], 0
-        self._part = []
+        return _Run(self.slot_ms, self.rows[:, chosen], self.numbers[chosen])
 
 
 class DueTimers:
@@ -209,13 +208,14 @@ class DueTimers:
         """Remove the messages with these log offsets; return how many there were."""
         before, gone = len(self), np.array(log_offsets, np.int64)
         offsets = set(log_offsets)
-        self._late = [each for each in self._late if each.entry.log_offset not in offsets]
-        heapq.heapify(self._late)
-        runs, self._runs, self._heads, self._in_runs = self._runs, [], [], 0
-        for run in runs:
-            run.keep(~np.isin(run.rows[2, run.at :], gone))
-            if len(run):
-                self._start(run)
+        late = [each for each in self._late if each.entry.log_offset not in offsets]
+        heapq.heapify(late)
+        runs = [run.kept(~np.isin(run.rows[2, run.at :], gone)) for run in self._runs]
+        runs = [run for run in runs if len(run)]
+        heads = sorted((*run.first()[:2], run) for run in runs)
+        count = sum(map(len, runs))
+        # At once: an interrupt in between would lose the others.
+        self._late, self._runs, self._heads, self._in_runs = late, runs, heads, count
         return before - len(self)
 
 
