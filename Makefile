@@ -21,7 +21,7 @@ help:
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
-	@echo "make mutants  mutation testing: change the code in small ways, and list the changes that no test notices"
+	@echo "make mutants  mutation testing: change the code in COUNT=150 small ways, and list the changes that no test notices"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
 	@echo "make man    make the manual page docs/penstock.1 from what the commands say of themselves"
@@ -93,8 +93,9 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/python -m tests.audit
 
+COUNT ?= 150
 mutants: $(VENV)/dev
-	$(BIN)/python -m tests.mutants
+	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m tests.mutants --count $(COUNT)
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench $(if $(BEFORE),--before $(BEFORE))

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.mutants.areas import files_by_area
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(
@@ -57,8 +56,3 @@ def test_importing_penstock_loads_no_extra() -> None:
     code = "import sys, penstock; print(sorted({'pyarrow','rich','click','pyspark','pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_every_area_of_the_mutants_has_files() -> None:
-    """`make mutants` ended before its first mutant: a folder had been moved."""
-    assert all(files_by_area().values())
