@@ -1,25 +1,13 @@
 """What a shell and an editor show of the objects that programs have: signatures, and texts that tell them apart."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import ArgumentError, ConfigError, Message, MessageError, Store, UnknownTopicError
-from penstock.contracts import Consumer, PutOptions
+from penstock import ArgumentError, ConfigError, Message, MessageError, UnknownTopicError
+from penstock.contracts import Consumer
 from penstock.testing import ManualClock, open_store
-
-
-@pytest.mark.parametrize("call", [Store.put, Message])
-def test_a_call_of_the_compiled_part_has_a_signature(call: object) -> None:
-    assert callable(call)
-    parameters = inspect.signature(call).parameters
-    assert {"topic", "body", *PutOptions.__annotations__} <= {*parameters}
-    assert parameters["queue"].default is None
-    for name, parameter in parameters.items():
-        if parameter.default is not parameter.empty and name != "properties":
-            assert parameter.default == getattr(Message("t", b""), name), name
 
 
 def test_texts_say_what_and_where(tmp_path: Path) -> None:

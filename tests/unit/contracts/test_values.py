@@ -4,25 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.contracts.base import ROCKETMQ, Geometry
+from penstock.contracts.base import Geometry
 from penstock.contracts.dispatcher import COPYING, Finding, damaged_blocks
-from penstock.contracts.messaging import PERM_MAX, READ, WRITE, TopicConfig
 from penstock.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("geometry", "lengths"),
-    [
-        (Geometry(segment_bytes=4096, queue_entries=10, index_slots=3, index_entries=5), (4096, 200, 152)),
-        # As Java makes them.
-        (ROCKETMQ, (1024**3, 6_000_000, 420_000_040)),
-    ],
-)  # fmt: skip
-def test_lengths_of_files_follow_from_what_they_hold(
-    geometry: Geometry, lengths: tuple[int, ...]
-) -> None:
-    made = (geometry.segment_bytes, geometry.queue_file_bytes, geometry.index_file_bytes)
-    assert made == lengths
 
 
 @pytest.mark.parametrize(
@@ -37,25 +21,6 @@ def test_a_size_out_of_bounds_is_an_error_that_names_it(name: str, least: int, m
             Geometry(**{name: size})
     with pytest.raises(ConfigError, match="multiple of 4096"):
         Geometry(segment_bytes=10_000)
-
-
-@pytest.mark.parametrize(
-    ("perm", "readable", "writable"),
-    [(0, False, False), (READ, True, False), (WRITE, False, True), (6, True, True), (PERM_MAX, True, True), (1, False, False)],
-)  # fmt: skip
-def test_permissions_are_bits(perm: int, readable: bool, writable: bool) -> None:
-    config = TopicConfig("t", 4, 4, perm)
-    assert (config.is_readable, config.is_writable) == (readable, writable)
-
-
-def test_a_topic_that_is_drained_or_extended_has_the_greater_number_of_queues() -> None:
-    assert TopicConfig("t", 8, 4).queues == 8
-    assert TopicConfig("t", 4, 8).queues == 8
-
-
-def test_attributes_cannot_be_changed() -> None:
-    with pytest.raises(TypeError):
-        TopicConfig("t", 1, 1).attributes["a"] = "b"  # type: ignore[index] # that is the question
 
 
 PATH = Path("/store/commitlog/0")

@@ -385,9 +385,3 @@ def test_a_spare_that_cannot_be_renamed_keeps_no_descriptor(
     assert raised.tb is not None
     assert os.listdir("/proc/self/fd") == before
     allocator.close()
-
-
-def test_an_order_is_waited_for_at_least_a_millisecond() -> None:
-    assert PreallocateOptions(timeout_ms=1).timeout_ms == 1
-    with pytest.raises(ValueError, match="timeout_ms"):
-        PreallocateOptions(timeout_ms=0)

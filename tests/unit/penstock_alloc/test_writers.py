@@ -23,7 +23,6 @@ from penstock_alloc.writers import (
     FileWriter,
     GatheringChannel,
     MmapChannel,
-    TransientPoolOptions,
     TransientPoolWriter,
 )
 
@@ -306,13 +305,3 @@ def test_it_makes_no_sense_where_every_put_waits() -> None:
     assert "every put waits" in (TransientPoolWriter.conflict({"flush": ["sync"]}) or "")
     assert TransientPoolWriter.conflict({"flush": ["async"]}) is None
     assert not TransientPoolWriter.commits_at_once
-
-
-@pytest.mark.parametrize(
-    ("name", "least"), [("buffers", 1), ("interval_ms", 1), ("least_pages", 0)]
-)
-def test_options_have_a_least_value(name: str, least: int) -> None:
-    values: dict[str, Any] = {name: least}
-    assert getattr(TransientPoolOptions(**values), name) == least
-    with pytest.raises(ValueError, match=name):
-        TransientPoolOptions(**{**values, name: least - 1})

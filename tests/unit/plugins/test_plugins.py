@@ -1,7 +1,6 @@
 """Plugins: their entry points are searched once, their hooks checked, and what is wrong with one stops nothing else."""
 
 import importlib.metadata
-import inspect
 import logging
 import os
 import sys
@@ -9,12 +8,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pluggy
 import pytest
 from tests.conftest import InstallPlugin
 
-from penstock.plugins import hookspecs
-from penstock.plugins.hookspecs import PROJECT, hookimpl
 from penstock.plugins.loading import EntryPoint, PluginStatus, discover, load_commands, load_plugins
 
 
@@ -92,52 +88,6 @@ def test_an_entry_point_is_a_module_or_a_part_of_one() -> None:
     assert EntryPoint("a", "os:path.join", "g").load() is os.path.join
     with pytest.raises(ModuleNotFoundError):
         EntryPoint("a", "no_such_module_at_all", "g").load()
-
-
-HOOKS = {name: value for name, value in vars(hookspecs).items() if name.startswith("penstock_")}
-
-
-def manager() -> pluggy.PluginManager:
-    made = pluggy.PluginManager(PROJECT)
-    made.add_hookspecs(hookspecs)
-    return made
-
-
-def test_every_hook_begins_with_the_projects_name_and_says_what_it_is_for() -> None:
-    assert len(HOOKS) > 5
-    for name, hook in HOOKS.items():
-        assert inspect.getdoc(hook), name
-        assert hasattr(manager().hook, name)
-
-
-def test_an_implementation_may_leave_arguments_out_and_may_not_add_any() -> None:
-    class Few:
-        @hookimpl
-        def penstock_segment_sealed(self, base_offset: int) -> int:
-            return base_offset
-
-    class Many:
-        @hookimpl
-        def penstock_segment_sealed(self, base_offset: int, colour: str) -> None:
-            pass
-
-    made = manager()
-    made.register(Few())
-    assert made.hook.penstock_segment_sealed(path="p", base_offset=7, size=1) == [7]
-    with pytest.raises(pluggy.PluginValidationError, match="colour"):
-        made.register(Many())
-
-
-def test_a_misspelt_hook_is_found() -> None:
-    class Wrong:
-        @hookimpl
-        def penstock_segment_seald(self) -> None:
-            pass
-
-    made = manager()
-    made.register(Wrong())
-    with pytest.raises(pluggy.PluginValidationError, match="seald"):
-        made.check_pending()
 
 
 COMMAND = """

@@ -35,18 +35,6 @@ EVERY = """
 """
 
 
-def test_the_built_in_strategies_come_by_entry_points() -> None:
-    offered = {kind: strategies.names() for kind, strategies in load_registry().sets().items()}
-    assert offered == {
-        "write": ("file", "mmap", "transient-pool"),
-        "alloc": ("on-demand", "preallocate", "recycle"),
-        "flush": ("async", "none", "sync"),
-        "index": ("consume-queue", "hash-index"),
-        "retention": ("age", "archive", "disk-ratio", "size"),
-        "extensions": ("messaging",),
-    }
-
-
 def test_the_flush_policy_of_the_docs_works(install_plugin: InstallPlugin, tmp_path: Path) -> None:
     install_plugin("penstock-every", EVERY.format(name="every"))
     options: dict[str, Any] = {"flush.every.bytes": 1000}
