@@ -1,4 +1,4 @@
-"""The simulated disk and files that fail: what is seen, what is durable, how full it is, and which calls fail or die."""
+"""The simulated disk: what is seen, what is durable, how full it is, and what a power cut leaves."""
 
 import errno
 import os
@@ -6,12 +6,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.retention.stores import SEGMENT, fill, opened
 
-from penstock.errors import DiskFullError
 from penstock.files.file import File
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.faults import CALLS, FaultPlan, FaultyFiles, KilledError
 from penstock.testing.platter import PAGE_BYTES, ROOT, Inode, Platter, Survival, with_pages
 
 
@@ -54,34 +51,6 @@ def test_a_store_into_a_hole_of_the_simulated_disk_is_found() -> None:
     memory[8192:8196] = b"hole"
     with pytest.raises(AssertionError, match="a store into a hole, at page 2"):
         disk.image()
-
-
-def test_times_on_the_simulated_disk_are_those_of_its_clock() -> None:
-    clock = ManualClock()
-    disk = SimulatedDisk(capacity=4096, clock=clock)
-    file = disk.create(Path("/a"))
-    clock.now_ms += 5000
-    assert disk.open(Path("/a")).mtime_ms == clock.now_ms - 5000
-    file.pwrite(b"x", 0)
-    clock.now_ms += 5000
-    assert disk.open(Path("/a")).mtime_ms == clock.now_ms - 5000
-    file.sync()
-    assert file.mtime_ms == clock.now_ms
-    file.close()
-
-
-def test_a_store_on_a_full_simulated_disk_says_so_and_goes_on(tmp_path: Path) -> None:
-    clock = ManualClock()
-    disk = SimulatedDisk(capacity=1 << 20, clock=clock)
-    with opened(tmp_path / "s", files=disk, clock=clock, write="file") as store:
-        fill(store, 2)
-        disk.others = (1 << 20) - disk.used
-        with pytest.raises(DiskFullError):
-            fill(store, 3)
-        disk.others = 0
-        fill(store, 3)
-        names = [entry.name for entry in disk.entries(tmp_path / "s" / "commitlog")]
-        assert [int(name) for name in names] == [0, SEGMENT, 2 * SEGMENT]
 
 
 def simulated() -> tuple[SimulatedDisk, Path]:
@@ -150,15 +119,6 @@ def test_room_is_counted_in_pages_and_given_back_in_whole_ones() -> None:
     assert inode.lacking(0, 3 * PAGE_BYTES) == PAGE_BYTES
     inode.punch(1, 2 * PAGE_BYTES)
     assert inode.room == PAGE_BYTES
-
-
-def test_a_store_into_a_hole_is_found() -> None:
-    inode = Inode(2, is_folder=False, mtime_ns=0)
-    descriptor = inode.descriptor(os.O_RDWR)
-    os.pwrite(descriptor, b"x", 0)
-    os.close(descriptor)
-    with pytest.raises(AssertionError, match="a store into a hole, at page 0"):
-        inode.still()
 
 
 def test_after_a_kill_what_waits_goes_on_waiting() -> None:
@@ -243,64 +203,3 @@ def test_a_folder_that_is_removed_with_pending_renames_in_it_can_be_cut_off_at_a
     for survival in Survival:
         for seed in range(20):
             assert cut(platter, survival, seed).find(Path("/f")) is None
-
-
-PATH = Path("/s/commitlog/0")
-
-
-def failed(plan: FaultPlan, call: str, path: Path = PATH) -> int:
-    try:
-        plan.check(call, path)
-    except OSError as error:
-        return error.errno or 0
-    return 0
-
-
-def test_a_call_fails_after_some_have_passed_and_so_many_times() -> None:
-    plan = FaultPlan()
-    plan.fail("sync", errno.EIO, after=2, times=1)
-    assert [failed(plan, "sync") for _ in range(4)] == [0, 0, errno.EIO, 0]
-    assert plan.counts["sync"] == 4
-
-
-def test_only_the_named_call_on_the_named_path_fails() -> None:
-    plan = FaultPlan()
-    plan.fail("sync", errno.EIO, path="index")
-    assert (failed(plan, "sync"), failed(plan, "pwrite", Path("/s/index"))) == (0, 0)
-    assert failed(plan, "sync", Path("/s/index/1")) == errno.EIO
-    plan.heal()
-    assert failed(plan, "sync", Path("/s/index/1")) == 0
-
-
-def test_one_that_died_does_no_call_again_until_it_is_healed() -> None:
-    plan = FaultPlan()
-    plan.die_at(2)
-    plan.check("pwrite", PATH)
-    for call in ("sync", "open"):
-        with pytest.raises(KilledError):
-            plan.check(call, PATH)
-    assert plan.died_in == "sync 0"
-    plan.heal()
-    plan.check("sync", PATH)
-
-
-def test_calls_that_change_nothing_are_not_counted_as_changes() -> None:
-    plan, seen = FaultPlan(), list[str]()
-    plan.watch = lambda call, path: seen.append(call)
-    for call in CALLS:
-        plan.check(call, PATH)
-    assert seen == list(CALLS[3:])
-    assert plan.total == len(CALLS) - 3
-
-
-def test_real_files_fail_as_planned(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    file = files.create(tmp_path / "a")
-    files.plan.fail("pwrite", errno.ENOSPC, times=1)
-    with pytest.raises(OSError, match="No space"):
-        file.pwrite(b"x", 0)
-    file.pwrite(b"x", 0)
-    assert files.read_whole(tmp_path / "a") == b"x"
-    assert files.lock(tmp_path / "lock") is not None
-    files.abandon()
-    assert not files.is_locked(tmp_path / "lock")
