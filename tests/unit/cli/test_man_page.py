@@ -4,15 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 
-import click
 import pytest
 from tests.lanes import at_night
 
 from penstock_tools.cli import man_page
-from penstock_tools.cli.root import cli, own_verbs
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "penstock.1"
@@ -20,23 +17,6 @@ PAGE = ROOT / "docs" / "penstock.1"
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text() == man_page.man_page(), "run `make man`"
-
-
-def test_every_verb_and_each_of_its_options_is_in_it() -> None:
-    text = man_page.man_page().replace("\\-", "-")
-    for verb in own_verbs():
-        part = re.search(
-            rf'^\.SS "penstock {verb}\b.*?(?=^\.S[HS] "?penstock \w+ [^\n]*$|\Z)',
-            text,
-            re.MULTILINE | re.DOTALL,
-        )
-        assert part is not None, verb
-        command = cli.get_command(click.Context(cli), verb)
-        assert command is not None
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert parameter.opts[-1] in text, (verb, parameter.opts)
-    assert "penstock spark verify" in text
 
 
 def test_exit_codes_are_those_of_the_docs() -> None:
@@ -66,9 +46,3 @@ def test_it_can_be_shown(program: str) -> None:
     shown = re.sub(".\b", "", done.stdout)
     for text in ("penstock stat", "--space", "EXIT STATUS", "$ penstock verify data"):
         assert text in shown, text
-
-
-def test_a_wheel_installs_it_where_man_looks() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    shared = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
-    assert shared == {"docs/penstock.1": "share/man/man1/penstock.1"}

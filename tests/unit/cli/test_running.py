@@ -87,13 +87,6 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
     assert not imported()
 
 
-def test_a_mistyped_option_is_no_command(
-    group: LazyGroup, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert root.run(["--hlep"], group) == 2
-    assert "--help" in capsys.readouterr().err
-
-
 def test_the_summary_of_a_verb_is_what_the_verb_says() -> None:
     assert isinstance(root.cli, LazyGroup)
     names = root.own_verbs()
@@ -138,26 +131,6 @@ def test_usage_an_interrupt_and_a_closed_pipe_have_codes_of_their_own(
     assert run(["none-such"]) == 2
 
 
-def test_a_verbs_number_is_the_exit_code_and_nothing_is_fine() -> None:
-    @click.command()
-    def no() -> int:
-        return 1
-
-    @click.command()
-    def fine() -> None:
-        pass
-
-    assert (run([], no), run([], fine)) == (1, 0)
-
-
-def test_every_module_of_the_verbs_is_a_command() -> None:
-    context = click.Context(root.cli)
-    for name in root.own_verbs():
-        command = root.cli.get_command(context, name)
-        assert command is not None
-        assert command.name == name
-
-
 def test_an_interrupt_waits_for_the_end_of_the_step() -> None:
     before = signal.getsignal(signal.SIGINT)
     done = list[int]()
@@ -179,16 +152,6 @@ def level() -> Iterator[None]:
     logger.setLevel(before)
 
 
-def test_more_is_logged_never_less() -> None:
-    logger = logging.getLogger("penstock")
-    log_more(1)
-    assert logger.level == logging.INFO
-    log_more(9)
-    assert logger.level == logging.DEBUG
-    log_more(0)
-    assert logger.level == logging.DEBUG
-
-
 def test_packages_of_plugins_log_more_too_also_those_that_are_imported_later() -> None:
     """`-v` showed nothing of consumers, retention and queues."""
     known = get_logger("penstock_messaging.groups.taking")
@@ -202,18 +165,6 @@ def test_packages_of_plugins_log_more_too_also_those_that_are_imported_later() -
     assert not logging.getLogger("another_library").isEnabledFor(logging.INFO)
     set_level(logging.WARNING)
     assert logging.getLogger("someones_plugin").level == logging.NOTSET
-
-
-@pytest.mark.parametrize(("words", "is_shown"), [(["-v"], True), ([], False)])
-def test_what_a_plugin_logs_is_shown(
-    words: list[str], is_shown: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    @click.command
-    def verb() -> None:
-        get_logger("penstock_messaging.groups.taking").info("a topic was deleted")
-
-    assert run(words, with_verbose(verb), "verb") == 0
-    assert ("a topic was deleted" in caplog.text) == is_shown
 
 
 @pytest.mark.parametrize("words", [["-v", "inner"], ["inner", "-v"]])
@@ -230,15 +181,6 @@ def test_a_command_of_a_group_takes_it_too(words: list[str]) -> None:
 
     assert run(words, with_verbose(with_verbose(outer)), "outer") == 0
     assert seen == [logging.INFO]
-
-
-def test_an_option_of_that_name_stays() -> None:
-    @click.command
-    @click.option("-v", "value", default="")
-    def verb(value: str) -> None:
-        click.echo(value)
-
-    assert [p.name for p in with_verbose(verb).params] == ["value"]
 
 
 def test_every_command_has_it_those_of_plugins_too() -> None:

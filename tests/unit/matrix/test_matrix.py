@@ -5,9 +5,7 @@ import mmap
 import os
 import re
 import tomllib
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.conftest import InstallPlugin
@@ -221,50 +219,3 @@ def test_an_effect_counts_only_where_all_pairs_agree() -> None:
         assert cell == verdict
         (time,) = re.findall(r'a sync of 1 MiB, ms</td><td class="(\w+)">', page)
         assert time == verdict, "less is better there"
-
-
-class Tags(HTMLParser):
-    """Checks that elements close in order, and gathers what the page would load."""
-
-    VOID = frozenset({"meta", "br", "path", "use", "line"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self.handle_startendtag(tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [
-            value for name, value in attrs
-            if name in ("src", "href", "xlink:href") and value and not value.startswith("#")
-        ]  # fmt: skip
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-
-def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
-    page = render(report)
-    tags = Tags()
-    tags.feed(page)
-    assert (tags.open, tags.loads) == ([], [])
-    assert not re.search(r"url\(\s*['\"]?https?:|@import|<link", page)
-    assert all(page.count(row["label"]) >= 2 for row in report["rows"])
-    pictures = dict(re.findall(r"<h2>([^<]+)</h2>.*?(<svg.*?</svg>|(?=<h2>))", page, re.DOTALL))
-    measured: dict[str, Any] = next(row for row in report["rows"] if row["figures"])
-    for title in ("Throughput", "Latency of one put", "Durable puts", "After a kill", "Memory", "Disk"):  # fmt: skip
-        assert measured["label"] in pictures[title], title
-    assert "its process &lt;b&gt;ended&lt;/b&gt;" in page
-    assert "<b>ended</b>" not in page.replace("its process <b>ended<\\/b>", "")
-
-
-def test_a_page_without_any_row_is_whole() -> None:
-    page = render(report_of(RunOutcome(PLAIN, refusal="it makes no sense")))
-    assert "it makes no sense" in page
-    assert "<svg" not in page
