@@ -4,7 +4,6 @@
 at night it is every bit of every file.
 """
 
-import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,12 +37,7 @@ UNCOVERED = {
 SEEN_BY_PLACE = {"queue", "queue_offset", "topic"}
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Damage is logged a line each."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module", params=["crc32", "crc32+record"])

@@ -4,7 +4,6 @@ Loops are bounded by counting what is read through `Files`, memory by what Pytho
 """
 
 import json
-import logging
 import os
 import struct
 import tracemalloc
@@ -56,11 +55,7 @@ class CountedFiles(Files):
         return CountedFile(path, super().open(path, writable=writable).detach(), self)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,9 @@ from elsewhere, a chunk as it was in an older state of the disk, single bits. Th
 torn tail. Each is looked at by a reader, by `verify`, and for a share by opening for writing, appending and crashing.
 """
 
-import logging
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,7 @@ DAMAGES = rounds(gate=40, night=200)
 EVERY_WRITTEN = 20
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def bodies(count: int) -> list[bytes]:

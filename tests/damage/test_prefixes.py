@@ -7,9 +7,7 @@ A reader gets every record that lies whole in what is left; opening for writing 
 refuses a log that is cut (a segment has its whole size from birth).
 """
 
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,7 @@ SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
 STRIDE = 401
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module", params=["closed", "crashed"])

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from tests.conftest import power_cut
 from tests.torn import TornFiles
-from tests.unit.integrity.test_segment_digests import seal_all
+from tests.unit.integrity.live import live
 
 from penstock.durability import side_folder
 from penstock.durability.progress import (
@@ -36,9 +36,7 @@ from penstock.durability.side_folder import (
     visible_offset,
 )
 from penstock.files import Files
-from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
-from penstock.testing.kit import messages
+from penstock.testing import ManualClock, SimulatedDisk, open_store
 
 ROOT = Path("/store")
 PROGRESS = ROOT / "penstock" / "progress"
@@ -113,19 +111,6 @@ def both_slots(data: bytes) -> bytes:
 def one_slot(data: bytes) -> bytes:
     younger = 0 if data[8:16] > data[520:528] else 512
     return data[: younger + 64] + b"\xee" * 8 + data[younger + 72 :]
-
-
-def live(path: Path) -> tuple[Store, ManualWorkers]:
-    """A store that is being written, some of its segments sealed."""
-    workers = ManualWorkers()
-    store = open_store(path, spawn=workers, retention=[])
-    for first in range(0, 800, 100):
-        store.put_many(messages(100, first=first))
-    store.flush()
-    workers.run("penstock-follow")
-    workers.run("penstock-mark")
-    seal_all(workers)
-    return store, workers
 
 
 @pytest.mark.parametrize("tear", [both_slots, one_slot])

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.torn import TornFiles
-from tests.unit.integrity.test_segment_digests import seal_all
+from tests.unit.integrity.live import found, live
 from tests.unit.log.logs import MARKED_SIZE as SIZE
 from tests.unit.log.logs import marked_log
 
@@ -18,8 +17,7 @@ from penstock.integrity.checks import BatchCheck, CopyFindings, check_marks
 from penstock.integrity.segment_digests import BLOCK_BYTES
 from penstock.integrity.verification import Scope, SegmentWorker, spread_over
 from penstock.log.scan import Checks, batch_marks, scan_segment
-from penstock.store.store import Store
-from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import SimulatedDisk, open_store
 from penstock.testing.kit import SMALL, messages
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 
@@ -30,24 +28,6 @@ def half(data: bytes) -> bytes:
 
 def nothing(_data: bytes) -> bytes:
     return b""
-
-
-def live(path: Path) -> tuple[Store, ManualWorkers]:
-    """A store that is being written, some of its segments sealed."""
-    workers = ManualWorkers()
-    store = open_store(path, spawn=workers, retention=[])
-    for first in range(0, 800, 100):
-        store.put_many(messages(100, first=first))
-    store.flush()
-    workers.run("penstock-follow")
-    workers.run("penstock-mark")
-    seal_all(workers)
-    return store, workers
-
-
-def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
-    with open_store(path, files=files, read_only=True) as store:
-        return list(store.verify(deep=True, **how))
 
 
 @pytest.mark.slow

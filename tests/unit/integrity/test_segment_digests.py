@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import Listen
+from tests.unit.integrity.live import seal_all
 
 from penstock.config.model import ScrubConfig
 from penstock.errors import ConfigError
@@ -38,11 +39,6 @@ def fill(store: Store, segments: int) -> None:
 
 def sealed(path: Path) -> list[int]:
     return Digests(Files(), path).bases()
-
-
-def seal_all(workers: ManualWorkers) -> None:
-    while workers.run("penstock-seal") is not None:
-        pass
 
 
 @pytest.fixture

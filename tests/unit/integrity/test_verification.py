@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.unit.integrity.test_segment_digests import flip, seal_all
+from tests.unit.integrity.live import seal_all
+from tests.unit.integrity.test_segment_digests import flip
 from tests.unit.log.logs import chain, log_of
 from tests.unit.recovery.losses import LOSSES
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.integrity.test_segment_digests import seal_all
+from tests.unit.integrity.live import found, live, seal_all
 
-from penstock.contracts.dispatcher import Finding
 from penstock.files import Entry, File, Files
 from penstock.integrity.verification import Scope, Verification
 from penstock.store.store import Store
@@ -15,24 +14,6 @@ from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages
 
 SEGMENT = 64 * 1024
-
-
-def live(path: Path) -> tuple[Store, ManualWorkers]:
-    """A store that is being written, some of its segments sealed."""
-    workers = ManualWorkers()
-    store = open_store(path, spawn=workers, retention=[])
-    for first in range(0, 800, 100):
-        store.put_many(messages(100, first=first))
-    store.flush()
-    workers.run("penstock-follow")
-    workers.run("penstock-mark")
-    seal_all(workers)
-    return store, workers
-
-
-def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
-    with open_store(path, files=files, read_only=True) as store:
-        return list(store.verify(deep=True, **how))
 
 
 @pytest.mark.slow

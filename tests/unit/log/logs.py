@@ -1,17 +1,33 @@
 """Logs that tests write byte by byte: plain records, chains of them, and records with marks of atomic batches."""
 
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
-from penstock.files import Files
+from penstock.files import File, Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.log.segmented_log import SegmentedLog
+from penstock.testing.kit import SMALL
 
 CAPACITY = 4096
 
 
 HEAD = struct.Struct(">ii")
+
+
+class Held(Files):
+    """Makes the second segment only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def create(self, path: Path) -> File:
+        if path.name.endswith(f"{SMALL.segment_bytes:020d}"):
+            self.asked.set()
+            self.may_go_on.wait()
+        return super().create(path)
 
 
 class CountedLog(SegmentedLog):

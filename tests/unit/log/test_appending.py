@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.lanes import eventually
+from tests.unit.log.logs import Held
 
 from penstock import Message, Receipt
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
@@ -23,7 +24,7 @@ from penstock.errors import (
     StoreFailedError,
     SystemLimitError,
 )
-from penstock.files import File, Files
+from penstock.files import File
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
@@ -380,20 +381,6 @@ def test_a_number_that_puts_another_message_when_it_is_asked_for(name: str, tmp_
         assert inner[0].log_offset < receipt.log_offset
         assert [m.body for m in store.scan("outer")] == [b"z" * 200]
         assert not list(store.verify())
-
-
-class Held(Files):
-    """Makes the second segment only when the test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.may_go_on = threading.Event(), threading.Event()
-
-    def create(self, path: Path) -> File:
-        if path.name.endswith(f"{SIZE:020d}"):
-            self.asked.set()
-            self.may_go_on.wait()
-        return super().create(path)
 
 
 def test_what_the_caller_changes_while_the_lock_is_waited_for_changes_no_record(

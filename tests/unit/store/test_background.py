@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.lanes import eventually
+from tests.unit.log.logs import Held
 
 from penstock import BusyError
 from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
-from penstock.files import File, Files
+from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.store.engine import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.store import Store
@@ -199,27 +200,13 @@ class Ticking(ManualClock):
         return self.looks * 10**9
 
 
-class StuckFiles(Files):
-    """Makes the second segment only when the test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.may_go_on = threading.Event(), threading.Event()
-
-    def create(self, path: Path) -> File:
-        if path.name.endswith(f"{SIZE:020d}"):
-            self.asked.set()
-            self.may_go_on.wait()
-        return super().create(path)
-
-
-Stuck = tuple[Store, StuckFiles, Ticking, threading.Thread]
+Stuck = tuple[Store, Held, Ticking, threading.Thread]
 
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> Iterator[Stuck]:
     """A store one of whose threads holds the append lock, because the disk hangs."""
-    files, clock = StuckFiles(), Ticking()
+    files, clock = Held(), Ticking()
     given: dict[str, Any] = {"log.busy_ms": 40, "alloc": "on-demand"}
     store = open_store(tmp_path / "s", files=files, clock=clock, spawn=ManualWorkers(), **given)
     store.put("t", b"x" * 60_000, queue=0)
