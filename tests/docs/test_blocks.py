@@ -1,13 +1,11 @@
 """Every Python and console block of the documentation runs, or says why not."""
 
 import re
-import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from sybil.example import SybilFailure
-from tests.docs.blocks import DOCS, PAGES, ROOT, SPARK, Blocks, split_commands
+from tests.docs.blocks import DOCS, PAGES, ROOT, SPARK, Blocks
 
 # Every block that no test runs from its page, by page: the reason that the page gives, and how many blocks have it.
 LEFT_OUT: dict[str, dict[str, int]] = {
@@ -79,55 +77,3 @@ def test_every_block_names_a_language_that_is_known_here(path: Path) -> None:
     assert not re.search(r"^[ ]*```console\n(?![ ]*\$ )", path.read_text(), re.MULTILINE), (
         "a console block begins with $"
     )
-
-
-# --- the runner itself
-
-
-def run(tmp_path: Path, text: str) -> Blocks:
-    page = tmp_path / "page.md"
-    page.write_text(text)
-    blocks = Blocks(tmp_path)
-    blocks.run(page)
-    return blocks
-
-
-@pytest.mark.parametrize("text", [
-    "```console\n$ echo one\ntwo\n```\n",
-    "```console\n$ false\n```\n",
-    "```console\n$ echo one\n$ true\nthree\n```\n",
-    "```python\nprint(1)\n```\n\n```text\n2\n```\n",
-    "```python\nassert 0\n```\n",
-    "```toml\na = \n```\n",
-    "```console\n$ pip install 'penstock[nonsense]'\n```\n",
-])  # fmt: skip
-def test_a_block_that_does_not_do_what_the_page_shows_is_found(tmp_path: Path, text: str) -> None:
-    with pytest.raises((SybilFailure, AssertionError, tomllib.TOMLDecodeError)):
-        run(tmp_path, text)
-
-
-def test_what_varies_may_be_left_open(tmp_path: Path) -> None:
-    blocks = run(
-        tmp_path,
-        "```console\n$ echo one 17\none ...\n$ false\n$ echo $?\n1\n$ cd /\n$ pwd\n/\n```\n",
-    )
-    assert blocks.ran == ["console"]
-
-
-def test_a_block_of_python_goes_on_from_the_one_before_or_becomes_a_file(tmp_path: Path) -> None:
-    run(tmp_path, "```python\na = 1\n```\n```python\nprint(a + 1)\n```\n```text\n2\n```\n"
-        "Save this as `three.py`:\n\n```python\nprint(3)\n```\n```console\n$ python three.py\n3\n```\n")  # fmt: skip
-    assert (tmp_path / "three.py").read_text() == "print(3)\n"
-
-
-def test_a_marked_block_is_left_out_with_its_reason(tmp_path: Path) -> None:
-    blocks = run(tmp_path, '<!-- skip: next "needs a broker" -->\n```console\n$ false\n```\n')
-    assert blocks.skipped == ["needs a broker"]
-
-
-def test_a_command_ends_where_the_next_begins_or_its_here_document_does() -> None:
-    block = "$ a \\\n  b\nout\n$ cat <<END\n$ x\nEND\nlast\n"
-    assert list(split_commands(block)) == [
-        ("a \\\n  b", "out\n"),
-        ("cat <<END\n$ x\nEND", "last\n"),
-    ]
