@@ -12,7 +12,6 @@ from penstock.contracts.deliveries import (
     deliver,
     finish,
     hand_out,
-    of_one_flight,
     open_offsets,
 )
 from penstock.format.record import RecordFields, encode_record
@@ -52,27 +51,6 @@ def test_messages_of_another_class_have_their_own_offset_and_body() -> None:
     other: Any = Other()
     (each,) = deliver(Handed, [other], "t", None, {})
     assert (each.offset, each.body) == (7, b"other")
-
-
-def test_all_are_handed_out_or_none() -> None:
-    given, _ = made(0, 1, 2)
-    out: dict[Handed, int] = {}
-    assert hand_out(given[:1], 0, 1, "me", 10, out, 20)
-    assert not hand_out(given, 0, 1, "you", 11, out, 21)
-    facts = [(each.by, each.since_ns, each.state) for each in given[:2]]
-    assert facts == [("me", 10, 1), (None, 0, 0)]
-    assert out == {given[0]: 20}
-
-
-def test_the_flight_that_all_share() -> None:
-    given, _ = made(0, 1)
-    others, _ = made(2, flight="another")
-    assert of_one_flight(given, Handed) == "flight"
-    assert of_one_flight([*given, *others], Handed) is None
-    assert of_one_flight([], Handed) is None
-    no_delivery: Any = [*given, object()]
-    assert of_one_flight(no_delivery, Handed) is None
-    assert of_one_flight(no_delivery, object) is None
 
 
 def test_the_offsets_that_are_open() -> None:

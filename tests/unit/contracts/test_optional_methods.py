@@ -1,25 +1,22 @@
 """What a dispatcher, a channel, a writer or an allocator may leave out, and what then holds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from penstock.contracts.base import NoOptions
 from penstock.contracts.dispatcher import (
     Checker,
     DispatchBatch,
-    Dispatcher,
     Finding,
     QueueBounds,
     QueueEntries,
     QueueIndex,
     Trust,
 )
-from penstock.contracts.strategies import Allocator, SegmentChannel, SegmentWriter
-from penstock.files import File
+from penstock.contracts.strategies import SegmentChannel
 from penstock.format.columns import Buffer
 from penstock.testing import make_context
 
@@ -73,14 +70,6 @@ class OneQueue(QueueIndex):
 
 
 ROWS = [(100 * number, 100) for number in range(300)]
-
-
-def test_a_dispatcher_that_lacks_a_method_is_not_made(tmp_path: Path) -> None:
-    class Half(Dispatcher):
-        name = "half"
-
-    with pytest.raises(TypeError, match="abstract"):
-        Half(None, make_context(tmp_path))  # type: ignore[abstract] # that is the question
 
 
 @pytest.mark.parametrize(
@@ -151,23 +140,6 @@ class Plain(SegmentChannel):
         pass
 
 
-class PlainWriter(SegmentWriter):
-    name = "plain"
-
-    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        return Plain()
-
-
-class PlainAllocator(Allocator):
-    name = "plain"
-
-    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
-        raise NotImplementedError
-
-    def discard(self, path: Path, *, in_use: bool = False) -> None:
-        raise NotImplementedError
-
-
 def test_a_batch_goes_by_plain_writes_where_nothing_else_is_said() -> None:
     channel = Plain()
     channel.write_batch(3, b"abcdef", (3, 3))
@@ -184,24 +156,6 @@ def test_a_channel_lends_nothing_unless_it_says_so() -> None:
     channel.end()
     channel.synced()
     assert bytes(channel.view) == bytes(100)
-
-
-def test_a_writer_is_given_whole_files_and_commits_at_once_unless_it_says_otherwise(
-    tmp_path: Path,
-) -> None:
-    writer = PlainWriter(NoOptions(), make_context(tmp_path))
-    assert (writer.needs_allocated_file, writer.commits_at_once) == (True, True)
-    writer.close()
-
-
-def test_an_allocator_may_pass_over_what_it_is_told(tmp_path: Path) -> None:
-    paths: Sequence[Path] = [tmp_path / "a"]
-    allocator = PlainAllocator(NoOptions(), make_context(tmp_path))
-    allocator.expect(paths, 4096, allocated=True)
-    allocator.sealed(paths[0])
-    allocator.close()
-    with pytest.raises(TypeError, match="abstract"):
-        Allocator(NoOptions(), make_context(tmp_path))  # type: ignore[abstract] # that is the question
 
 
 # --- checkers

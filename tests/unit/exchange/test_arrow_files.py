@@ -10,11 +10,9 @@ import pytest
 from penstock.errors import ImportFileError
 from penstock_tools.exchange import arrow_files
 from penstock_tools.exchange.arrow_files import (
-    SCHEMA,
     ArrowWriter,
     ParquetWriter,
     arrow_rows,
-    batch_of,
     parquet_rows,
 )
 from penstock_tools.exchange.rows import MessageRow
@@ -67,15 +65,6 @@ def test_rows_are_read_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == expected
     for skip in (3, 4, 5, 11, 20):
         assert read(kind, data, skip=skip) == found[skip:]
-
-
-def test_the_types_are_plain() -> None:
-    batch = batch_of([ROW])
-    assert batch.schema == SCHEMA
-    assert SCHEMA.field("body").type == pa.binary()
-    assert SCHEMA.field("store_time").type == pa.timestamp("ms", "UTC")
-    assert batch_of([]).num_rows == 0
-    batch.validate(full=True)
 
 
 def test_a_group_is_written_before_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,17 +128,6 @@ def _interrupted(*_: object, **_given: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_note_is_read_back_(tmp_path: Path) -> None:
-    note = SourceNote(tmp_path, b"a file", Files())
-    assert note.read() is None
-    said = Reached(
-        rows=5, stored=4, skipped=1, log_offset=99, digest="ab", is_exact=True, source="a\n.csv"
-    )
-    note.write(said)
-    assert note.read() == said
-    assert SourceNote(tmp_path, b"another file", Files()).read() is None
-
-
 @pytest.mark.parametrize("data", [b"", b"x", b"00000000 {}", b"not a line\n"])
 def test_a_corrupt_note_is_an_error_and_never_a_start_from_the_beginning(
     tmp_path: Path, data: bytes

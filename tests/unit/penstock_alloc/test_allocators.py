@@ -149,14 +149,6 @@ def test_the_nearest_is_made_first_each_once_and_the_last_comes_back_first(
     assert maker.made == ["1", "2", "3"]
 
 
-def test_what_nobody_has_begun_is_made_on_the_spot(ahead: Ahead, maker: Maker) -> None:
-    order(ahead, "1")
-    assert ahead.obtain(Path("1"), 10, allocated=True).size == 10
-    assert ahead.obtain(Path("2"), 20, allocated=True).size == 20
-    ahead.work()
-    assert maker.made == ["1", "2"]
-
-
 def test_an_order_that_failed_is_tried_again_by_who_needs_it(ahead: Ahead, maker: Maker) -> None:
     order(ahead, "1", "2")
     maker.failures = 2

@@ -86,13 +86,6 @@ def test_a_reader_elsewhere_answers_as_the_writer(log: WrittenLog, tmp_path: Pat
     assert list(other.compare_summary(b"?")) == ["the part about queues cannot be decoded"]
 
 
-def test_a_queue_that_is_not_there_is_empty(log: WrittenLog, tmp_path: Path) -> None:
-    for each in (filled(log, tmp_path), reader(tmp_path)):
-        assert (each.min_offset("none", 0), each.max_offset("none", 0)) == (0, 0)
-        assert len(each.entries("none", 0, 0, 10).sizes) == 0
-        assert (each.place("none", 0, 0), each.resume_at("none", 0, 5)) == (None, 0)
-
-
 @pytest.mark.parametrize("has_read", [False, True])
 def test_a_folder_that_goes_while_a_reader_looks_is_a_queue_that_is_not_there(
     log: WrittenLog, tmp_path: Path, has_read: bool

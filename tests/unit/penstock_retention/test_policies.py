@@ -68,16 +68,6 @@ def by_age(tmp_path: Path, **options: Any) -> AgeRetention:
 
 
 @pytest.mark.parametrize(
-    ("ages", "count"),
-    [((100, 80, 73, 71, 1), 3), ((100, 10, 100, 1), 1), ((100,), 0), ((100, 100), 1), ((), 0), ((72, 0), 1)],
-)  # fmt: skip
-def test_age_lets_the_oldest_go_never_the_last(
-    tmp_path: Path, ages: tuple[float, ...], count: int
-) -> None:
-    assert by_age(tmp_path).vote(segments(FOUR, *ages), FOUR, DISK).expired_count == count
-
-
-@pytest.mark.parametrize(
     ("options", "after_ms", "count"),
     [({}, HOUR_MS, 0), ({"delete_when": "3;5"}, HOUR_MS, 1), ({"delete_when": "*"}, 9 * HOUR_MS, 1)],
 )  # fmt: skip

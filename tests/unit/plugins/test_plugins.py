@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import logging
-import os
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -81,13 +80,6 @@ def test_a_zip_and_another_finder_are_searched_by_python(
     monkeypatch.syspath_prepend(str(tmp_path))
     found = {(each.entry_point.name, *each[1:]) for each in discover("penstock")}
     assert ("p", "packed", "3") in found
-
-
-def test_an_entry_point_is_a_module_or_a_part_of_one() -> None:
-    assert EntryPoint("a", "os", "g").load() is os
-    assert EntryPoint("a", "os:path.join", "g").load() is os.path.join
-    with pytest.raises(ModuleNotFoundError):
-        EntryPoint("a", "no_such_module_at_all", "g").load()
 
 
 COMMAND = """

@@ -15,7 +15,6 @@ from penstock.errors import (
     ArgumentError,
     ForeignContentError,
     MessageError,
-    StoreClosedError,
     TopicError,
     UnknownTopicError,
 )
@@ -37,12 +36,6 @@ def store() -> Store:
 def test_what_cannot_be_a_topic_is_refused(store: Store) -> None:
     with pytest.raises(TopicError):
         store.read("../t", 0)
-
-
-def test_a_closed_store_is_not_read(store: Store) -> None:
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.read("t", 0)
 
 
 def test_a_time_may_be_a_datetime_with_a_zone() -> None:

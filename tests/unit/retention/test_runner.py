@@ -77,15 +77,6 @@ def test_any_policy_may_refuse_writes_and_the_first_that_does_says_why(tmp_path:
     assert asked(tmp_path, calm, full).going == 5, "who refuses does not outvote the others"
 
 
-def test_two_policies_of_a_store_take_what_the_larger_vote_names(tmp_path: Path) -> None:
-    policies = [policy_that(lambda _: Vote(2, "two"), "two"), policy_that(lambda _: Vote(3, "three"), "three")]  # fmt: skip
-    with opened(tmp_path / "s", strategies=policies, retention=["two", "three"]) as store:
-        fill(store, 8)
-        assert [departure.is_now for departure in store.lowlevel.forecast(1)].count(True) == 3
-        assert store.retain() == 3
-        assert store.stats()["log_min_offset"] == 3 * SEGMENT
-
-
 def test_an_offset_and_a_time_that_are_both_given_are_not_added_up(tmp_path: Path) -> None:
     with opened(tmp_path / "s", retention=[]) as store:
         fill(store, 8)

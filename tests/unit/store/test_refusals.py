@@ -30,7 +30,7 @@ from penstock.errors import (
     TopicError,
     UnknownStrategyError,
 )
-from penstock.store.open import Opener, make_opener, open_store
+from penstock.store.open import open_store
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk
 
@@ -121,26 +121,6 @@ def test_strategies_that_make_no_sense_together_are_refused_with_the_reason(tmp_
     with pytest.raises(ConflictError, match="every put waits") as raised:
         penstock.open(tmp_path, environ={}, write="transient-pool", flush="sync")
     assert (raised.value.kind, raised.value.name) == ("write", "transient-pool")
-
-
-def test_options_of_a_policy_that_is_not_used_are_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    given: dict[str, Any] = {"retention.age.reserved_hours": 5.0}
-    penstock.open(tmp_path / "a", environ={}, retention=["age"], **given).close()
-    assert "is set" not in caplog.text
-    penstock.open(tmp_path / "b", environ={}, retention=[], **given).close()
-    assert "retention.age.reserved_hours is set" in caplog.text
-
-
-def test_what_was_asked_for_beats_the_defaults_of_a_new_store(tmp_path: Path) -> None:
-    def choices(**settings: Any) -> Opener:
-        return make_opener(tmp_path, None, SimulatedDisk(), None, None, {}, settings)
-
-    plain, own = choices(), choices(profile="rocketmq", **{"geometry.queue_entries": 7})
-    assert (plain.config.log.checksum, plain.config.picks()["retention"]) == ("crc32+record", [])
-    assert plain.geometry() == plain.profile.geometry
-    assert (own.geometry().queue_entries, own.config.picks()["retention"]) == (7, ["age"])
 
 
 # --- a closed store, a reader, a second writer

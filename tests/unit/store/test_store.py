@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from tests.conftest import OpenStore
 
@@ -92,16 +91,6 @@ def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
         assert table.to_pylist() == [
             {"message_id": receipt.message_id, "topic": "t" * 200, "tag": "a", "body": b"x"}
         ]
-
-
-def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
-    with open_small() as store:
-        store.put("t", b"x", queue=0)
-        assert store.to_arrow("t", start=1).num_rows == 0
-        assert store.to_arrow("t", until=0).num_rows == 0
-        assert store.put_many([]) == []
-        empty = pa.table({"topic": pa.array([], pa.string()), "body": pa.array([], pa.binary())})
-        assert store.put_arrow(empty).num_rows == 0
 
 
 def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
