@@ -40,7 +40,7 @@ def forbid_next_page(end: int) -> None:
 def main(path: str, count: int) -> None:
     """Put a batch over the page's end; prints how many messages are acknowledged, before and after."""
     store = open_store(Path(path), strategies=[Watched], write="mmap", flush="none", **SMALL)
-    number = sum(store.lowlevel.max_offset("t", queue) for queue in range(3))
+    number = sum(store.max_offset("t", queue) for queue in range(3))
     end = 0
     for _ in range(3):
         one = message(number)

@@ -142,7 +142,7 @@ class GroupStory:
 
     def _put(self, count: int = 4) -> None:
         for _ in range(count):
-            self.store.put(TOPIC, b"%d" % self.store.lowlevel.max_offset(TOPIC, 0), queue=0)
+            self.store.put(TOPIC, b"%d" % self.store.max_offset(TOPIC, 0), queue=0)
         if self.chance.random() < 0.5:
             self.store.flush()
 
@@ -157,7 +157,7 @@ class GroupStory:
         self.promised.epoch = self.queue.epoch
         position = self.queue.position
         assert all(map(position.is_done, self.promised.acked)), position
-        done = {o for o in range(self.store.lowlevel.max_offset(TOPIC, 0)) if position.is_done(o)}
+        done = {o for o in range(self.store.max_offset(TOPIC, 0)) if position.is_done(o)}
         assert done <= self.promised.answered, position
         return self.queue
 
@@ -168,7 +168,7 @@ class GroupStory:
         return offset
 
     def _open_offsets(self) -> list[int]:
-        end = self.store.lowlevel.max_offset(TOPIC, 0)
+        end = self.store.max_offset(TOPIC, 0)
         return [o for o in range(end) if o not in self.promised.answered]
 
     def _ack(self) -> None:
@@ -260,7 +260,7 @@ def wrong_after(disk: SimulatedDisk, promised: Promises, *, killed: bool) -> str
     intake.take_all()
     made = retries_of(store)
     # What a power cut has taken away with the log's tail cannot be retried, and its offsets are used again.
-    end = store.lowlevel.max_offset(TOPIC, 0)
+    end = store.max_offset(TOPIC, 0)
     must = promised.noted if killed else promised.nacked
     for offset in must & set(range(end)):
         if made[str(offset)] != 1:
@@ -271,7 +271,7 @@ def wrong_after(disk: SimulatedDisk, promised: Promises, *, killed: bool) -> str
         return f"not refused: {made}"
     wrong = _wrong_position(store, groups, promised, "after the intake")
     wrong = wrong or _wrong_with_new(store, groups, intake, end)
-    committed = store.lowlevel.committed_offset(GROUP, TOPIC, 0) or 0
+    committed = store.committed_offset(GROUP, TOPIC, 0) or 0
     position = groups.position(GROUP, TOPIC, 0)
     if not wrong and position is not None and position.nacked:
         wrong = f"refusals were not taken in: {position.nacked}"
@@ -296,11 +296,11 @@ def _wrong_position(store: Store, groups: Groups, promised: Promises, when: str)
     position = groups.position(GROUP, TOPIC, 0)
     if position is None:
         return f"{when} there is no position" if promised.acked or promised.nacked else ""
-    end = store.lowlevel.max_offset(TOPIC, 0)
+    end = store.max_offset(TOPIC, 0)
     for offset in (promised.acked | (promised.nacked - promised.sought)) & set(range(end)):
         if not position.is_done(offset):
             return f"{when} the answer to {offset} is lost: {position}"
-    for offset in range(store.lowlevel.max_offset(TOPIC, 0)):
+    for offset in range(store.max_offset(TOPIC, 0)):
         if position.is_done(offset) and offset not in promised.answered:
             return f"{when} {offset} counts as consumed: {position}"
     return ""

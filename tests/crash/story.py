@@ -19,7 +19,7 @@ def main(path: str, flush: str) -> None:
     """Open, put, roll, put a batch, commit an offset, close; twice."""
     for _ in range(2):
         with penstock.open(path, flush=flush, environ={}, **SMALL, **QUICK) as store:
-            number = store.lowlevel.max_offset("t", 0)
+            number = store.max_offset("t", 0)
             for _ in range(60):
                 store.put("t", b"%d:" % number + b"x" * 300, queue=0, keys=[f"k{number}"], tag="g")
                 print(number, flush=True)

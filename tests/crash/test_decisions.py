@@ -161,7 +161,7 @@ def outputs(store: Store) -> dict[str, Counter[Input]]:
 
 def wrong_with(store: Store, consumer: Consumer, moment: Moment) -> str:
     """Return what does not hold; "" if all does."""
-    ends = {queue: store.lowlevel.max_offset(SOURCE, queue) for queue in (0, 1)}
+    ends = {queue: store.max_offset(SOURCE, queue) for queue in (0, 1)}
     first, second = outputs(store).values()
     made, doubts = set(first), moment.doing
     handed = Counter(map(key, consumer.poll(1000, 0)))

@@ -141,7 +141,7 @@ def test_a_sync_is_shared_by_all_that_gathered(open_small: OpenStore) -> None:
             for thread in threads:
                 thread.join()
             puts += 400
-            assert store.lowlevel.max_offset("t", 0) == puts
+            assert store.max_offset("t", 0) == puts
         assert store.stats()["flushes"] < puts
 
 

@@ -68,7 +68,7 @@ def test_a_hole_in_a_queue_gives_no_offsets_away(crashed: tuple[SimulatedDisk, l
     lose(disk, LOG, ends[16], TINY.segment_bytes)
     lose(disk, QUEUE / f"{0:020d}", 0, 400)
     store, _ = opened(disk)
-    assert store.lowlevel.max_offset(T, 0) == 17
+    assert store.max_offset(T, 0) == 17
     assert store.put(T, b"next", queue=0).queue_offset == 17
     assert len(store.read(T, 0, 0, 50).messages) == 18
 
@@ -304,7 +304,7 @@ def test_a_piece_of_an_entry_that_a_torn_cut_left_is_cut_too(
     file.sync()
     file.close()
     store, _ = opened(disk)
-    assert len(bodies(store)) == store.lowlevel.max_offset(T, 0) == 18
+    assert len(bodies(store)) == store.max_offset(T, 0) == 18
     assert not list(store.verify())
 
 
@@ -318,7 +318,7 @@ def test_a_queue_whose_only_file_is_lost_begins_where_its_log_does(size: int) ->
     workers.run_all()
     store.flush()
     assert store.discard_before(log_offset=2 * TINY.segment_bytes)
-    first, low = next(store.scan(T)).queue_offset, store.lowlevel.min_offset(T, 0)
+    first, low = next(store.scan(T)).queue_offset, store.min_offset(T, 0)
     assert first == low >= TINY.queue_entries
     workers.run_all()
     crashed = cut_power(disk, Survival.ALL)

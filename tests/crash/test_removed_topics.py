@@ -83,7 +83,7 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
             assert findings(store) == [], where
             fill(store, "a", "newest", 4)
             # The group misses none of the new messages.
-            assert store.lowlevel.committed_offset("g", "a", 0) in (None, 0), where
+            assert store.committed_offset("g", "a", 0) in (None, 0), where
             assert bodies(store, "a") == found + expected("newest", 4), where
         with opened(disk, flush=flush) as store:
             assert bodies(store, "a") == found + expected("newest", 4), where
@@ -205,7 +205,7 @@ def test_a_removal_whose_offsets_cannot_be_written_misses_no_message_later(
     with penstock.open(path, environ={}, **SETTINGS) as store:
         assert "a" not in store.topics()
         fill(store, "a", "new", 30)
-        assert store.lowlevel.committed_offset("g", "a", 0) in (None, 0)
+        assert store.committed_offset("g", "a", 0) in (None, 0)
         assert bodies(store, "a") == expected("new", 30)
 
 
@@ -221,7 +221,7 @@ def test_a_reader_gets_the_messages_of_the_new_topic(tmp_path: Path) -> None:
             fill(store, "a", name, count)
             for queue in (0, 1):
                 # What was put before has its entries then.
-                assert store.lowlevel.max_offset("a", queue) == count // 2
+                assert store.max_offset("a", queue) == count // 2
                 found = [message.body for message in reader.read("a", queue).messages]
                 assert found == [f"{name} {n}".encode() for n in range(queue, count, 2)]
                 assert reader.max_offset("a", queue) == count // 2

@@ -33,7 +33,7 @@ def with_an_expired_queue() -> SimulatedDisk:
         store.flush()
         store.topics()
         assert store.discard_before(log_offset=8192 * 2) == 2
-        assert (store.lowlevel.min_offset("old", 0), store.lowlevel.max_offset("old", 0)) == (5, 5)
+        assert (store.min_offset("old", 0), store.max_offset("old", 0)) == (5, 5)
     return disk
 
 
@@ -75,7 +75,7 @@ def test_an_opening_ends_a_swap_that_was_cut_short(survival: Survival) -> None:
         clock = ManualClock(1_700_000_100_000)
         disk = SimulatedDisk.after(image, survival, Random(number), clock=clock)
         with world(disk).open(ROOT) as store:
-            ends = [store.lowlevel.max_offset(*queue) for queue in (("old", 0), ("t", 0), ("t", 1))]
+            ends = [store.max_offset(*queue) for queue in (("old", 0), ("t", 0), ("t", 1))]
             assert ends == [5, 30, 30], number
             assert not list(store.verify())
         assert not disk.exists(ROOT / "penstock" / "repair" / "ready")

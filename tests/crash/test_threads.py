@@ -24,7 +24,7 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         def read() -> None:
             # Once more after the end, if it had no turn before.
             while not (stop.is_set() and seen):
-                low = store.lowlevel.min_offset("t", 0)
+                low = store.min_offset("t", 0)
                 seen.extend(m.queue_offset for m in store.read("t", 0, low + 50, 32).messages)
 
         batch = [Message("t", b"x" * 1000, queue=0, keys=["k"])] * 100
@@ -45,7 +45,7 @@ def test_retention_and_rolls_never_lose_a_segment(open_small: OpenStore) -> None
         bases = sorted(int(path.name) for path in (store.path / "commitlog").iterdir())
         assert bases == list(range(bases[0], bases[-1] + 1, 65536))
         assert bases[0] > 0
-        assert store.lowlevel.max_offset("t", 0) == 4000
+        assert store.max_offset("t", 0) == 4000
         assert seen
         assert not list(store.verify())
 
@@ -73,7 +73,7 @@ def test_a_put_beside_a_close_is_stored_or_refused(flush: str, open_small: OpenS
     """A put that came between the last flush and the end was once taken by a closed store."""
     for _ in range(5):
         store = open_small(flush=flush)
-        start = store.lowlevel.max_offset("t", 0)
+        start = store.max_offset("t", 0)
         done: list[int] = []
         refused = threading.Event()
 

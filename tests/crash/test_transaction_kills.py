@@ -70,7 +70,7 @@ def wrong_with(store: Store, moved: set[Input], put: set[str]) -> str:
     inputs = {
         (queue, offset)
         for queue in store.topics().get(SOURCE, ())
-        for offset in range(store.lowlevel.max_offset(SOURCE, queue))
+        for offset in range(store.max_offset(SOURCE, queue))
     }
     wrong = {
         "in part": first != second or set(batches.values()) - {TOGETHER},
@@ -78,7 +78,7 @@ def wrong_with(store: Store, moved: set[Input], put: set[str]) -> str:
         "lost": moved - made or put - set(batches),
         "stored and handed out again": made & handed,
         "neither stored nor handed out": inputs - made - handed,
-        "of a dropped transaction": store.lowlevel.max_offset("never", 0),
+        "of a dropped transaction": store.max_offset("never", 0),
     }
     return "; ".join(f"{name}: {what}" for name, what in wrong.items() if what)
 

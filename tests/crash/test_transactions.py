@@ -72,7 +72,7 @@ def told(flush: str, write: str) -> list[Moment]:
                 store.flush()
                 done[1] = done[0]
             # Dispatches what is there.
-            store.lowlevel.max_offset("plain", 0)
+            store.max_offset("plain", 0)
         disk.plan.watch = None
     return moments
 

@@ -40,14 +40,13 @@ def same(store: Store, dumped: dict[tuple[str, int], dict[str, Any]]) -> int:
     """Assert that both see the same messages in the same queues; returns how many."""
     queues = {(t, q) for t, numbers in store.topics(system=True).items() for q in numbers}
     assert {key for key, queue in dumped.items() if queue["max"]} == {
-        key for key in queues if store.lowlevel.max_offset(*key)
+        key for key in queues if store.max_offset(*key)
     }
     count = 0
     for (topic, number), queue in dumped.items():
-        # Of a topic without messages, too.
-        assert queue["max"] == store.lowlevel.max_offset(topic, number), (topic, number)
+        assert queue["max"] == store.max_offset(topic, number), (topic, number)
         if queue["max"]:
-            assert queue["min"] == store.lowlevel.min_offset(topic, number), (topic, number)
+            assert queue["min"] == store.min_offset(topic, number), (topic, number)
         ours = [facts(m) for m in (store.scan(topic, queue=number) if queue["max"] else ())]
         theirs = [shown_by_java(m) for m in queue["messages"]]
         assert ours == theirs, (topic, number)

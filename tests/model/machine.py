@@ -368,7 +368,7 @@ class Machine:
             # See `test_a_queue_begins_at_0_after_a_power_cut_that_took_all_of_it`.
             is_empty = not model.visible(*place)
             if is_empty and not is_kill:
-                at, wanted = self.store.lowlevel.max_offset(*place), model.bounds(*place)[1]
+                at, wanted = self.store.max_offset(*place), model.bounds(*place)[1]
                 assert at >= wanted, f"{place} goes on at {at}, not at {wanted}"
                 if at > wanted:
                     raise KnownFault
@@ -379,6 +379,6 @@ class Machine:
             allowed = [at if at is None else min(at, count) for at in offers] + (
                 offers if not count else []
             )
-            found = self.store.lowlevel.committed_offset(*key)
+            found = self.store.committed_offset(*key)
             assert found in allowed, f"{key}: {found} is committed, and not one of {allowed}"
             model.committed[key] = found

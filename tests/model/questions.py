@@ -74,8 +74,7 @@ def _offset_at(store: Store, topic: str, queue: int, time_ms: int, boundary: str
 
 
 def _bounds(store: Store, topic: str, queue: int) -> list[int]:
-    # Not every topic that is asked about is there.
-    return [store.lowlevel.min_offset(topic, queue), store.lowlevel.max_offset(topic, queue)]
+    return [store.min_offset(topic, queue), store.max_offset(topic, queue)]
 
 
 def _queues(store: Store) -> list[list[Any]]:
@@ -94,7 +93,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "offset_at": _offset_at,
     "bounds": _bounds,
     "queues": _queues,
-    "committed": lambda store, *key: store.lowlevel.committed_offset(*key),
+    "committed": Store.committed_offset,
 }  # fmt: skip
 
 

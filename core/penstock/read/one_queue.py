@@ -101,26 +101,14 @@ class OneQueueReader:
         return found
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """Return the first queue offset that can be read; 0 if no message was put to the queue yet.
-
-        Raises `UnknownTopicError` if there is no such topic, and `ArgumentError` if the topic has no such queue.
-        """
-        return self._ends("min_offset", topic, queue)[0]
+        """Return the first queue offset that can be read; 0 for a queue, or a topic, that does not exist yet."""
+        self._settle()
+        return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset that the next message will get; 0 if no message was put to the queue yet.
-
-        Raises `UnknownTopicError` if there is no such topic, and `ArgumentError` if the topic has no such queue.
-        """
-        return self._ends("max_offset", topic, queue)[1]
-
-    def _ends(self, call: str, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first offset of a queue and the one after its last; raises if the store has no such queue."""
+        """Return the queue offset that the next message will get; 0 for a queue, or a topic, that does not exist yet."""
         self._settle()
-        low, high = self._queue_index.ends(check_topic(topic), check_queue(queue))
-        if not high:
-            self._check_is_known(call, topic, queue)
-        return low, high
+        return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
     def read(
         self, topic: str, queue: int, offset: int = 0, limit: int = 32, tag: str = "*"

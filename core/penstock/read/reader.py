@@ -327,7 +327,9 @@ class Reader(OneQueueReader):
         if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
             raise ArgumentError("offset_at", "boundary", boundary, expected)
         time_ms = arguments.moment_ms("offset_at", "time", time, up=boundary == "lower")
-        low, _ = self._ends("offset_at", topic, queue)
+        low = self.min_offset(topic, queue)
+        if not self._queue_index.max_offset(topic, queue):
+            self._check_is_known("offset_at", topic, queue)
         if boundary == "lower":
             return self._first_from(topic, queue, time_ms)
         return max(self._first_from(topic, queue, time_ms + 1) - 1, low)

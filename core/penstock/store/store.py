@@ -336,13 +336,9 @@ class Store(ExtensionCalls, Producer):
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
     def committed_offset(self, group: str, topic: str, queue: int) -> int | None:
-        """Return the offset a group reads next; None if it never committed one. Raises `UnknownTopicError` for an unknown topic."""
+        """Return the offset a group reads next; None if it never committed one."""
         self._check_offsets()
-        found = self._offsets.get(group, topic, queue)
-        if found is None:
-            self._settle()
-            self._check_is_known("committed_offset", check_topic(topic))
-        return found
+        return self._offsets.get(group, topic, queue)
 
     def groups(self, *, system: bool = False) -> list[GroupLag]:
         """Return the committed offset, and the lag, of each group in each queue, sorted, where it has one.

@@ -271,9 +271,7 @@ class Look:
             # A broker would accept bytes there that look like a record, whatever their original log offset.
             wrong = wrong or f"a kill left {left} bytes after the log's end"
         # If the tail was lost, the offset was set back, and further messages do not move it.
-        self._promised = attrs.evolve(
-            promised, offset=store.lowlevel.committed_offset(GROUP, TOPIC, 0)
-        )
+        self._promised = attrs.evolve(promised, offset=store.committed_offset(GROUP, TOPIC, 0))
         return wrong or follow(disk, store, workers, found)
 
     def _crashed(self, image: Image, survival: Survival) -> SimulatedDisk:
@@ -341,7 +339,7 @@ class Look:
         lost = sent[after] if after < len(sent) else b"%d:" % after
         body = lost[: lost.index(b":") + 1] + b"~" * (len(lost) - lost.index(b":") - 1)
         queue = after % QUEUES
-        if queue == 0 and self._promised.offset and store.lowlevel.max_offset(TOPIC, 0) == 0:
+        if queue == 0 and self._promised.offset and store.max_offset(TOPIC, 0) == 0:
             # The whole queue was lost: its first message sets the offset back, so that the group gets the message.
             self._promised = attrs.evolve(self._promised, offset=0)
         store.put(TOPIC, body, queue=queue, keys=[f"k{after}"])

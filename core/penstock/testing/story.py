@@ -188,7 +188,7 @@ class Story:
         self._workers.run_all()
 
     def _commit(self) -> None:
-        offset = self.store.lowlevel.max_offset(TOPIC, 0)
+        offset = self.store.max_offset(TOPIC, 0)
         if offset:
             self.store.commit_offset(GROUP, TOPIC, 0, offset=offset)
             self._offset = offset
@@ -270,10 +270,7 @@ def wrong_within(
 
 def _wrong_offset(store: Store, promised: Promised) -> str:
     """Check that a committed offset is present, or is the queue's end if its tail was lost; return the problem."""
-    offset, end = (
-        store.lowlevel.committed_offset(GROUP, TOPIC, 0),
-        store.lowlevel.max_offset(TOPIC, 0),
-    )
+    offset, end = store.committed_offset(GROUP, TOPIC, 0), store.max_offset(TOPIC, 0)
     if promised.offset is not None and (offset is None or offset < min(promised.offset, end)):
         return f"the consumer offset {promised.offset} was committed, but now it is {offset}"
     is_known = 0 in store.topics(system=True).get(TOPIC, [])
@@ -286,10 +283,7 @@ def _wrong_queues(store: Store, found: list[bytes]) -> str:
     """Compare the bounds and first messages of the queues with the messages; returns the problem."""
     for queue in range(QUEUES):
         wanted = [body for body in found if int(body.partition(b":")[0]) % QUEUES == queue]
-        first, stop = (
-            store.lowlevel.min_offset(TOPIC, queue),
-            store.lowlevel.max_offset(TOPIC, queue),
-        )
+        first, stop = store.min_offset(TOPIC, queue), store.max_offset(TOPIC, queue)
         if stop - first != len(wanted):
             return f"queue {queue} has offsets {first} to {stop} for {len(wanted)} messages"
         if wanted and int(wanted[0].partition(b":")[0]) != first * QUEUES + queue:

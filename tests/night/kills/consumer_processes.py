@@ -168,7 +168,7 @@ class Consuming:
         if not GROUPS[self.group].moved or is_ending or self.chance.random() > 0.2:
             return
         queue = self.chance.randrange(QUEUES)
-        committed = self.store.lowlevel.committed_offset(self.group, TOPIC, queue) or 0
+        committed = self.store.committed_offset(self.group, TOPIC, queue) or 0
         # Not every queue is this member's.
         with suppress(PenstockError):
             consumer.seek(TOPIC, queue, offset=max(committed - self.chance.randrange(60), 0))
@@ -501,7 +501,7 @@ def _disturb(store: Store, chance: random.Random, trace: Trace, body: Callable[[
         store.put(FLEETING, body(), queue=chance.randrange(FLEETING_QUEUES))
     if chance.random() < 0.04:
         queue = chance.randrange(QUEUES)
-        committed = store.lowlevel.committed_offset(MOVED, TOPIC, queue)
+        committed = store.committed_offset(MOVED, TOPIC, queue)
         if committed is not None:
             store.commit_offset(
                 MOVED, TOPIC, queue, offset=max(committed - chance.randrange(40), 0)
@@ -557,10 +557,7 @@ def _left(store: Store) -> list[str]:
     for group in GROUPS:
         for topic in (*topics_of(group), f"%RETRY%{group}"):
             for queue in topics.get(topic, ()):
-                base, end = (
-                    done_to(store, group, topic, queue),
-                    store.lowlevel.max_offset(topic, queue),
-                )
+                base, end = done_to(store, group, topic, queue), store.max_offset(topic, queue)
                 if base != end:
                     left.append(f"{group} {topic}/{queue}: {base} of {end}")
     due: Counter[tuple[str, str, int]] = Counter()

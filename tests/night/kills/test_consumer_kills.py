@@ -79,8 +79,8 @@ def check_closed(path: Path, story: Story) -> None:
         for group in GROUPS:
             for topic in (*topics_of(group), f"%RETRY%{group}"):
                 for queue in store.topics(system=True).get(topic, ()):
-                    end = store.lowlevel.max_offset(topic, queue)
-                    committed = store.lowlevel.committed_offset(group, topic, queue) or 0
+                    end = store.max_offset(topic, queue)
+                    committed = store.committed_offset(group, topic, queue) or 0
                     assert committed == end, f"{group} {topic}/{queue}: {committed} of {end}"
         kills_ms = [
             int(event.note)

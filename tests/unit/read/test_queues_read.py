@@ -1,7 +1,6 @@
 """Queues as readers see them: at every bound, in a directory that is only partly understood, and what space they take."""
 
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from penstock.errors import (
     ForeignContentError,
     MessageError,
     TopicError,
-    UnknownTopicError,
 )
 from penstock.read.queues import ServedQueues, TopicSpace, has_queues, served, space_by_topic
 from penstock.store.store import Store
@@ -91,20 +89,6 @@ def test_a_corrupt_message_is_not_missed_silently_by_its_key(
         assert store.find("k4") == []
         assert f"log offset {receipts[4].log_offset}" in caplog.text or str(segment) in caplog.text
         assert store.stats()["damaged_reads"] == 1
-
-
-def test_what_there_is_not_has_no_offsets(open_small: OpenStore) -> None:
-    """A misspelt topic had the offset 0, and no group had committed anything in it."""
-    with open_small() as store:
-        store.create_topic("orders", queues=2)
-        store.put("orders", b"x", queue=0)
-        assert store.max_offset("orders", 1) == store.min_offset("orders", 1) == 0
-        assert store.committed_offset("g", "orders", 1) is None
-        for call in (store.max_offset, store.min_offset, partial(store.committed_offset, "g")):
-            with pytest.raises(UnknownTopicError, match="did you mean 'orders'"):
-                call("order", 0)
-        with pytest.raises(ArgumentError, match="0, 1"):
-            store.max_offset("orders", 2)
 
 
 class TwoTopics(OneQueue):

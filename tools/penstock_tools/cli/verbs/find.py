@@ -66,7 +66,7 @@ def command(
         found: list[StoredMessage] = []
         if topic is not None and not there:
             # Raises if the topic exists and the format of its queues is not understood.
-            store.lowlevel.max_offset(topic, 0)
+            store.max_offset(topic, 0)
         elif key is not None:
             found = store.find(key, topic, since=after, until=before, limit=limit + 1)
         else:

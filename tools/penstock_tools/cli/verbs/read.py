@@ -72,7 +72,7 @@ def command(
         there = [q for q in store.topics(system=True).get(topic, []) if queue in (None, q)]
         if not there:
             # Raises if the topic exists and the format of its queues is not understood.
-            store.lowlevel.max_offset(topic, 0)
+            store.max_offset(topic, 0)
         start = None if offset is None else {(topic, q): offset for q in there}
         found: Iterator[StoredMessage] = iter(())
         if there:

@@ -43,7 +43,7 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
         queues = store.topics(system=True).get(topic, [])
         if not queues:
             # Raises if the topic exists and the format of its queues is not understood.
-            store.lowlevel.max_offset(topic, 0)
+            store.max_offset(topic, 0)
         newest: list[StoredMessage] = []
         for queue in queues:
             start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
