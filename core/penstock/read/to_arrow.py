@@ -124,21 +124,25 @@ def _read_checked(
     # With a filter, only the matching records must be valid, so their CRC is checked after filtering.
     at_once = verify and wanted.is_any
 
-    def parse_entries() -> tuple[bytearray, int]:
+    def parse_from(first: int) -> tuple[bytearray, int]:
+        part = rows.part(first, len(rows.offsets))
         return _kernel.entry_rows(
-            memory, positions, rows.offsets, rows.sizes, rows.ordinals, rows.spans, places,
+            memory, positions[first:], part.offsets, part.sizes, part.ordinals, part.spans, places,
             log.coverage.packed if at_once else None,
         )  # fmt: skip
 
-    found, bad = parse_entries()
+    found, bad = parse_from(0)
     if bad >= 0 and at_once and log.renew_coverage():
-        found, bad = parse_entries()
+        found, bad = parse_from(0)
+    parts, good, first = list[bytearray](), np.ones(len(rows.offsets), np.bool_), 0
     while bad >= 0:
-        corrupt(_corruption(log, int(rows.offsets[bad])))
-        rows = EntryRows(*(np.delete(column, bad) for column in rows))
-        positions = np.delete(positions, bad)
-        found, bad = parse_entries()
-    records = RecordColumns(memory, np.frombuffer(found, ROW.dtype), rows.offsets)
+        corrupt(_corruption(log, int(rows.offsets[first + bad])))
+        good[first + bad] = False
+        parts.append(found[: bad * ROW.itemsize])
+        first += bad + 1
+        found, bad = parse_from(first)
+    raw = b"".join([*parts, found]) if parts else found
+    records = RecordColumns(memory, np.frombuffer(raw, ROW.dtype), rows.offsets[good])
     if wanted.is_any:
         return records
     matching = wanted.matches(records)
