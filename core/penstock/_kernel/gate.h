@@ -201,8 +201,8 @@ static void gate_want(Gate *g, const Wanted *target)
         g->wanted = *target;
 }
 
-/* Requests a sync, and waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it returns GATE_AGAIN, or
-   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. */
+/* Requests a sync, and waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it
+   returns GATE_AGAIN, or GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. */
 static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
 {
     GateOutcome outcome;
