@@ -94,6 +94,10 @@ def test_a_durable_record_that_has_changed_in_a_copy_is_not_cut_off(
         file.write(changed)
     with pytest.raises(CorruptionError, match="were durable"):
         open_small(path=target)
+    with open_small(path=target, read_only=True) as store:
+        assert [f.log_offset for f in store.verify() if f.part == "log" and not f.is_note] == [receipts[-1].log_offset]  # fmt: skip
+    (cut,) = [step for step in penstock.repair(target, environ={}).steps if step.action == "cut"]
+    assert "what was on disk after it is given up" in cut.text
     with open_small(path=whole) as store:
         assert store.put("t", b"next", queue=0).queue_offset == 5
 

@@ -26,7 +26,7 @@ from penstock.contracts.dispatcher import (
 )
 from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.durability.progress import Progress, State
-from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
+from penstock.durability.side_folder import is_copy, is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.escape import get_logger
@@ -38,6 +38,7 @@ from penstock.log.resync import Corrupt, End, Valid, needs_counts, reject_by_cou
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery.inspection import torn_end
+from penstock.recovery.log_end import has_changed
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -122,6 +123,7 @@ class Scope:
         is_ours: Penstock wrote last, so its metadata files and digests are trusted.
         is_live: a process has the store open for writing.
         flushed: the log was on disk up to this log offset; 0 if that is not known, or a writer is active.
+        noted: in a copy, the log was on disk up to this log offset when it was noted, perhaps later than the log was copied.
         deep: digests and metadata files are checked, too.
         rejected: records that are corrupt according to the queue offsets around them, by log offset.
         torn_at: the log offset of a torn tail, which the next open for writing cuts off; None for none.
@@ -136,6 +138,7 @@ class Scope:
     is_ours: bool
     is_live: bool
     flushed: int = 0
+    noted: int = 0
     deep: bool = True
     rejected: tuple[tuple[int, Rejected], ...] = ()
     torn_at: int | None = None
@@ -305,6 +308,7 @@ class Verification:
             scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence,
             seen=published if was_abnormal and is_ours and not is_copied else None,
             flushed=state.flushed_offset if is_ours and not is_copied else 0,
+            noted=state.flushed_offset if is_copy(self._files, self._root, state) else 0,
         )  # fmt: skip
 
     def _queued(self) -> int | None:
@@ -505,6 +509,9 @@ class Verification:
             elif not part.is_blank:
                 yield from batches.finish()
                 claimed = max(scope.claimed, scope.flushed)
+                if scope.noted and has_changed(self._log, part.start, scope.noted):
+                    # Not explained by copying.
+                    claimed = tally.log_end = scope.noted
                 yield from _end_of_records(self._log, segment, part, checkers, claimed)
             else:
                 yield from batches.finish()

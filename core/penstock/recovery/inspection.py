@@ -231,7 +231,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
     flushed = found.state.flushed_offset
-    if has_changed(log, end, flushed) if found.was_copied else found.is_still_ours:
+    if has_changed(log, end.offset, flushed) if found.was_copied else found.is_still_ours:
         # Also if a file was changed since a clean close: no program has opened the store meanwhile.
         durable = flushed
     check_corruption(

@@ -285,17 +285,20 @@ def check_corruption(
     )
 
 
-def has_changed(log: SegmentedLog, end: LogEnd, durable: int) -> bool:
-    """Return whether all bytes from the end of a copy's log to a log offset were written, so that they have changed since.
+def has_changed(log: SegmentedLog, start: int, durable: int) -> bool:
+    """Return whether all bytes from the end of a copy's log, `start`, to a log offset were written, so that they have changed since.
 
-    A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. Of each record, the size
-    is written last.
+    A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. Of each record, the
+    size is written last.
     """
-    is_there = end.offset + end.dirty_bytes + _TORN_BYTES > durable > end.offset
+    last = log.find(durable - 1) if start < durable else None
+    if last is None:
+        return False
+    tail = max(start, last.base_offset, durable - _TORN_BYTES)
     return (
-        is_there
-        and any(log.read(end.offset, 4))
-        and not _has_unwritten(log, end.offset, durable, _TORN_BYTES)
+        any(log.read(start, 4))
+        and any(log.read(tail, durable - tail))
+        and not _has_unwritten(log, start, durable, _TORN_BYTES)
     )
 
 

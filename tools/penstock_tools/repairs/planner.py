@@ -29,7 +29,7 @@ from penstock.contracts.dispatcher import (
     damaged_blocks,
 )
 from penstock.durability.progress import Progress
-from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
+from penstock.durability.side_folder import is_copy, is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import OffsetError, StorageError, StrayFileError
 from penstock.files import Files
@@ -54,7 +54,7 @@ from penstock.log.scan import is_followed, note_of
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import NOTHING, torn_end
-from penstock.recovery.log_end import is_torn
+from penstock.recovery.log_end import has_changed, is_torn
 
 
 class Patch(NamedTuple):
@@ -321,6 +321,7 @@ class Planner:
         state = Progress(files, root).read()
         self._plan = RepairPlan(log, penstock_wrote_last(files, root, state.lock_mtime_ns))
         self._is_copy = is_unfinished_copy(files, root, state)
+        self._noted = state.flushed_offset if is_copy(files, root, state) else 0
         # Below it everything was on disk, if Penstock wrote last.
         seen = 0 if files.exists(root / "abort") else state.visible_offset
         self._durable = max(state.flushed_offset, seen)
@@ -348,8 +349,10 @@ class Planner:
         self._compare_derived()
         if quarantine:
             self._check_quarantine()
+        is_known = plan.is_ours and not self._is_copy and plan.log_end < self._durable
+        is_known = is_known or has_changed(plan.log, plan.log_end, self._noted)
         self._find_tail()
-        if plan.is_ours and not self._is_copy and plan.log_end < self._durable:
+        if is_known:
             names = messages_within(plan.log, plan.log_end, self._durable)
             plan.given_up = names or f" (up to log offset {self._durable})"
         self._plan_digests()
