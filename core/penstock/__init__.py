@@ -26,56 +26,7 @@ if TYPE_CHECKING:
         RetentionPolicy,
         SegmentWriter,
     )
-    from penstock.errors import (
-        AlreadyAnsweredError,
-        ArgumentError,
-        ArgumentTypeError,
-        BusyError,
-        CommitError,
-        ConfigError,
-        ConflictError,
-        ConsumerClosedError,
-        CorruptionError,
-        DiskFullError,
-        DispatcherFailedError,
-        DuplicateStrategyError,
-        ForeignContentError,
-        ForkedStoreError,
-        FormatVersionError,
-        GeometryError,
-        ImportFileError,
-        LongTopicError,
-        LostQueueError,
-        MessageError,
-        MessageTooLargeError,
-        MissingExtraError,
-        NoRecordError,
-        NotAStoreError,
-        OffsetError,
-        OutcomeUnknownError,
-        PenstockError,
-        PluginError,
-        PluginLoadError,
-        PreparedFinishedError,
-        PropertyError,
-        QueueError,
-        QueueHeldError,
-        ReadOnlyError,
-        StorageError,
-        StoreClosedError,
-        StoreFailedError,
-        StoreLockedError,
-        StrayFileError,
-        SystemLimitError,
-        TopicError,
-        TopicExistsError,
-        TopicPermissionError,
-        TopicQueueError,
-        TransactionEndedError,
-        UnknownStrategyError,
-        UnknownTopicError,
-        UnreadableError,
-    )
+    from penstock.errors import *
     from penstock.message import (
         Durability,
         Message,
@@ -176,7 +127,7 @@ __all__ = [
     "repair",
 ]
 
-# The modules of the public names. Each is imported on first access, since most programs need only a few.
+# The modules of the public names, besides `errors`. Each is imported on first access, since most programs need only a few.
 _NAMES = {
     "penstock.contracts": (
         "Allocator",
@@ -187,56 +138,6 @@ _NAMES = {
         "QueueIndex",
         "RetentionPolicy",
         "SegmentWriter",
-    ),
-    "penstock.errors": (
-        "AlreadyAnsweredError",
-        "ArgumentError",
-        "ArgumentTypeError",
-        "BusyError",
-        "CommitError",
-        "ConfigError",
-        "ConflictError",
-        "ConsumerClosedError",
-        "CorruptionError",
-        "DiskFullError",
-        "DispatcherFailedError",
-        "DuplicateStrategyError",
-        "ForeignContentError",
-        "ForkedStoreError",
-        "FormatVersionError",
-        "GeometryError",
-        "ImportFileError",
-        "LongTopicError",
-        "LostQueueError",
-        "MessageError",
-        "MessageTooLargeError",
-        "MissingExtraError",
-        "NoRecordError",
-        "NotAStoreError",
-        "OffsetError",
-        "OutcomeUnknownError",
-        "PenstockError",
-        "PluginError",
-        "PluginLoadError",
-        "PreparedFinishedError",
-        "PropertyError",
-        "QueueError",
-        "QueueHeldError",
-        "ReadOnlyError",
-        "StorageError",
-        "StoreClosedError",
-        "StoreFailedError",
-        "StoreLockedError",
-        "StrayFileError",
-        "SystemLimitError",
-        "TopicError",
-        "TopicExistsError",
-        "TopicPermissionError",
-        "TopicQueueError",
-        "TransactionEndedError",
-        "UnknownStrategyError",
-        "UnknownTopicError",
-        "UnreadableError",
     ),
     "penstock.plugins.hookspecs": ("hookimpl",),
     "penstock.message": (
@@ -268,7 +169,8 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     """Return a public name, or a module of the package, imported now."""
-    home = _HOMES.get(name)
+    is_error = name in __all__ and name.endswith("Error")
+    home = "penstock.errors" if is_error else _HOMES.get(name)
     if home is not None:
         value = globals()[name] = getattr(
             import_module(home), "open_store" if name == "open" else name
