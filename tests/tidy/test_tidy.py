@@ -16,6 +16,7 @@ SHIPPED = sorted(
     ]
 )
 FUNCTION_LINES_MAX = 50
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "compile"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle"}
 # It tries whether the attributes of its own errors can be pickled, and reads no pickle from outside.
@@ -47,6 +48,35 @@ def check(node: ast.AST, place: Path) -> None:
         assert not FORBIDDEN_IMPORTS & {name.split(".")[0] for name in named} - allowed, place
     if isinstance(node, ast.keyword) and node.arg == "shell":
         pytest.fail(f"{place}:{node.value.lineno} may use a shell")
+
+
+def test_a_public_method_says_what_it_does_or_overrides_one_that_does() -> None:
+    trees = [ast.parse(path.read_text()) for path in SHIPPED]
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for node in (each for tree in trees for each in ast.walk(tree)):
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, []).append(node)
+
+    def says(cls: ast.ClassDef, name: str) -> bool:
+        own = [m for m in cls.body if isinstance(m, FUNCTIONS) and m.name == name]
+        return any(map(ast.get_docstring, own)) or any(
+            says(base, name) for named in bases(cls) for base in classes.get(named, ())
+        )
+
+    silent = [
+        f"{cls.name}.{method.name}"
+        for tree in trees
+        for cls in tree.body
+        if isinstance(cls, ast.ClassDef) and not cls.name.startswith("_")
+        for method in cls.body
+        if isinstance(method, FUNCTIONS) and not method.name.startswith("_")
+        if not says(cls, method.name)
+    ]
+    assert not silent
+
+
+def bases(cls: ast.ClassDef) -> list[str]:
+    return [ast.unparse(each).partition("[")[0].rpartition(".")[2] for each in cls.bases]
 
 
 def test_importing_penstock_loads_no_extra() -> None:

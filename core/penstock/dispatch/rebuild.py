@@ -78,19 +78,15 @@ class DeletedTopics(History):
     removed: Mapping[str, int] = attrs.Factory(dict)
 
     def is_unlisted(self, topic: str) -> bool:
-        """See `contracts.History`."""
         return self.listed is not None and topic not in self.listed and not is_system(topic)
 
     def are_ours(self, log_offsets: Int64s) -> Bools:
-        """See `contracts.History`."""
         return self.ranges.may_be_own(log_offsets)
 
     def may_have_ours(self, first: int, last: int) -> bool:
-        """See `contracts.History`."""
         return self.ranges.may_have_own(first, last)
 
     def is_one_run(self, first: int, last: int) -> bool:
-        """See `contracts.History`."""
         return self.ranges.is_one_run(first, last)
 
 

@@ -267,12 +267,10 @@ class ScannedColumns(RecordColumns):
 
     @property
     def end_offset(self) -> int:
-        """See `RecordColumns`."""
         return self._end_offset
 
     @property
     def last_time_ms(self) -> int:
-        """See `RecordColumns`."""
         at = len(self.packed) - _kernel.ROW_BYTES + _STORE_MS_AT
         time_ms: int = _I64.unpack_from(self.packed, at)[0]
         return time_ms
@@ -291,7 +289,6 @@ class ScannedColumns(RecordColumns):
 
     @property
     def topics(self) -> tuple[list[bytes], Int64s]:
-        """See `RecordColumns`."""
         names, numbers = self._packed_topics
         return names, np.frombuffer(numbers, np.int64)
 
@@ -301,7 +298,6 @@ class ScannedColumns(RecordColumns):
         return self._packed_topics[0]
 
     def indexed(self) -> Indexed:
-        """See `RecordColumns`."""
         return Indexed(np.frombuffer(self._packed_indexed[0], np.int64), self.keys)
 
     @property

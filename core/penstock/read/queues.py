@@ -70,27 +70,22 @@ class ServedQueues(QueueReader):
         return [place for place in self._index.queues() if place[0] not in self._refused]
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueReader`."""
         self._check(topic)
         return self._index.min_offset(topic, queue)
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueReader`."""
         self._check(topic)
         return self._index.max_offset(topic, queue)
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueReader`."""
         self._check(topic)
         return self._index.entries(topic, queue, start, stop)
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueReader`."""
         self._check(topic)
         return self._index.resume_at(topic, queue, offset)
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueReader`."""
         self._check()
         known = lambda topic: topic not in self._refused and wanted(topic)  # noqa: E731 - a predicate
         found = list(self._index.bounds(known, below))
@@ -101,12 +96,10 @@ class ServedQueues(QueueReader):
         return iter(found)
 
     def end_log_offset(self) -> int:
-        """See `QueueReader`."""
         self._check()
         return self._index.end_log_offset()
 
     def close(self) -> None:
-        """See `QueueReader`."""
         self._index.close()
 
 

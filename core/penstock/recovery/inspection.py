@@ -398,11 +398,9 @@ class ShownQueues(QueueReader):
         return self._index.queues()
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueReader`."""
         return self._index.min_offset(topic, queue)
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueReader`."""
         begin = self._begin()
         low, high = self._index.ends(topic, queue)
         if begin is None:
@@ -420,26 +418,21 @@ class ShownQueues(QueueReader):
         return high
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueReader`."""
         return self._index.entries(topic, queue, start, min(stop, self.max_offset(topic, queue)))
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueReader`."""
         following = self._index.resume_at(topic, queue, offset)
         return min(following, self.max_offset(topic, queue))
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueReader`."""
         begin = self._begin()
         if begin is not None:
             below = begin if below is None else min(below, begin)
         return self._index.bounds(wanted, below)
 
     def end_log_offset(self) -> int:
-        """See `QueueReader`."""
         begin, end = self._begin(), self._index.end_log_offset()
         return end if begin is None else min(begin, end)
 
     def close(self) -> None:
-        """See `QueueReader`."""
         self._index.close()

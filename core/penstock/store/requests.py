@@ -163,7 +163,6 @@ class RequestDesk(Extension):
         self._trouble = ""
 
     def attach(self, store: OpenStore) -> None:
-        """See `Extension`."""
         self._store = store
         self._worker = self.context.spawn("penstock-requests", self._step, self._wakes)
 

@@ -38,16 +38,13 @@ class SimulatedFile(File):
 
     @property
     def inode(self) -> int:
-        """See `File`."""
         return self._inode.number
 
     @property
     def mtime_ms(self) -> int:
-        """See `File`."""
         return self._inode.mtime_ns // 1_000_000
 
     def pread(self, size: int, position: int) -> bytes:
-        """See `File`; call "pread"."""
         self._disk.plan.check("pread", self.path)
         return super().pread(size, position)
 
@@ -74,7 +71,6 @@ class SimulatedFile(File):
         self._sync()
 
     def sync_all(self) -> None:
-        """See `File`; call "sync"."""
         self._sync()
         self._inode.durable_mtime_ns = self._inode.mtime_ns
 
@@ -93,7 +89,6 @@ class SimulatedFile(File):
             inode.sync()
 
     def allocate(self, size: int) -> None:
-        """See `File`; call "allocate"."""
         self._disk.plan.check("allocate", self.path)
         self._make_room(0, size)
         super().allocate(size)
@@ -101,7 +96,6 @@ class SimulatedFile(File):
             self._inode.allocate(0, size)
 
     def allocate_range(self, start: int, stop: int) -> None:
-        """See `File`; call "allocate"."""
         self._disk.plan.check("allocate", self.path)
         self._make_room(start, stop)
         super().allocate_range(start, stop)
@@ -114,7 +108,6 @@ class SimulatedFile(File):
         super().resize(size)
 
     def zero_range(self, start: int, stop: int) -> bool:
-        """See `File`; call "erase"."""
         self._disk.plan.check("erase", self.path)
         self._make_room(start, stop)
         File.pwrite(self, bytes(stop - start), start)
@@ -124,7 +117,6 @@ class SimulatedFile(File):
         return True
 
     def punch(self, start: int, stop: int) -> bool:
-        """See `File`; call "punch"."""
         self._disk.plan.check("punch", self.path)
         super().punch(start, stop)
         with self._disk.guard:
@@ -134,7 +126,6 @@ class SimulatedFile(File):
         return True
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
-        """See `File`; call "map"."""
         self._disk.plan.check("map", self.path)
         return super().map(size, writable=writable)
 
@@ -154,11 +145,9 @@ class SimulatedLock(Lock):
         self._disk = disk
 
     def has_name(self, path: Path) -> bool:
-        """See `Lock`."""
         return self._inode is not None and self._disk.inode(path) == self._inode.number
 
     def release(self) -> None:
-        """See `Lock`."""
         inode, self._inode = self._inode, None
         if inode is not None:
             inode.is_locked = False
@@ -250,7 +239,6 @@ class SimulatedDisk(Files):
             raise _error(errno.ENOSPC, path)
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
-        """See `Files`."""
         used = self.used
         return used, max(self.capacity - used, 0)
 
@@ -267,7 +255,6 @@ class SimulatedDisk(Files):
         return found
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """See `Files`; call "open"."""
         self.plan.check("open", path)
         with self.guard:
             inode = self._get(path)
@@ -276,7 +263,6 @@ class SimulatedDisk(Files):
             return self._opened(path, inode, os.O_RDWR if writable else os.O_RDONLY)
 
     def create(self, path: Path) -> File:
-        """See `Files`; call "create"."""
         self.plan.check("create", path)
         self.check_room(1, path)
         with self.guard:
@@ -290,7 +276,6 @@ class SimulatedDisk(Files):
         return SimulatedFile(path, inode.descriptor(flags | os.O_CLOEXEC), inode, self)
 
     def entries(self, folder: Path) -> list[Entry]:
-        """See `Files`."""
         with self.guard:
             numbers = sorted(self._get(folder).names.items())
             found = [(name, self._platter.inodes[number]) for name, number in numbers]
@@ -300,26 +285,21 @@ class SimulatedDisk(Files):
             ]
 
     def listing(self, folder: str) -> list[Listed]:
-        """See `Files`."""
         found = self.entries(Path(folder))
         return [Listed(e.name, e.is_file, e.is_folder, e.size, e.mtime_ns) for e in found]
 
     def folders(self, folder: str) -> list[str]:
-        """See `Files`."""
         return [entry.name for entry in self.entries(Path(folder)) if entry.is_folder]
 
     def numbered(self, folder: str) -> list[tuple[int, int]]:
-        """See `Files`."""
         found = [entry for entry in self.entries(Path(folder)) if entry.is_file]
         return sorted((int(e.name), e.size) for e in found if e.name.isascii() and e.name.isdigit())
 
     def exists(self, path: Path) -> bool:
-        """See `Files`."""
         with self.guard:
             return self._platter.find(path) is not None
 
     def mtime_ns(self, path: Path) -> int:
-        """See `Files`."""
         with self.guard:
             found = self._platter.find(path)
             return found.mtime_ns if found else 0
@@ -341,25 +321,21 @@ class SimulatedDisk(Files):
         return None
 
     def version(self, path: Path) -> tuple[int, int, int]:
-        """See `Files`."""
         with self.guard:
             found = self._platter.find(path)
             return (found.mtime_ns, found.number, found.size) if found else (0, 0, 0)
 
     def inode(self, path: Path) -> int:
-        """See `Files`."""
         with self.guard:
             found = self._platter.find(path)
             return found.number if found else 0
 
     def is_folder(self, path: Path) -> bool:
-        """See `Files`."""
         with self.guard:
             found = self._platter.find(path)
             return found is not None and found.is_folder
 
     def make_folder(self, path: Path) -> list[Path]:
-        """See `Files`; call "make_folder"."""
         if self.is_folder(path):
             return []
         changed = [] if self.exists(path.parent) else self.make_folder(path.parent)
@@ -371,7 +347,6 @@ class SimulatedDisk(Files):
         return [*changed, path.parent]
 
     def remove_folder(self, path: Path) -> None:
-        """See `Files`; call "remove"."""
         self.plan.check("remove", path)
         with self.guard:
             inode = self._get(path)
@@ -380,13 +355,11 @@ class SimulatedDisk(Files):
             self._platter.change((path, 0), inode=inode.number)
 
     def sync_folder(self, path: Path) -> None:
-        """See `Files`; call "sync_folder"."""
         self.plan.check("sync_folder", path)
         with self.guard:
             self._platter.sync_folder(self._get(path))
 
     def volume(self, folder: Path) -> Volume | None:
-        """See `Files`; call "open"."""
         self.plan.check("open", folder)
         with self.guard:
             self._get(folder)
@@ -411,7 +384,6 @@ class SimulatedDisk(Files):
                     self._platter.sync_folder(inode)
 
     def remove(self, path: Path) -> None:
-        """See `Files`; call "remove"."""
         self.plan.check("remove", path)
         with self.guard:
             inode = self._get(path)
@@ -420,14 +392,12 @@ class SimulatedDisk(Files):
             self._platter.change((path, 0), inode=inode.number)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Files`; call "rename"."""
         self.plan.check("rename", source)
         with self.guard:
             inode = self._get(source)
             self._platter.change((source, 0), (target, inode.number), inode=inode.number)
 
     def lock(self, path: Path) -> Lock | None:
-        """See `Files`."""
         if not self.exists(path):
             self.create(path).close()
         with self.guard:
@@ -438,7 +408,6 @@ class SimulatedDisk(Files):
             return SimulatedLock(inode, self)
 
     def lock_one(self, path: Path) -> Lock | None:
-        """See `Files`."""
         return self.lock(path)
 
     def remote_kind(self, folder: Path) -> str | None:
@@ -446,7 +415,6 @@ class SimulatedDisk(Files):
         return None
 
     def is_locked(self, path: Path) -> bool:
-        """See `Files`."""
         with self.guard:
             found = self._platter.find(path)
             return found is not None and found.is_locked

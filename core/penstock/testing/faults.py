@@ -112,47 +112,38 @@ class FaultyFile(File):
         self._plan = plan
 
     def pread(self, size: int, position: int) -> bytes:
-        """See `File`; rules name it `pread`."""
         self._plan.check("pread", self.path)
         return super().pread(size, position)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """See `File`; rules name it `pwrite`."""
         self._plan.check("pwrite", self.path)
         super().pwrite(data, position)
 
     def sync(self) -> None:
-        """See `File`; rules name it `sync`."""
         self._plan.check("sync", self.path)
         super().sync()
 
     def sync_all(self) -> None:
-        """See `File`; rules name it `sync`."""
         self._plan.check("sync", self.path)
         super().sync_all()
 
     def allocate(self, size: int) -> None:
-        """See `File`; rules name it `allocate`."""
         self._plan.check("allocate", self.path)
         super().allocate(size)
 
     def allocate_range(self, start: int, stop: int) -> None:
-        """See `File`; rules name it `allocate`."""
         self._plan.check("allocate", self.path)
         super().allocate_range(start, stop)
 
     def resize(self, size: int) -> None:
-        """See `File`; rules name it `resize`."""
         self._plan.check("resize", self.path)
         super().resize(size)
 
     def zero_range(self, start: int, stop: int) -> bool:
-        """See `File`; rules name it `erase`."""
         self._plan.check("erase", self.path)
         return super().zero_range(start, stop)
 
     def punch(self, start: int, stop: int) -> bool:
-        """See `File`; rules name it `punch`."""
         self._plan.check("punch", self.path)
         return super().punch(start, stop)
 
@@ -165,7 +156,6 @@ class FaultyVolume(Volume):
         self._plan = plan
 
     def sync(self) -> None:
-        """See `Volume`; rules name it `sync_volume`."""
         self._plan.check("sync_volume", self.path)
         super().sync()
 
@@ -178,12 +168,10 @@ class FaultyFiles(Files):
         self._locks: list[Lock] = []
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """See `Files`; rules name it `open`."""
         self.plan.check("open", path)
         return self._wrap(super().open(path, writable=writable))
 
     def create(self, path: Path) -> File:
-        """See `Files`; rules name it `create`."""
         self.plan.check("create", path)
         return self._wrap(super().create(path))
 
@@ -191,28 +179,23 @@ class FaultyFiles(Files):
         return FaultyFile(file.path, file.detach(), self.plan)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Files`; rules name it `rename`."""
         self.plan.check("rename", source)
         super().rename(source, target)
 
     def remove(self, path: Path) -> None:
-        """See `Files`; rules name it `remove`."""
         self.plan.check("remove", path)
         super().remove(path)
 
     def make_folder(self, path: Path) -> list[Path]:
-        """See `Files`; rules name it `make_folder`."""
         if not self.is_folder(path):
             self.plan.check("make_folder", path)
         return super().make_folder(path)
 
     def sync_folder(self, path: Path) -> None:
-        """See `Files`; rules name it `sync_folder`."""
         self.plan.check("sync_folder", path)
         super().sync_folder(path)
 
     def volume(self, folder: Path) -> Volume | None:
-        """See `Files`; rules name it `open`."""
         self.plan.check("open", folder)
         volume = super().volume(folder)
         return None if volume is None else FaultyVolume(volume, self.plan)

@@ -62,7 +62,6 @@ class Reindexed(Report):
     saved_to: str | None
 
     def summary(self) -> dict[str, Any]:
-        """See `Report`."""
         facts = self.facts()
         del facts["damages"]
         return {**facts, "damages": len(self.damages)}

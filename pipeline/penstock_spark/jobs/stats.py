@@ -71,7 +71,6 @@ class StatsReport(Report):
     plots: list[str] = attrs.Factory(list)
 
     def summary(self) -> dict[str, Any]:
-        """See `Report`."""
         figures = {name: value for name, value in self.total.items() if name != "name"}
         return {"stores": self.stores, **figures, "seconds": round(self.seconds, 3)}
 

@@ -71,11 +71,9 @@ class VerifyReport(Report):
         return sum(not finding.is_note for _, finding in self.findings)
 
     def facts(self) -> dict[str, Any]:
-        """See `Report`."""
         return {**self.summary(), "findings": self.rows()}
 
     def summary(self) -> dict[str, Any]:
-        """See `Report`."""
         numbers = {name: getattr(self, name) for name in ("stores", "segments", "bytes", "records")}
         notes = len(self.findings) - self.wrong
         return {

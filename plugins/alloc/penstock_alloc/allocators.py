@@ -88,11 +88,9 @@ class OnDemandAllocator(Allocator):
     name: ClassVar[str] = "on-demand"
 
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
-        """See `Allocator`."""
         return make_file(self.context.files, self.context.root, path, size, allocated=allocated)
 
     def discard(self, path: Path, *, in_use: bool = False) -> None:
-        """See `Allocator`."""
         remove_file(self.context.files, path)
 
 
@@ -200,14 +198,12 @@ class _AheadAllocator(Allocator):
         self._worker: Stoppable | None = None
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        """See `Allocator`."""
         if self._worker is None:
             self._worker = self.context.spawn("penstock-allocate", self._step)
         if self._ahead.order(paths, size, allocated=allocated):
             self._worker.wake()
 
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
-        """See `Allocator`."""
         return self._ahead.obtain(path, size, allocated=allocated)
 
     def _wake(self) -> None:
@@ -269,7 +265,6 @@ class PreallocateAllocator(_AheadAllocator):
             self._wake()
 
     def discard(self, path: Path, *, in_use: bool = False) -> None:
-        """See `Allocator`."""
         self._locked.pop(path, None)
         remove_file(self.context.files, path)
 
@@ -312,11 +307,9 @@ class PreallocateAllocator(_AheadAllocator):
             self._prefaults = self._locks = False
 
     def stats(self) -> dict[str, int]:
-        """See `Strategy`."""
         return {"files_ready": self._ahead.ready, "segments_locked": len(self._locked)}
 
     def close(self) -> None:
-        """See `_AheadAllocator`."""
         super().close()
         self._locked.clear()
 
@@ -350,7 +343,6 @@ class RecycleAllocator(_AheadAllocator):
         self._recycled = 0
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        """See `Allocator`."""
         if self._worker is None:
             self._load_leftovers(size)
         super().expect(paths, size, allocated=allocated)
@@ -433,7 +425,6 @@ class RecycleAllocator(_AheadAllocator):
         return file
 
     def stats(self) -> dict[str, int]:
-        """See `Strategy`."""
         return {
             "files_ready": self._ahead.ready,
             "spares": len(self._used) + len(self._clean),

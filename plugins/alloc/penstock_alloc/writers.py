@@ -61,16 +61,13 @@ class _FileChannel(SegmentChannel):
     _blocks: Blocks
 
     def reserve(self, stop: int) -> None:
-        """See `SegmentChannel`."""
         self._blocks.reserve(stop)
 
     def give_back(self, stop: int) -> None:
-        """See `SegmentChannel`."""
         if self._blocks.give_back(stop):
             self._file.sync()
 
     def flush(self) -> None:
-        """See `SegmentChannel`."""
         self._file.sync()
 
     def close(self) -> None:
@@ -94,26 +91,21 @@ class MmapChannel(_FileChannel):
 
     @property
     def view(self) -> memoryview:
-        """See `SegmentChannel`."""
         return self._view.toreadonly()
 
     @property
     def memory(self) -> memoryview:
-        """See `SegmentChannel`."""
         return self._view
 
     @property
     def memory_end(self) -> int:
-        """See `SegmentChannel`."""
         return self._ready_end
 
     @property
     def descriptor(self) -> int | None:
-        """See `SegmentChannel`."""
         return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`."""
         if self._may_store(position, position + len(data)):
             store_records(self._view, position, data, (len(data),))
         else:
@@ -155,7 +147,6 @@ class MmapChannel(_FileChannel):
         self.synced()
 
     def synced(self) -> None:
-        """See `SegmentChannel`."""
         self._blocks.note_sync()
         # The next store prepares the file again.
         self._ready_end = 0
@@ -174,7 +165,6 @@ class MmapWriter(SegmentWriter):
         self._blocks: Blocks | None = None
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        """See `SegmentWriter`."""
         clock = self.context.clock
         self._blocks = blocks = Blocks(
             file, capacity, position, clock.monotonic_ms,
@@ -194,12 +184,10 @@ class FileChannel(_FileChannel):
 
     @property
     def view(self) -> memoryview:
-        """See `SegmentChannel`."""
         return self._view
 
     @property
     def descriptor(self) -> int | None:
-        """See `SegmentChannel`."""
         return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
@@ -223,17 +211,14 @@ class GatheringChannel(FileChannel):
 
     @property
     def gathered(self) -> GatherBuffer:
-        """See `SegmentChannel`."""
         return self._gathered
 
     @property
     def memory_end(self) -> int:
-        """See `SegmentChannel`."""
         return self._blocks.end
 
     @property
     def descriptor(self) -> int | None:
-        """See `SegmentChannel`."""
         return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
@@ -246,7 +231,6 @@ class GatheringChannel(FileChannel):
             self._file.pwrite(data, position)
 
     def commit(self) -> None:
-        """See `SegmentChannel`."""
         descriptor = self.descriptor
         if descriptor is not None:
             self._gathered.commit(descriptor)
@@ -272,7 +256,6 @@ class FileWriter(SegmentWriter):
         self._blocks: Blocks | None = None
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        """See `SegmentWriter`."""
         clock = self.context.clock
         self._blocks = blocks = Blocks(
             file, capacity, position, clock.monotonic_ms, after=self._blocks
@@ -383,11 +366,9 @@ class PooledChannel(_FileChannel):
 
     @property
     def view(self) -> memoryview:
-        """See `SegmentChannel`."""
         return self._view
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`."""
         buffer = self._buffer
         stop = position + len(data)
         # Reserved now, while the put can still be refused: a commit must find room for acknowledged bytes.
@@ -504,7 +485,6 @@ class TransientPoolWriter(SegmentWriter):
         return waiting > 0 and (thorough or waiting >= self.options.least_pages * PAGE_BYTES)
 
     def stats(self) -> dict[str, int]:
-        """See `Strategy`."""
         return {
             "buffers_free": self._pool.available,
             "segments_without_buffer": self._without_buffer,

@@ -244,14 +244,12 @@ class ConsumeQueueDispatcher(QueueLookUp):
                     self._dirty_folders.add(queue.extension.folder)
 
     def move_min(self, log_offset: int) -> None:
-        """See `QueueIndex`."""
         with self._lock:
             self._log_min = max(self._log_min, log_offset)
             for queue in self._queues.opened():
                 queue.move_min(log_offset)
 
     def remove_topic(self, topic: str, log_offset: int) -> None:
-        """See `QueueIndex`."""
         with self._lock:
             self._removed[topic] = log_offset
             for key in [key for key in self._queues if key[0] == topic]:
@@ -281,23 +279,19 @@ class ConsumeQueueDispatcher(QueueLookUp):
             self._generations.forget(key)
 
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
-        """See `QueueIndex`."""
         for topic, number, ordinal, data in entries_within(old, damages):
             queue = self._queue_for(topic, number)
             if not self.entries(topic, number, ordinal, ordinal + 1).sizes.any():
                 self._write_run(queue, ordinal, data)
 
     def close(self) -> None:
-        """See `Dispatcher`."""
         self._syncs.close()
         self._pool.close()
 
     def stats(self) -> dict[str, int]:
-        """See `Dispatcher`."""
         return {"queues": len(self._queues)}
 
     def strays(self) -> list[Path]:
-        """See `Dispatcher`."""
         return [finding.path for finding in self._names.findings()]
 
     def checker(self) -> Checker | None:

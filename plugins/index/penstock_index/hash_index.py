@@ -245,7 +245,6 @@ class HashIndexDispatcher(KeyIndex):
 
     @property
     def progress(self) -> int:
-        """See `Dispatcher`."""
         return self._progress
 
     # --- dispatching records
@@ -330,7 +329,6 @@ class HashIndexDispatcher(KeyIndex):
         return reached
 
     def give_back(self) -> None:
-        """See `Dispatcher`."""
         with self._lock:
             if self._current is not None:
                 self._current.give_back()
@@ -364,7 +362,6 @@ class HashIndexDispatcher(KeyIndex):
             self._folder.forget()
 
     def stats(self) -> dict[str, int]:
-        """See `Dispatcher`."""
         with self._lock:
             keys = self._current.header.index_count - 1 if self._current else 0
         return {"files": len(self._folder.names()), "keys_in_newest": keys}
@@ -375,7 +372,6 @@ class HashIndexDispatcher(KeyIndex):
             yield Foreign(TAG_KEYS, self._folder.path)
 
     def checker(self) -> Checker:
-        """See `Dispatcher`."""
         from penstock_index.index_check import IndexChecker  # noqa: PLC0415 - only verifying needs it
 
         return IndexChecker(self._folder.path, self._peeks, self._folder.strays)
@@ -397,7 +393,6 @@ class HashIndexDispatcher(KeyIndex):
             self._current = None
 
     def close(self) -> None:
-        """See `Dispatcher`."""
         with self._lock:
             self._close_current()
             self._folder.forget()
@@ -408,7 +403,6 @@ class HashIndexDispatcher(KeyIndex):
     # --- opening
 
     def load(self, trust: Trust) -> list[str]:
-        """See `Dispatcher`."""
         repairs = self._folder.remove_strays()
         with self._lock:
             if trust.is_clean:

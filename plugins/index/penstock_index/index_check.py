@@ -129,7 +129,6 @@ class IndexChecker(Checker):
         return np.sort(np.concatenate(parts), order=_KEY)
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
-        """See `Checker`."""
         rows = self._rows = self._load() if self._rows is None else self._rows
         self._reached = max(self._reached, batch.end_offset)
         keys = batch.keys
@@ -192,12 +191,10 @@ class IndexChecker(Checker):
         self._corrupt_ranges.append((start, stop))
 
     def seen(self) -> object:
-        """See `Checker`."""
         corrupt, self._corrupt_ranges = self._corrupt_ranges, []
         return self._reached, corrupt
 
     def take(self, seen: Any) -> None:
-        """See `Checker`."""
         self._reached = max(self._reached, seen[0])
         self._corrupt_ranges.extend(seen[1])
 

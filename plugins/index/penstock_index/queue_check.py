@@ -210,18 +210,15 @@ class QueueChecker(Checker):
         self._corrupt_ranges.append((start, stop))
 
     def seen(self) -> object:
-        """See `Checker`."""
         corrupt, strays = self._corrupt_ranges, self._strays
         self._corrupt_ranges, self._strays = [], Strays()
         return corrupt, strays.plain()
 
     def take(self, seen: Any) -> None:
-        """See `Checker`."""
         self._corrupt_ranges.extend(seen[0])
         self._strays.take(seen[1])
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
-        """See `Checker`."""
         for run in runs_of(batch, self._history.removed):
             if run.topic is None:
                 yield Finding(

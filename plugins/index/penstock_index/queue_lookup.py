@@ -155,7 +155,6 @@ class QueueLookUp(QueueIndex):
 
     @property
     def progress(self) -> int:
-        """See `Dispatcher`."""
         return self._progress
 
     def _new_queue(self, topic: str, number: int) -> Queue:
@@ -166,7 +165,6 @@ class QueueLookUp(QueueIndex):
         return Queue(folder, extension, 0, 0)
 
     def queues(self) -> list[tuple[str, int]]:
-        """See `QueueIndex`."""
         if self.context.read_only:
             removed_before = self.context.removed_before
             with self._lock:
@@ -179,23 +177,19 @@ class QueueLookUp(QueueIndex):
             return sorted(self._queues)
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
         with self._lock:
             return found.min_offset if (found := self._current_queue(topic, queue)) else 0
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
         with self._lock:
             return found.max_offset if (found := self._current_queue(topic, queue)) else 0
 
     def ends(self, topic: str, queue: int) -> tuple[int, int]:
-        """See `QueueIndex`."""
         with self._lock:
             found = self._current_queue(topic, queue)
             return (found.min_offset, found.max_offset) if found else (0, 0)
 
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
-        """See `QueueIndex`."""
         with self._lock:
             known = self._queues.unopened((topic, queue))
             return (known is not None and offset <= known.max_offset) or (
@@ -217,13 +211,11 @@ class QueueLookUp(QueueIndex):
                 yield (topic, number), queue.known()
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueIndex`."""
         if self.context.read_only:
             return QuickLook(self.context, below).all_bounds(self._root, wanted, self.bounds_of)
         return super().bounds(wanted, below)
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueIndex`."""
         with self._lock:
             found = self._current_queue(topic, queue)
             if found is None:
@@ -235,7 +227,6 @@ class QueueLookUp(QueueIndex):
         return entries
 
     def place(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
-        """See `QueueIndex`."""
         with self._lock:
             found = self._current_queue(topic, queue)
             if found is None or not 0 <= offset < found.max_offset:
@@ -251,7 +242,6 @@ class QueueLookUp(QueueIndex):
             return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
 
     def end_log_offset(self) -> int:
-        """See `QueueIndex`."""
         with self._lock:
             if not self.context.read_only:
                 return self._progress
