@@ -76,14 +76,11 @@ class Checkpoint:
         """Write the times and make them durable."""
         if not self._files.exists(self._path):
             self._files.write_whole(self._path, bytes(CHECKPOINT_BYTES))
-        file = self._files.open(self._path, writable=True)
-        try:
+        with self._files.open(self._path, writable=True) as file:
             if file.size < CHECKPOINT_BYTES:
                 file.resize(CHECKPOINT_BYTES)
             file.pwrite(_TIMES.pack(*times, 0, 0), 0)
             file.sync()
-        finally:
-            file.close()
 
 
 _MAGIC = b"PSTKPRG3"

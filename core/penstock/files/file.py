@@ -8,6 +8,7 @@ import mmap
 import os
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 _FALLOC_KEEP_SIZE = 0x01
 _FALLOC_PUNCH_HOLE = 0x02
@@ -308,6 +309,12 @@ class File:
         descriptor, self._fd = self._fd, -1
         return descriptor
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def __del__(self) -> None:
         self.close()
 
@@ -315,7 +322,7 @@ class File:
         """Close the descriptor; maps made from it stay valid."""
         self._prefaulted = None
         # Forgotten first: a second close would close another file that has got the same number.
-        descriptor, self._fd = self._fd, -1
+        descriptor = self.detach()
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -263,14 +263,11 @@ class Files:
 
     def read_whole(self, path: Path, limit: int = 64 << 20) -> bytes:
         """Return the content of a small file; raises `OSError` (EFBIG) if it is larger than `limit` bytes."""
-        file = self.open(path)
-        try:
+        with self.open(path) as file:
             size = file.size
             if size > limit:
                 raise OSError(errno.EFBIG, f"{size} bytes, the limit is {limit}", str(path))
             return file.pread(size, 0)
-        finally:
-            file.close()
 
     def unused(self, path: Path) -> Path:
         """Return `path` with the first suffix `-1`, `-2`, ... that is not in use."""

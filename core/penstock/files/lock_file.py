@@ -115,23 +115,23 @@ def take(path: Path, mode: int) -> Lock | None:
     """Take the lock of the store whose lock file is `path`, without waiting; return None if it is held already."""
     with _opening:
         lock = Lock(_open(path, mode), open_descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY))
-    try:
-        fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
-        fcntl.flock(lock._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.release()
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return None
-        raise
-    return lock
+    return _taken(lock)
 
 
 def take_file(path: Path, mode: int) -> Lock | None:
     """Take a lock of one file, which is created if it is missing; return None if it is held already."""
     with _opening:
         lock = Lock(_open(path, mode))
+    return _taken(lock)
+
+
+def _taken(lock: Lock) -> Lock | None:
+    """Lock the first descriptor as a file, and others as folders; return None if one is locked already."""
+    file, *folders = lock._fds
     try:
-        fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
+        for folder in folders:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.release()
         if error.errno in (errno.EAGAIN, errno.EACCES):

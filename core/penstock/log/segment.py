@@ -271,11 +271,8 @@ class Segment:
             if self._file is not None:
                 return self._file.mtime_ms
             # Retention calls this for every segment: open files of a large log would use up the descriptors.
-            file = self._files.open(self.path)
-            try:
+            with self._files.open(self.path) as file:
                 return file.mtime_ms
-            finally:
-                file.close()
 
     def is_zero(self) -> bool:
         """Return whether all bytes of the file are zero."""
@@ -288,21 +285,15 @@ class Segment:
 
     def sync(self) -> None:
         """Make the file's content durable."""
-        file = self._files.open(self.path, writable=True)
-        try:
+        with self._files.open(self.path, writable=True) as file:
             file.sync()
-        finally:
-            file.close()
 
     def erase(self, position: int) -> None:
         """Zero all bytes from `position` on, durably."""
-        file = self._files.open(self.path, writable=True)
-        try:
+        with self._files.open(self.path, writable=True) as file:
             # The blocks may be freed: later writes allocate their own.
             file.clear(position, self.capacity)
             file.sync()
-        finally:
-            file.close()
 
     def close(self) -> None:
         """Close channel and file and drop the map; a map that readers still use stays valid until they drop it."""

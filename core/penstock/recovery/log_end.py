@@ -383,16 +383,13 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
         low, high = max(start, segment.base_offset), min(stop, segment.end_offset)
         if low >= high:
             continue
-        file = files.open(segment.path, writable=True)
-        try:
+        with files.open(segment.path, writable=True) as file:
             for at in range(low, high, _REWRITE_BYTES):
                 size = min(_REWRITE_BYTES, high - at)
                 position = at - segment.base_offset
                 file.pwrite(file.pread(size, position), position)
                 done += size
             file.sync()
-        finally:
-            file.close()
     return done
 
 

@@ -60,12 +60,9 @@ def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str)
 
 
 def _write_lock_file(files: Files, path: Path) -> None:
-    file = files.open(path, writable=True)
-    try:
+    with files.open(path, writable=True) as file:
         file.pwrite(b"lock", 0)
         file.sync_all()
-    finally:
-        file.close()
 
 
 def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:

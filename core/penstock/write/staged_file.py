@@ -170,11 +170,8 @@ class StagedFile:
     @classmethod
     def read(cls, files: Files, path: Path) -> Self:
         """Read and check a file; raises `CorruptionError` with the position of the first invalid part."""
-        file = files.open(path)
-        try:
+        with files.open(path) as file:
             return cls(path, list(_Reading(path, file).batches()))
-        finally:
-            file.close()
 
     @property
     def rows(self) -> int:

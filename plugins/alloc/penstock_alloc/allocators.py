@@ -397,11 +397,8 @@ class RecycleAllocator(_AheadAllocator):
             self._clean.append(spare)
 
     def _fill_with_zeros(self, spare: Path) -> None:
-        file = self._files.open(spare, writable=True)
-        try:
+        with self._files.open(spare, writable=True) as file:
             file.renew()
-        finally:
-            file.close()
 
     def _make(self, path: Path, size: int, allocated: bool) -> File:
         with self._guard:

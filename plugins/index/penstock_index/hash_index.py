@@ -181,12 +181,9 @@ class IndexFolder:
 
     def header(self, name: str) -> Header:
         """Return a file's header; `end_ms` and `end_offset` are 0 if the file has no entry."""
-        file = self._files.open(self.path / name)
-        try:
+        with self._files.open(self.path / name) as file:
             head = Peek(file, self._context.geometry).header
             return head if head.index_count > 1 else head._replace(end_ms=0, end_offset=0)
-        finally:
-            file.close()
 
     def open(self, name: str) -> IndexFile:
         """Open a file for writing."""

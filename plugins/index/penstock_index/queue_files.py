@@ -145,11 +145,8 @@ def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
     """Create a file of `size` zero bytes without blocks under `fresh`, and rename it to its name."""
     if files.exists(fresh):
         files.remove(fresh)
-    file = files.create(fresh)
-    try:
+    with files.create(fresh) as file:
         file.resize(size)
-    finally:
-        file.close()
     files.rename(fresh, path)
 
 

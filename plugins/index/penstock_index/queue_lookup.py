@@ -92,18 +92,16 @@ class QuickLook:
         self, topic: str, queue: int, folder: str, bases: Sequence[int]
     ) -> QueueBounds | None:
         first, last = bases[0] // QUEUE_ENTRY_SIZE, bases[-1] // QUEUE_ENTRY_SIZE
-        file = self._files.open(Path(f"{folder}/{segment_name(bases[-1])}"))
-        try:
+        with self._files.open(Path(f"{folder}/{segment_name(bases[-1])}")) as file:
             stop = -(-file.data_end() // QUEUE_ENTRY_SIZE)
             start = max(stop - _LAST, 0)
             entries = _read(file, start, stop)
             head = entries[:1] if first == last and start == 0 else None
             if head is None and first == last:
                 head = _read(file, 0, 1)
-        finally:
-            file.close()
         if head is None:
-            head = self._first_of(Path(f"{folder}/{segment_name(bases[0])}"))
+            with self._files.open(Path(f"{folder}/{segment_name(bases[0])}")) as file:
+                head = _read(file, 0, 1)
         sizes = entries["size"].astype(np.int64)
         offsets = entries["log_offset"].astype(np.int64)
         good = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
@@ -123,13 +121,6 @@ class QuickLook:
             topic, queue, first, last + start + row + 1, at, int(offsets[row]),
             int(sizes[present].sum()) / len(present),
         )  # fmt: skip
-
-    def _first_of(self, path: Path) -> Entries:
-        file = self._files.open(path)
-        try:
-            return _read(file, 0, 1)
-        finally:
-            file.close()
 
 
 def _read(file: File, start: int, stop: int) -> Entries:

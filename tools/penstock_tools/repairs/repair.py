@@ -296,12 +296,9 @@ class _Repair:
             write_ranges(files, root, noted)
 
     def _lengthen(self, segment: Segment) -> None:
-        file = self._files.open(segment.path, writable=True)
-        try:
+        with self._files.open(segment.path, writable=True) as file:
             file.resize(segment.capacity)
             file.sync_all()
-        finally:
-            file.close()
 
     def _patch(self, segment: Segment, patch: Patch, journal: RebuildJournal) -> None:
         """Save the bytes of a patch's range, and write the patch."""
@@ -309,12 +306,9 @@ class _Repair:
         is_fill = len(patch.data) == BLANK_SIZE
         size = segment.capacity - position if is_fill else len(patch.data)
         journal.save_bytes(f"{segment.path.name}-{position}", segment.pread(size, position))
-        file = self._files.open(segment.path, writable=True)
-        try:
+        with self._files.open(segment.path, writable=True) as file:
             file.pwrite(patch.data, position)
             file.sync()
-        finally:
-            file.close()
         digest = self._digests.read(segment)
         if digest is not None and not is_fill:
             # The digest matches the segment again; only the time of the file has changed.
@@ -388,11 +382,8 @@ class _Repair:
             if entry.is_folder:
                 self._sync_tree(entry.path)
             elif entry.is_file:
-                file = self._files.open(entry.path, writable=True)
-                try:
+                with self._files.open(entry.path, writable=True) as file:
                     file.sync()
-                finally:
-                    file.close()
         self._files.sync_folder(folder)
 
 

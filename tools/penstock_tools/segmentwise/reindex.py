@@ -248,11 +248,8 @@ def _write(files: Files, path: Path, data: bytes) -> None:
     _check_run(files, path.parent.parent)
     files.make_folder(path.parent)
     side = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
-    file = files.create(side)
-    try:
+    with files.create(side) as file:
         file.pwrite(data, 0)
-    finally:
-        file.close()
     files.rename(side, path)
 
 
