@@ -18,7 +18,6 @@ import logging
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 _DANGEROUS = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u206f\ud800-\udfff"
 _SHOWN = re.compile(f"[\x00-\x1f{_DANGEROUS}]")
@@ -134,6 +133,9 @@ class _Shown:
         return visible(repr(self._value))
 
 
+_PLAIN = logging.Formatter()
+
+
 class _EscapeArguments(logging.Filter):
     """Escapes a record's arguments and traceback, and accepts every record. Safe from any thread."""
 
@@ -143,7 +145,7 @@ class _EscapeArguments(logging.Filter):
         elif isinstance(record.args, Mapping):
             record.args = {name: _safe(value) for name, value in record.args.items()}
         if record.exc_info and not record.exc_text:
-            record.exc_text = visible(_traceback(record.exc_info), keep_lines=True)
+            record.exc_text = visible(_PLAIN.formatException(record.exc_info), keep_lines=True)
         return True
 
 
@@ -151,10 +153,3 @@ def _safe(argument: object) -> object:
     if argument is None or isinstance(argument, int | float):
         return argument
     return visible(argument) if isinstance(argument, str) else _Shown(argument)
-
-
-_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-def _traceback(raised: _Raised) -> str:
-    return logging.Formatter().formatException(raised)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import attrs
 import click
 
 from penstock.errors import ConfigError, MissingExtraError
@@ -349,9 +350,9 @@ def export_command(run: _Run, names: tuple[str, ...], **given: Any) -> int:
     metavar="SQL",
     help="Only rows for which this expression over the source's columns is true.",
 )
-@click.option("--to-topic", metavar="TOPIC", help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
+@click.option("--to-topic", "topic", metavar="TOPIC", help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
 @click.option("--key", metavar="SQL", help="An expression that gives the key.")
-@click.option("--to-tag", metavar="SQL", help="An expression that gives the tag.")
+@click.option("--to-tag", "tag", metavar="SQL", help="An expression that gives the tag.")
 @click.option("--partition", metavar="SQL", help="An expression that gives the queue number.")
 @click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="Maximum number of rows read per second, before the filter.")  # fmt: skip
 @click.option(
@@ -365,19 +366,7 @@ def export_command(run: _Run, names: tuple[str, ...], **given: Any) -> int:
 @_SINK_OPTIONS
 @_runs()
 def replay_command(
-    run: _Run,
-    topics: tuple[str, ...],
-    tags: tuple[str, ...],
-    where: str | None,
-    to_topic: str | None,
-    key: str | None,
-    to_tag: str | None,
-    partition: str | None,
-    rows_per_second: float,
-    bytes_per_second: str | None,
-    batch_rows: int,
-    options: tuple[str, ...],
-    **given: Any,
+    run: _Run, bytes_per_second: str | None, options: tuple[str, ...], **given: Any
 ) -> int:
     """Write the messages of SOURCE into the store TARGET: filtered, re-keyed, at a bounded rate, each once.
 
@@ -387,17 +376,17 @@ def replay_command(
     from penstock_spark.option_parser import size_of  # noqa: PLC0415 - slow to import
 
     replay = _module_of("replay")
-    change = replay.Transform(
-        topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,
-        partition=partition,
-    )  # fmt: skip
-    pace = replay.Pace(
-        rows_per_second=rows_per_second, batch_rows=batch_rows,
-        bytes_per_second=size_of("--bytes-per-second", bytes_per_second) if bytes_per_second else 0,
-    )  # fmt: skip
+    if bytes_per_second:
+        given["bytes_per_second"] = size_of("--bytes-per-second", bytes_per_second)
+    change, pace = (_taken(cls, given) for cls in (replay.Transform, replay.Pace))
     pairs = _pairs_of(options, "--option", "KEY=VALUE")
     done = run.job("replay", "batches", change=change, pace=pace, options=pairs, **given)
     return _show_written(run, "Replayed", done)
+
+
+def _taken(cls: type, given: dict[str, Any]) -> Any:
+    """Return an object of an attrs class; its fields are taken out of the options that were given."""
+    return cls(**{f.name: given.pop(f.name) for f in attrs.fields(cls) if f.name in given})
 
 
 @group.command(

@@ -267,11 +267,6 @@ class AsyncStore(Wrapper):
         """Return the store."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the store."""
         await self.close()

@@ -122,8 +122,11 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
         raise ConfigError(
             f"profile is {shown(profile)} ({origin}); it must be one of: {', '.join(PROFILES)}"
         )
-    if sections["log"].checksum is not None:
-        _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
+    checksum = sections["log"].checksum
+    if checksum is not None and checksum not in CHECKSUMS:
+        raise ConfigError(
+            f"log.checksum is {checksum!r}; it must be one of: {', '.join(CHECKSUMS)}"
+        )
     options = {}
     for kind, strategies in registry.sets().items():
         for name in strategies.names():
@@ -131,11 +134,6 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
                 strategies.get(name).Options, f"{kind}.{name}", given, origins
             )
     return Config(profile=profile, **sections, options=options, origins=origins)
-
-
-def _check_word(key: str, value: str, words: Sequence[str]) -> None:
-    if value not in words:
-        raise ConfigError(f"{key} is {value!r}; it must be one of: {', '.join(words)}")
 
 
 def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> None:

@@ -509,11 +509,6 @@ class TopicConfig(NamedTuple):
         return max(self.read_queues, self.write_queues)
 
     @property
-    def is_readable(self) -> bool:
-        """Whether consumers may read the topic."""
-        return bool(self.perm & READ)
-
-    @property
     def is_writable(self) -> bool:
         """Whether messages may be put to the topic."""
         return bool(self.perm & WRITE)

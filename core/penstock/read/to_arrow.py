@@ -6,6 +6,7 @@ this module, since it would keep the mapping open.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -170,27 +171,20 @@ def _corruption(log: SegmentedLog, offset: int) -> CorruptionError:
     )
 
 
+Maker = Callable[[RecordColumns], pa.Array]
+
+
 def _strings(count: int, column: tuple[bytes, bytes], kind: pa.DataType) -> pa.Array:
     """Return a column without nulls, given offsets and bytes."""
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, column)])
 
 
-def _topic(records: RecordColumns) -> pa.Array:
-    column = _kernel.topic_column(records.window, records.fields)
-    return _strings(len(records), column, pa.string())
+def _text(column_of: Callable[[Any, Any], tuple[bytes, bytes]], kind: pa.DataType) -> Maker:
+    """Return a function that builds a column without nulls from what the kernel makes of a batch."""
+    return lambda records: _strings(len(records), column_of(records.window, records.fields), kind)
 
 
-def _body(records: RecordColumns) -> pa.Array:
-    column = _kernel.body_column(records.window, records.fields)
-    return _strings(len(records), column, pa.binary())
-
-
-def _message_id(records: RecordColumns) -> pa.Array:
-    column = _kernel.message_ids(records.window, records.fields)
-    return _strings(len(records), column, pa.string())
-
-
-def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
+def _property(name: str) -> Maker:
     """Return a function that builds the column of one property, null for records without it."""
 
     def make(records: RecordColumns) -> pa.Array:
@@ -215,7 +209,7 @@ def _properties(records: RecordColumns) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items)
 
 
-def _number(name: str) -> Callable[[RecordColumns], pa.Array]:
+def _number(name: str) -> Maker:
     """Return a function that builds the column of one numeric field of the same width."""
     field, kind = ROW_FIELDS.get(name, name), COLUMNS[name]
 
@@ -231,13 +225,13 @@ def _prepared_offset(records: RecordColumns) -> pa.Array:
     return pa.array(np.maximum(records.prepared_offsets, 0))
 
 
-_TEXTS: dict[str, Callable[[RecordColumns], pa.Array]] = {
-    "topic": _topic,
+_TEXTS: dict[str, Maker] = {
+    "topic": _text(_kernel.topic_column, pa.string()),
     "tag": _property(TAGS),
     "keys": _keys,
-    "body": _body,
+    "body": _text(_kernel.body_column, pa.binary()),
     "properties": _properties,
-    "message_id": _message_id,
+    "message_id": _text(_kernel.message_ids, pa.string()),
     "prepared_offset": _prepared_offset,
 }
 _MAKERS = {name: _TEXTS.get(name) or _number(name) for name in COLUMNS}

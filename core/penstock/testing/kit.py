@@ -66,6 +66,8 @@ class ManualWorker:
 class ManualWorkers:
     """Creates workers that run only when the test runs them; pass it to a store as `spawn`."""
 
+    _worker: type[ManualWorker] = ManualWorker
+
     def __init__(self) -> None:
         self.by_name: dict[str, ManualWorker] = {}
 
@@ -75,10 +77,6 @@ class ManualWorkers:
         """Create a worker; nothing wakes it but the test."""
         self.by_name[name] = self._worker(step)
         return self.by_name[name]
-
-    @staticmethod
-    def _worker(step: Callable[[], float | None]) -> ManualWorker:
-        return ManualWorker(step)
 
     def run(self, name: str) -> float | None:
         """Run one step of one worker."""
@@ -108,9 +106,7 @@ class InlineWorker(ManualWorker):
 class InlineWorkers(ManualWorkers):
     """Creates workers without threads, which run at once when woken, so that a story is deterministic."""
 
-    @staticmethod
-    def _worker(step: Callable[[], float | None]) -> ManualWorker:
-        return InlineWorker(step)
+    _worker = InlineWorker
 
 
 # How often the copy of a folder is retried if a file is deleted meanwhile.

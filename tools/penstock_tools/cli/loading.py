@@ -1,16 +1,28 @@
 """The common part of `import` and `ingest`: rows of a source into a store, with a progress bar and a summary."""
 
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
+import click
 
 from penstock.errors import MessageError
-from penstock_tools.cli.beside import alone, open_to_change
-from penstock_tools.cli.output import NOTHING_NEW, Bar, counted, note, out_json
+from penstock.store.store import Store
+from penstock_tools.cli.beside import alone, open_to_change, timeout_option
+from penstock_tools.cli.output import (
+    NOTHING_NEW,
+    Bar,
+    chosen,
+    counted,
+    note,
+    out_json,
+    quiet_option,
+    settings_options,
+)
 from penstock_tools.cli.root import INTERRUPTED, interrupts_wait
 from penstock_tools.exchange.importing import Hooks, ImportOptions, ImportSummary, import_stream
 from penstock_tools.exchange.text_files import STANDARD
@@ -19,23 +31,50 @@ from penstock_tools.exchange.text_files import STANDARD
 _SHOWN = 5
 
 
-def load(
-    path: str,
+def loads(verb: str) -> Callable[[Callable[..., ImportOptions]], Callable[..., int]]:
+    """Return a decorator that makes a verb of a function from the verb's own options to those of the import.
+
+    The verb takes the store and the source, and the options that both verbs share.
+    """
+
+    def decorate(options_of: Callable[..., ImportOptions]) -> Callable[..., int]:
+        @functools.wraps(options_of)
+        def command(
+            path: str, source: str, as_json: bool, quiet: bool, settings: tuple[str, ...],
+            config: str | None, broker_conf: str | None, **given: Any,
+        ) -> int:  # fmt: skip
+            options = options_of(**given)
+            store = functools.partial(open_to_change, path, config, chosen(settings, broker_conf))
+            report = _load(verb, store, source, options, quiet=quiet)
+            if report is None:
+                return INTERRUPTED
+            _print_summary(report, path, as_json=as_json, quiet=quiet)
+            return 0
+
+        made = quiet_option(settings_options(timeout_option(command)))
+        made = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")(made)  # fmt: skip
+        for name in ("source", "path"):
+            # After the verb's own options, which come first in the help.
+            made = click.argument(name, type=click.Path())(made)
+        return made
+
+    return decorate
+
+
+def _load(
+    verb: str,
+    store_of: Callable[[], AbstractContextManager[Store]],
     source: str,
     options: ImportOptions,
-    verb: str,
-    settings: Mapping[str, Any],
-    config: str | None,
     *,
-    as_json: bool,
     quiet: bool,
-) -> int:
-    """Store the rows of a file, or of standard input; returns the exit code."""
+) -> ImportSummary | None:
+    """Store the rows of a file, or of standard input; returns None if that was interrupted."""
     total = Path(source).stat().st_size or None if source != STANDARD else None
     shown = _Shown()
     with (
         _opened(source) as file,
-        open_to_change(path, config, settings) as store,
+        store_of() as store,
         alone(store, f"{verb} of {Path(source).resolve()}")
         if source != STANDARD
         else nullcontext(),
@@ -48,15 +87,13 @@ def load(
                     bar.set(done, rows)
 
                 hooks = Hooks(on_progress=on_progress, on_skip=shown.skip, guard=interrupts_wait)
-                report = import_stream(store, file, source, options, hooks)
+                return import_stream(store, file, source, options, hooks)
         except KeyboardInterrupt:
             goes_on = "; the same command continues there" if source != STANDARD else ""
             note(f"interrupted after {counted(shown.rows, 'row')}, all stored{goes_on}")
-            return INTERRUPTED
+            return None
         finally:
             shown.print()
-    _print_summary(report, path, as_json=as_json, quiet=quiet)
-    return 0
 
 
 def _opened(source: str) -> AbstractContextManager[BinaryIO]:

@@ -5,12 +5,13 @@ export fails or is interrupted, the part is removed. A killed process leaves it,
 overwrites it. A lock on the part keeps two exports to the same file apart.
 """
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import attrs
 
@@ -214,9 +215,8 @@ def _part_of(target: Path, files: Files) -> Iterator[BinaryIO]:
     try:
         with path.open("wb", buffering=_BUFFER) as part:
             yield part
-        synced = files.open(path, writable=True)
-        synced.sync_all()
-        synced.close()
+        with files.open(path, writable=True) as synced:
+            synced.sync_all()
         files.rename(path, target)
         files.sync_folder(target.parent)
     except BaseException:
@@ -227,16 +227,15 @@ def _part_of(target: Path, files: Files) -> Iterator[BinaryIO]:
         lock.release()
 
 
-class _Counted:
-    """Counts the bytes written to a file that cannot tell its position. Not thread-safe."""
-
-    closed = False
+class _Counted(io.RawIOBase):
+    """Counts the bytes written to a file that cannot tell its position, and stays open. Not thread-safe."""
 
     def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
         self._file = file
         self.count = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
         self._file.write(data)
         self.count += size
@@ -245,20 +244,8 @@ class _Counted:
     def tell(self) -> int:
         return self.count
 
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        """Leave the file open: it belongs to the caller."""
-
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return False
 
 
 class _Export:

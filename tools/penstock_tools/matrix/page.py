@@ -16,6 +16,8 @@ _INK = "#123456"
 _BLUE, _ORANGE, _GREEN, _GREY = "#3b7dd8", "#d9822b", "#2f9e6e", "#9aa5b1"
 _ROW_INCHES = 0.21
 
+Draw = Callable[[Any, list[Row]], None]
+
 
 def _pyplot() -> Any:
     """Return pyplot with the style of the page; raises `MissingExtraError` without matplotlib."""
@@ -48,20 +50,10 @@ def plots(report: Report) -> list[tuple[str, str, str]]:
     if not rows:
         return []
     pyplot = _pyplot()
-    made = []
-    for title, about, draw in (
-        ("Throughput", "MiB/s of bodies in batches: until the flush policy lets the put return, and with a flush after each MiB.", _throughput),
-        ("Latency of one put", "Microseconds, logarithmic: p50, p99, p99.9 and the slowest.", _latency),
-        ("Durable puts", "Durable puts per second; a put counts once it is on disk.", _durable),
-        ("After a kill", "Milliseconds to open a killed store.", _recovery),
-        ("Memory", "Peak of the process's own memory in MiB, without pages of mapped files.", _memory),
-        ("Disk", "Bytes on disk per byte of body, including preallocated files and files kept for recycling.", _disk),
-    ):  # fmt: skip
-        made.append((title, about, _draw_svg(pyplot, rows, draw)))
-    return made
+    return [(title, about, _draw_svg(pyplot, rows, draw)) for title, about, draw in _PLOTS]
 
 
-def _draw_svg(pyplot: Any, rows: list[Row], draw: Callable[[Any, list[Row]], None]) -> str:
+def _draw_svg(pyplot: Any, rows: list[Row], draw: Draw) -> str:
     """Return one plot as SVG text."""
     height = 0.9 + _ROW_INCHES * max(len(rows), 3)
     figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
@@ -87,23 +79,20 @@ def _labelled(axes: Any, rows: Sequence[Row]) -> list[int]:
     return places
 
 
-def _bars(axes: Any, rows: list[Row], bars: Sequence[tuple[str, str, str]]) -> None:
-    places = _labelled(axes, rows)
-    thick = 0.8 / len(bars)
-    for number, (metric, name, colour) in enumerate(bars):
-        at = [place - 0.4 + thick * (number + 0.5) for place in places]
-        axes.barh(at, _values(rows, metric), thick * 0.92, color=colour, label=name)
-    if len(bars) > 1:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(bars))
+def _bars(*bars: tuple[str, str, str], unit: str) -> Draw:
+    """Return a function that draws a bar of each metric for each row."""
 
+    def draw(axes: Any, rows: list[Row]) -> None:
+        places = _labelled(axes, rows)
+        thick = 0.8 / len(bars)
+        for number, (metric, name, colour) in enumerate(bars):
+            at = [place - 0.4 + thick * (number + 0.5) for place in places]
+            axes.barh(at, _values(rows, metric), thick * 0.92, color=colour, label=name)
+        if len(bars) > 1:
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(bars))
+        axes.set_xlabel(unit)
 
-def _throughput(axes: Any, rows: list[Row]) -> None:
-    _bars(
-        axes,
-        rows,
-        [("batch_mib_s", "put_many", _BLUE), ("synced_mib_s", "put_many, then flush", _ORANGE)],
-    )
-    axes.set_xlabel("MiB/s")
+    return draw
 
 
 def _latency(axes: Any, rows: list[Row]) -> None:
@@ -123,28 +112,19 @@ def _latency(axes: Any, rows: list[Row]) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
 
 
-def _durable(axes: Any, rows: list[Row]) -> None:
-    _bars(
-        axes,
-        rows,
-        [("sync_per_s", "1 thread", _GREEN), ("sync_threads_per_s", "many threads", _BLUE)],
-    )
-    axes.set_xlabel("puts/s")
-
-
-def _recovery(axes: Any, rows: list[Row]) -> None:
-    _bars(axes, rows, [("recovery_ms", "recovery", _BLUE)])
-    axes.set_xlabel("ms")
-
-
-def _memory(axes: Any, rows: list[Row]) -> None:
-    _bars(axes, rows, [("memory_mib", "memory", _GREEN)])
-    axes.set_xlabel("MiB")
-
-
-def _disk(axes: Any, rows: list[Row]) -> None:
-    _bars(axes, rows, [("disk_per_byte", "disk", _ORANGE)])
-    axes.set_xlabel("bytes per byte of body")
+# Title, description, and what draws it.
+_PLOTS = (
+    ("Throughput", "MiB/s of bodies in batches: until the flush policy lets the put return, and with a flush after each MiB.",
+     _bars(("batch_mib_s", "put_many", _BLUE), ("synced_mib_s", "put_many, then flush", _ORANGE), unit="MiB/s")),
+    ("Latency of one put", "Microseconds, logarithmic: p50, p99, p99.9 and the slowest.", _latency),
+    ("Durable puts", "Durable puts per second; a put counts once it is on disk.",
+     _bars(("sync_per_s", "1 thread", _GREEN), ("sync_threads_per_s", "many threads", _BLUE), unit="puts/s")),
+    ("After a kill", "Milliseconds to open a killed store.", _bars(("recovery_ms", "recovery", _BLUE), unit="ms")),
+    ("Memory", "Peak of the process's own memory in MiB, without pages of mapped files.",
+     _bars(("memory_mib", "memory", _GREEN), unit="MiB")),
+    ("Disk", "Bytes on disk per byte of body, including preallocated files and files kept for recycling.",
+     _bars(("disk_per_byte", "disk", _ORANGE), unit="bytes per byte of body")),
+)  # fmt: skip
 
 
 _CARDS = (

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from penstock_tools.cli.beside import timeout_option
-from penstock_tools.cli.loading import load
-from penstock_tools.cli.output import chosen, quiet_option, restart_option, settings_options
+from penstock_tools.cli.loading import loads
+from penstock_tools.cli.output import restart_option
 from penstock_tools.cli.root import examples
 from penstock_tools.exchange.importing import ImportOptions
 from penstock_tools.exchange.text_files import FORMATS
@@ -20,8 +19,6 @@ from penstock_tools.exchange.text_files import FORMATS
         "cat orders.ndjson | penstock import data - --format ndjson --topic copies",
     ),
 )
-@click.argument("path", type=click.Path())
-@click.argument("source", type=click.Path())
 @click.option("--topic", default=None, help="The topic of all messages, in place of the file's.")
 @click.option(
     "--column",
@@ -49,38 +46,15 @@ from penstock_tools.exchange.text_files import FORMATS
     default=None,
     help="The file's format; by default from the file name extension.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@quiet_option
-@settings_options
-@timeout_option
-def command(
-    path: str,
-    source: str,
-    columns: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    settings: tuple[str, ...],
-    config: str | None,
-    broker_conf: str | None,
-    **options: Any,
-) -> int:
+@loads("import")
+def command(columns: tuple[str, ...], **options: Any) -> ImportOptions:
     """Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.
 
     Any file with columns of the same names will do; topic and body are required. After an interruption, the same command
     continues where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
     After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
     """
-    asked = ImportOptions(columns=_columns(columns), **options)
-    return load(
-        path,
-        source,
-        asked,
-        "import",
-        chosen(settings, broker_conf),
-        config,
-        as_json=as_json,
-        quiet=quiet,
-    )
+    return ImportOptions(columns=_columns(columns), **options)
 
 
 def _columns(pairs: Sequence[str]) -> dict[str, str]:

@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from penstock_tools.cli.beside import timeout_option
-from penstock_tools.cli.loading import load
-from penstock_tools.cli.output import chosen, quiet_option, restart_option, settings_options
+from penstock_tools.cli.loading import loads
+from penstock_tools.cli.output import restart_option
 from penstock_tools.cli.root import examples
 from penstock_tools.exchange.importing import ImportOptions, WholeRows
 from penstock_tools.exchange.text_files import FORMATS, LINES
@@ -19,8 +18,6 @@ from penstock_tools.exchange.text_files import FORMATS, LINES
         "cat access.log | penstock ingest data - --topic access --queues 4 --queue-by line",
     ),
 )
-@click.argument("path", type=click.Path())
-@click.argument("source", type=click.Path())
 @click.option("--topic", default="", help="The topic; with --topic-field, a prefix of the topic.")
 @click.option("--topic-field", default=None, help="The field that names the topic.")
 @click.option(
@@ -55,23 +52,8 @@ from penstock_tools.exchange.text_files import FORMATS, LINES
 )
 @click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be stored.")
 @restart_option
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@quiet_option
-@settings_options
-@timeout_option
-def command(
-    path: str,
-    source: str,
-    kind: str | None,
-    skip_bad: bool,
-    restart: bool,
-    as_json: bool,
-    quiet: bool,
-    settings: tuple[str, ...],
-    config: str | None,
-    broker_conf: str | None,
-    **plan: Any,
-) -> int:
+@loads("ingest")
+def command(kind: str | None, skip_bad: bool, restart: bool, **plan: Any) -> ImportOptions:
     """Put every row of SOURCE (a file, or - for standard input) into the store at PATH.
 
     The body of a message is the unchanged line; for CSV and Parquet it is the row as JSON. Ctrl-C stops
@@ -83,14 +65,4 @@ def command(
     """
     if not plan["topic"] and not plan["topic_field"]:
         raise click.UsageError("give --topic, --topic-field or both")
-    asked = ImportOptions(whole=WholeRows(**plan), kind=kind, skip_bad=skip_bad, restart=restart)
-    return load(
-        path,
-        source,
-        asked,
-        "ingest",
-        chosen(settings, broker_conf),
-        config,
-        as_json=as_json,
-        quiet=quiet,
-    )
+    return ImportOptions(whole=WholeRows(**plan), kind=kind, skip_bad=skip_bad, restart=restart)
