@@ -95,12 +95,7 @@ class _Run(NamedTuple):
         spark = active or self._new_session(SparkSession.builder, f"penstock {name}")
         try:
             with Bar(name, None, unit, quiet=self.quiet) as bar:
-
-                def on_progress(done: int, total: int) -> None:
-                    bar.total(total)
-                    bar.set(done, done)
-
-                return run(spark, on_progress=on_progress, **given)
+                return run(spark, on_progress=bar.reach, **given)
         finally:
             if active is None:
                 spark.stop()

@@ -1,15 +1,20 @@
 """A file system that behaves like the real one, until it is set to fail or to simulate the death of the process."""
 
 import errno
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import attrs
 
 from penstock.files import File, Files
 from penstock.files.lock_file import Lock
 from penstock.files.volume import Volume
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 # The calls that a plan can fail; those before "create" change nothing.
 CALLS = (
@@ -104,6 +109,19 @@ class FaultPlan:
                 raise OSError(rule.number, os.strerror(rule.number), str(path))
 
 
+def _checked(
+    method: Callable[Concatenate[Any, Arguments], Result], name: str = ""
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """Return a method of a file that fails where the plan has a rule for `name`, by default its own."""
+
+    @functools.wraps(method)
+    def call(self: "FaultyFile", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        self._plan.check(name or method.__name__, self.path)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
 class FaultyFile(File):
     """A file whose calls may fail."""
 
@@ -111,41 +129,15 @@ class FaultyFile(File):
         super().__init__(path, descriptor)
         self._plan = plan
 
-    def pread(self, size: int, position: int) -> bytes:
-        self._plan.check("pread", self.path)
-        return super().pread(size, position)
-
-    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._plan.check("pwrite", self.path)
-        super().pwrite(data, position)
-
-    def sync(self) -> None:
-        self._plan.check("sync", self.path)
-        super().sync()
-
-    def sync_all(self) -> None:
-        self._plan.check("sync", self.path)
-        super().sync_all()
-
-    def allocate(self, size: int) -> None:
-        self._plan.check("allocate", self.path)
-        super().allocate(size)
-
-    def allocate_range(self, start: int, stop: int) -> None:
-        self._plan.check("allocate", self.path)
-        super().allocate_range(start, stop)
-
-    def resize(self, size: int) -> None:
-        self._plan.check("resize", self.path)
-        super().resize(size)
-
-    def zero_range(self, start: int, stop: int) -> bool:
-        self._plan.check("erase", self.path)
-        return super().zero_range(start, stop)
-
-    def punch(self, start: int, stop: int) -> bool:
-        self._plan.check("punch", self.path)
-        return super().punch(start, stop)
+    pread = _checked(File.pread)
+    pwrite = _checked(File.pwrite)
+    sync = _checked(File.sync)
+    sync_all = _checked(File.sync_all, "sync")
+    allocate = _checked(File.allocate)
+    allocate_range = _checked(File.allocate_range, "allocate")
+    resize = _checked(File.resize)
+    zero_range = _checked(File.zero_range, "erase")
+    punch = _checked(File.punch)
 
 
 class FaultyVolume(Volume):

@@ -217,10 +217,6 @@ class GatheringChannel(FileChannel):
     def memory_end(self) -> int:
         return self._blocks.end
 
-    @property
-    def descriptor(self) -> int | None:
-        return self._file.descriptor
-
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`. Bytes left by an interrupted append are overwritten by the next append."""
         if position + len(data) > self._blocks.end:

@@ -276,7 +276,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 self._files.remove_folder(folder)
                 self._dirty_folders.add(folder.parent)
         if self._generations is not None:
-            self._generations.forget(key)
+            self._generations.begin(key, None)
 
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
         for topic, number, ordinal, data in entries_within(old, damages):

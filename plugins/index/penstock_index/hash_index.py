@@ -283,9 +283,8 @@ class HashIndexDispatcher(KeyIndex):
             return 0
         count = 0
         for name in reversed(self._folder.names()):
-            file = self._folder.peekable(name)
-            entries = Peek(file, self.context.geometry).entries()
-            file.close()
+            with self._folder.peekable(name) as file:
+                entries = Peek(file, self.context.geometry).entries()
             beyond = int((entries["log_offset"] >= self._progress).sum())
             count += beyond
             if beyond < len(entries):
@@ -350,9 +349,8 @@ class HashIndexDispatcher(KeyIndex):
         with self._lock:
             names = self._folder.names()
             for name in names[:-1]:
-                file = self._folder.peekable(name)
-                end = Peek(file, self.context.geometry).header.end_offset
-                file.close()
+                with self._folder.peekable(name) as file:
+                    end = Peek(file, self.context.geometry).header.end_offset
                 if end >= log_offset:
                     break
                 self._folder.remove(name)
@@ -379,10 +377,8 @@ class HashIndexDispatcher(KeyIndex):
                 file = self._folder.peekable(name)
             except FileNotFoundError:
                 continue
-            try:
+            with file:
                 yield Peek(file, self.context.geometry)
-            finally:
-                file.close()
 
     def _close_current(self) -> None:
         if self._current is not None:

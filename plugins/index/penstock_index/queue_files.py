@@ -101,10 +101,8 @@ class OpenFiles:
             file = self._files.open(path, writable=True)
         except FileNotFoundError:
             return
-        try:
+        with file:
             file.sync()
-        finally:
-            file.close()
 
     def _get(self, path: Path, *, writable: bool) -> File:
         file = self._open.get(path)

@@ -265,12 +265,8 @@ class Generations:
         return None
 
     def begin(self, key: Key, first: First | None) -> None:
-        """Note that a queue begins with this entry from now on."""
+        """Note that a queue begins with this entry from now on; None if it was removed."""
         self._firsts[key] = first
-
-    def forget(self, key: Key) -> None:
-        """Note that a queue was removed."""
-        self._firsts[key] = None
 
     # --- surviving entries
 

@@ -222,6 +222,11 @@ class Bar:
             shown = done if total is None else min(done, total)
             self._progress.update(self._task, completed=shown, rate=rate)
 
+    def reach(self, done: int, total: int) -> None:
+        """Set the progress, where `done` is also the number of items processed, and the total."""
+        self.total(total)
+        self.set(done, done)
+
     def total(self, total: int) -> None:
         """Set the total, if it was not known at the start."""
         if self._progress is not None:

@@ -243,12 +243,11 @@ def _base64(data: bytes) -> str:
 class CsvWriter:
     """Writes rows as CSV, the header first. Not thread-safe."""
 
-    def __init__(self, file: BinaryIO, *, has_header: bool = True) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._text = io.StringIO(newline="")
         self._writer = csv.writer(self._text)
-        if has_header:
-            self._put([CSV_COLUMNS])
+        self._put([CSV_COLUMNS])
 
     def _put(self, lines: Iterable[Sequence[object]]) -> None:
         self._writer.writerows(lines)

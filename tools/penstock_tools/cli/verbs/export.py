@@ -98,16 +98,11 @@ def command(
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         with Bar("export", None, "messages", quiet=quiet or target == STANDARD) as bar:
-
-            def on_progress(done: int, total: int) -> None:
-                bar.total(total)
-                bar.set(done, done)
-
             if target == STANDARD:
                 report = _to_standard_output(store, selection, kind or "", quiet=quiet)
             else:
                 report = export_messages(
-                    store, target, selection, kind=kind, overwrite=overwrite, on_progress=on_progress,
+                    store, target, selection, kind=kind, overwrite=overwrite, on_progress=bar.reach,
                 )  # fmt: skip
     _print_summary(report, json_lines=json_lines, quiet=quiet)
     return NO if report.unreadable else 0
