@@ -132,7 +132,7 @@ docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
 man: $(VENV)/dev
-	$(BIN)/python -m penstock_tools.cli.man_page > docs/penstock.1.new && mv docs/penstock.1.new docs/penstock.1
+	$(BIN)/python -m tests.docs.man_page > docs/penstock.1.new && mv docs/penstock.1.new docs/penstock.1
 
 changes: $(VENV)/dev
 	$(BIN)/towncrier build --draft --version Unreleased

@@ -153,20 +153,13 @@ class RecordColumns:
 
     positions: Int64s = _numbers("position", "Where records begin, bytes from the window's start.")
     sizes: Int64s = _numbers("size", "TOTALSIZE.")
-    crcs: Int64s = _numbers("crc", "BODYCRC as stored.")
     queues: Int64s = _numbers("queue", "QUEUEID.")
     flags: Int64s = _numbers("flag", "FLAG.")
     queue_offsets: Int64s = _numbers("queue_offset", "QUEUEOFFSET.")
-    stored_offsets: Int64s = _numbers(
-        "log_offset",
-        "PHYSICALOFFSET as stored; differs from `log_offsets` if bytes are misplaced.",
-    )
     sys_flags: Int64s = _numbers("sys_flag", "SYSFLAG.")
-    born_times_ms: Int64s = _numbers("born_ms", "BORNTIMESTAMP.")
     store_times_ms: Int64s = _numbers("store_ms", "STORETIMESTAMP.")
     reconsume_times: Int64s = _numbers("reconsume", "RECONSUMETIMES.")
     prepared_offsets: Int64s = _numbers("prepared", "PREPAREDTRANSACTIONOFFSET.")
-    body_sizes: Int64s = _numbers("body_size", "BODYLENGTH.")
     topic_sizes: Int64s = _numbers("topic_size", "Topic lengths in bytes.")
     property_sizes: Int64s = _numbers("text_size", "Properties text lengths in bytes.")
 

@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.docs import man_page
 from tests.lanes import at_night
-
-from penstock_tools.cli import man_page
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "penstock.1"

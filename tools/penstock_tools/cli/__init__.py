@@ -8,7 +8,7 @@ In reading order: `verbosity` (the option `-v`), `lazy_group` (commands that are
 `wording` (the texts of errors), `output` (output shared by all verbs), `times` (options that take a time), `contents` (what a
 store has, when nothing was found), `state` (whether a store is in use), `store_files` (sizes of a store's files), `loading` (what `import` and
 `ingest` do alike), `beside` (changing a store that another process writes),
-`completion` (names for a shell), `verbs` (one module per verb), `man_page` (the manual page).
+`completion` (names for a shell), `verbs` (one module per verb).
 """
 
 import contextlib

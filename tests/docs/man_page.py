@@ -1,6 +1,6 @@
-"""The manual page `penstock.1`, made from what the commands say of themselves: `python -m penstock_tools.cli.man_page`.
+"""The manual page `penstock.1`, made from what the commands say of themselves: `python -m tests.docs.man_page`.
 
-It is kept as `docs/penstock.1`, comes with the wheel, and a test compares the two.
+It is kept as `docs/penstock.1`, which comes with the wheel, and a test compares the two.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def man_page() -> str:
     """Return the page as roff, in the macros of man(7)."""
     context = click.Context(cli, info_name="penstock")
     lines = [
-        '.\\" Made by python -m penstock_tools.cli.man_page; do not edit.',
+        '.\\" Made by python -m tests.docs.man_page; do not edit.',
         f'.TH PENSTOCK 1 "" "Penstock {penstock.__version__}" "Penstock"',
         ".SH NAME",
         "penstock \\- store streams of messages, and inspect the stores of RocketMQ brokers",
