@@ -144,14 +144,14 @@ class Retention:
                 self._choose_by_vote()
             return gone
 
-    def delete_before(self, log_offset: int, time_ms: int, reason: str) -> int:
+    def delete_before(self, log_offset: int, time_ms: int) -> int:
         """Delete segments that end at or before a log offset or were last written before a time; returns how many."""
 
         def count() -> _Choice:
             # Counted within the run: segments that another run deleted meanwhile must not count again.
             by_offset = self._log.count_before_offset(log_offset)
             going = max(by_offset, self._log.count_before_time(time_ms, self._steady_now_ms()))
-            return _Choice(going, reason, "a call of discard_before")
+            return _Choice(going, "requested by the caller", "a call of discard_before")
 
         with self._one_at_a_time:
             return self._run_patiently(count, sys.maxsize)

@@ -244,25 +244,6 @@ class CheckpointTask:
         return [*state.dispatched.values()]
 
 
-class RetentionTask:
-    """Runs retention at its interval, unless the store has failed."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def step(self) -> float:
-        """Delete what the policies expire; returns the pause in seconds."""
-        if self._engine.flusher.failure is None:
-            try:
-                self._engine.retention.run()
-            except Exception:
-                # An exception from a plugin must not end the thread, which would stop all writing.
-                logger.exception(
-                    "the retention run failed; the next run retries it, and writing is not affected"
-                )
-        return self._engine.config.retention.interval_ms / 1000
-
-
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
@@ -388,7 +369,7 @@ class Engine:
         self._workers = [
             self.following.worker,
             spawn("penstock-mark", self.checkpoints.step),
-            spawn("penstock-retain", RetentionTask(self).step),
+            spawn("penstock-retain", self.retain),
             spawn("penstock-watch", self.crew.watch),
         ]
         wake = None
@@ -404,6 +385,18 @@ class Engine:
         self.policy.start()
         self.log.appender.allow(NOT_STARTED)
         self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._announce_corruption)
+
+    def retain(self) -> float:
+        """Delete what the policies expire, unless the store has failed; returns the pause in seconds."""
+        if self.flusher.failure is None:
+            try:
+                self.retention.run()
+            except Exception:
+                # An exception from a plugin must not end the thread, which would stop all writing.
+                logger.exception(
+                    "the retention run failed; the next run retries it, and writing is not affected"
+                )
+        return self.config.retention.interval_ms / 1000
 
     # --- appending
 

@@ -412,9 +412,7 @@ class Store(ExtensionCalls, Producer):
         call = "discard_before"
         offset = arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN)
         before_ms = arguments.moment_ms(call, "time", time, up=True)
-        return _run_deletion(
-            lambda: retention.delete_before(offset, before_ms, "requested by the caller")
-        )
+        return _run_deletion(lambda: retention.delete_before(offset, before_ms))
 
     def stats(self) -> StoreStats:
         """Return figures about the store as a dictionary; `StoreStats` says what each means.

@@ -20,7 +20,8 @@ def why_nothing(
     with suppress(ConfigError, CorruptionError):
         configs = store.topic_configs(system=True)
     if topic not in topics and topic not in configs:
-        return _no_topic(topic, sorted({*topics, *configs}))
+        shown = [name for name in sorted({*topics, *configs}) if not is_hidden(name)]
+        return _missing("topic", topic, shown, "messages")
     declared = configs[topic].queues if topic in configs else 0
     queues = sorted({*topics.get(topic, ()), *range(declared)})
     if queue is not None and queue not in queues:
@@ -47,20 +48,14 @@ def why_nothing(
 def no_group(group: str, groups: Sequence[str]) -> str:
     """Return that a store does not have a consumer group, and which it has."""
     groups = [name for name in groups if not name.startswith(("CID_RMQ_SYS_", "penstock-"))]
-    if not groups:
-        return f"there is no group {group!r}: the store has no consumer groups"
-    return (
-        f"there is no group {group!r}{_near(group, groups)} Groups in the store: {_listed(groups)}"
-    )
+    return _missing("group", group, groups, "consumer groups")
 
 
-def _no_topic(topic: str, topics: Sequence[str]) -> str:
-    topics = [name for name in topics if not is_hidden(name)]
-    if not topics:
-        return f"there is no topic {topic!r}: the store has no messages"
-    return (
-        f"there is no topic {topic!r}{_near(topic, topics)} Topics in the store: {_listed(topics)}"
-    )
+def _missing(what: str, name: str, names: Sequence[str], no_such: str) -> str:
+    if not names:
+        return f"there is no {what} {name!r}: the store has no {no_such}"
+    listed = f"{what.capitalize()}s in the store: {_listed(names)}"
+    return f"there is no {what} {name!r}{_near(name, names)} {listed}"
 
 
 def _near(name: str, names: Sequence[str]) -> str:

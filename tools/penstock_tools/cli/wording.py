@@ -45,21 +45,9 @@ def _locked(error: Any) -> str:
     )
 
 
-def _foreign(error: Any) -> str:
-    return str(error).replace(
-        "Open it with read_only=True to read the rest",
-        f"{_READING[0].upper()}{_READING[1:]} show the rest",
-    )
-
-
-def _dispatcher(error: Any) -> str:
-    return str(error).replace(
-        "the store retries by itself, see stats()", "the store retries by itself"
-    )
-
-
-def _read_only(error: Any) -> str:
-    return str(error).replace(" with read_only=True", " for reading only")
+def _with(old: str, new: str) -> Callable[[Any], str]:
+    """Return a function that puts a command's words in place of a call's."""
+    return lambda error: str(error).replace(old, new)
 
 
 def _system(error: Any) -> str:
@@ -73,11 +61,13 @@ def _system(error: Any) -> str:
 _WORDS: tuple[tuple[type[BaseException], Callable[[Any], str]], ...] = (
     (ArgumentError, _argument),
     (StoreLockedError, _locked),
-    (ForeignContentError, _foreign),
-    (DispatcherFailedError, _dispatcher),
-    (ReadOnlyError, _read_only),
+    (ForeignContentError, _with(
+        "Open it with read_only=True to read the rest", f"{_READING[0].upper()}{_READING[1:]} show the rest",
+    )),
+    (DispatcherFailedError, _with("the store retries by itself, see stats()", "the store retries by itself")),
+    (ReadOnlyError, _with(" with read_only=True", " for reading only")),
     (OSError, _system),
-)
+)  # fmt: skip
 
 
 def missing_extra(error: ImportError, arguments: Sequence[str]) -> MissingExtraError:
