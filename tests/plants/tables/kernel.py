@@ -13,10 +13,7 @@ PLANTS = {
         "penstock.retention.runner",
         "return RetentionDecision(going, reason, refusal, failed, ",
         "return RetentionDecision(sum(v.expired_count for v in votes), reason, refusal, failed, ",
-        (
-            f"{VOTES}::test_votes_are_not_added_up[counts0-3]",
-            f"{VOTES}::test_two_policies_of_a_store_take_what_the_larger_vote_names",
-        ),
+        (f"{VOTES}::test_votes_are_not_added_up[counts0-3]",),
     ),
     "first-policy-decides": Plant(
         "only the first policy may refuse writes",
