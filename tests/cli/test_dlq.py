@@ -34,8 +34,10 @@ def test_dead_letters_are_shown(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert (
         run(["dlq", "show", str(root), "billing", "--offset", "1", "--limit", "1", "--json"]) == 0
     )
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
     facts = json.loads(lines[0])
+    assert said.err == "there are more than 1: --limit shows them\n"
     assert len(lines) == 1
     assert (facts["body"], facts["first_topic"], facts["reconsume_times"]) == (
         "order 1",

@@ -95,6 +95,7 @@ def show(path: str, group: str, offset: int | None, limit: int | None, as_json: 
         count = 0
         for message in letters(store, group, offset):
             if limit is not None and count == limit:
+                note(f"there are more than {limit}: --limit shows them")
                 break
             count += 1
             if as_json:
