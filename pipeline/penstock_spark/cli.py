@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import attrs
 import click
 
 from penstock.errors import ConfigError, MissingExtraError
@@ -381,6 +380,8 @@ def replay_command(
 
 def _taken(cls: type, given: dict[str, Any]) -> Any:
     """Return an object of an attrs class; its fields are taken out of the options that were given."""
+    import attrs  # noqa: PLC0415 - not for a help text
+
     return cls(**{f.name: given.pop(f.name) for f in attrs.fields(cls) if f.name in given})
 
 

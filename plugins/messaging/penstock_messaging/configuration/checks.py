@@ -40,13 +40,6 @@ def check_put(topics: TopicConfigs, topic: str, queue: int, *, grows: bool = Fal
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
     is_new = topics.get(topic) is None
-    if (
-        is_new
-        and not grows
-        and queue >= (count := topics.queues_of_new(topic))
-        and topics.auto_create
-    ):
-        raise TopicQueueError(topic, queue, count)
     if (is_new and (topics.auto_create or topic.startswith(_RETRY))) or (grows and not is_new):
         topics.ensure(topic, queue if grows else 0)
     if (error := refusal(topics, topic, queue)) is not None:
