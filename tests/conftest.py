@@ -100,7 +100,7 @@ def append_records(store: Store, *records: RecordFields) -> list[Receipt]:
     assert engine is not None
     batch = Batch(engine.log.encoder)
     for fields in records:
-        cursor = engine.cursor(fields.topic.decode(), fields.queue)
+        cursor = engine.cursors.of(fields.topic.decode(), fields.queue)
         batch.add_record(cursor, encode_record(fields), has_crc=False)
     time_ms = engine.log.append_batch(batch)
     return list(batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False)))

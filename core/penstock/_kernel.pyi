@@ -296,11 +296,10 @@ class QueueCursor:
 class Turns: ...
 
 class RecordEncoder:
-    make_cursor: Callable[[str, int], QueueCursor] | None
-    make_copy_cursor: Callable[[str, int], QueueCursor] | None
-    rewrite: Callable[[Message], Message | tuple[Message, bytes]] | None
-    turns_of: Callable[[str], tuple[int, int]] | None
-
+    @property
+    def make_copy_cursor(self) -> Callable[[str, int], QueueCursor] | None: ...
+    @property
+    def rewrite(self) -> Callable[[Message], Message | tuple[Message, bytes]] | None: ...
     @property
     def store_host(self) -> bytes: ...
     @property
@@ -314,6 +313,9 @@ class RecordEncoder:
         crc_property: bool,
         body_bytes_max: int,
         make_cursor: Callable[[str, int], QueueCursor] | None = None,
+        make_copy_cursor: Callable[[str, int], QueueCursor] | None = None,
+        turns_of: Callable[[str], tuple[int, int]] | None = None,
+        rewrite: Callable[[Message], Message | tuple[Message, bytes]] | None = None,
         time_ms: Callable[[], int] | None = None,
     ) -> None: ...
     def now_ms(self) -> int: ...

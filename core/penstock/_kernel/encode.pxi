@@ -92,33 +92,37 @@ cdef class RecordEncoder:
         store_host: the store's own host, as encoded in its records.
         crc_property: whether each record ends in a CRC of the whole record.
         body_bytes_max: the maximum size of a body in bytes.
-        make_cursor: `make_cursor(topic, queue)` checks both and returns the queue's only cursor.
-        make_copy_cursor: the same for copies, for which no extension is asked; None for `make_cursor`.
+        make_copy_cursor: like `make_cursor`, for copies, for which no extension is asked; None for `make_cursor`.
         rewrite: `rewrite(message)` returns what is stored in place of a message with a delay or a partition key, as
             `Extension.rewrite` does; None if nothing can.
-        turns_of: `turns_of(topic)` returns how many queues take turns for messages without a queue number, and which is the
-            first; None for one queue, number 0.
     """
 
     cdef readonly bytes store_host
     cdef readonly bint crc_property
     cdef readonly int64_t body_bytes_max
-    cdef public object make_cursor, make_copy_cursor, rewrite, turns_of
-    cdef object time_ms
+    cdef readonly object make_copy_cursor, rewrite
+    cdef object make_cursor, turns_of, time_ms
     cdef dict cursors
     cdef dict turns
     # How often `forget` was called: what was asked for before is not kept.
     cdef Py_ssize_t forgotten
     cdef Growing spare
 
-    def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None, time_ms=None):
-        """`make_cursor(topic, queue)` checks both and returns the queue's only cursor; `time_ms()` is the system's clock if None."""
+    def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None,
+                  make_copy_cursor=None, turns_of=None, rewrite=None, time_ms=None):
+        """Set what is called besides the attributes.
+
+        Args:
+            make_cursor: `make_cursor(topic, queue)` checks both and returns the queue's only cursor.
+            turns_of: `turns_of(topic)` returns how many queues take turns for messages without a queue number, and which is
+                the first; None for one queue, number 0.
+            time_ms: `time_ms()` returns the wall-clock time; None for the system's clock.
+        """
         if len(store_host) not in (8, 20):
             raise ValueError("store_host must have 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
-        self.make_cursor, self.time_ms, self.cursors = make_cursor, time_ms, {}
-        self.make_copy_cursor = self.rewrite = self.turns_of = None
-        self.turns = {}
+        self.make_cursor, self.make_copy_cursor, self.turns_of, self.rewrite = make_cursor, make_copy_cursor, turns_of, rewrite
+        self.time_ms, self.cursors, self.turns = time_ms, {}, {}
 
     def __dealloc__(self):
         free(self.spare.p)

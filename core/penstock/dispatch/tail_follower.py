@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 from penstock.contracts.dispatcher import DispatchBatch, Finding
+from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
 from penstock.log.commit_log import CommitLog
@@ -41,15 +42,13 @@ class TailFollower:
     def __init__(
         self,
         log: CommitLog,
+        flusher: LogFlusher,
         dispatchers: Sequence[Dispatcher],
         now_ms: Callable[[], int],
     ) -> None:
-        self._log = log
+        self._log, self._flusher = log, flusher
         self._dispatchers = tuple(dispatchers)
-        # The log offset up to which readers may see; under a policy that waits for the disk, the engine lowers it.
-        self.visible: Callable[[], int] = lambda: log.log.committed_offset
-        # Called with the log offset from which appended bytes are lost; the engine then stops all writing.
-        self.on_lost: Callable[[int], object] = lambda _log_offset: None
+        # The log offset from which appended bytes are lost.
         self._lost_at: int | None = None
         # Records before this log offset were appended by an earlier session.
         self._session_start = log.end_offset
@@ -76,7 +75,7 @@ class TailFollower:
 
         With a `dispatcher`, returns at once if that dispatcher has processed all visible records.
         """
-        visible = self.visible()
+        visible = self._flusher.visible_offset
         if self._lost_at is not None:
             visible = min(visible, self._lost_at)
         if (dispatcher.progress if dispatcher else self.progress) >= visible:
@@ -86,7 +85,7 @@ class TailFollower:
             lost_at = self._lost_at
         if lost_at is not None:
             # Not under the lock: plugins are notified, and may read.
-            self.on_lost(lost_at)
+            self._flusher.lost(lost_at)
 
     def finish(self) -> None:
         """Dispatch all visible records before the store closes; a failed dispatcher is retried now, not later."""
@@ -126,7 +125,7 @@ class TailFollower:
 
     def require(self, dispatcher: Dispatcher) -> None:
         """Like `catch_up` with a dispatcher; raises `DispatcherFailedError` if visible records remain."""
-        visible = self.visible()
+        visible = self._flusher.visible_offset
         if dispatcher.progress >= visible:
             return
         self.catch_up(dispatcher)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from penstock import _kernel
 from penstock._kernel import SyncGate
 from penstock.durability.progress import Progress
-from penstock.errors import StoreFailedError, SystemLimitError
+from penstock.errors import DiskFullError, PenstockError, StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
 from penstock.log.commit_log import FAILED, LIMITS, CommitLog
 from penstock.log.segment import Segment
@@ -147,9 +147,7 @@ class LogFlusher:
                     f"the log's sync thread cannot be started ({error})"
                 ) from error
             raise
-        with self._log.lock:
-            self._log.on_segment = self.take_in
-            self.take_in()
+        self._log.start(self)
 
     @property
     def flushed_offset(self) -> int:
@@ -184,6 +182,11 @@ class LogFlusher:
     def committed_offset(self) -> int:
         """Every byte of the log below it was passed to the system."""
         return self._log.log.committed_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Up to where readers may see the log: what is committed, or, where puts wait, what is durable."""
+        return self.gate.flushed_offset if self._waits else self._log.log.committed_offset
 
     def flush(self) -> int:
         """Make everything durable that was appended before the call; see `contracts.Flusher`."""
@@ -231,17 +234,15 @@ class LogFlusher:
         self.settle()
 
     def _add(self, segment: Segment) -> None:
-        gate, log, descriptor = self.gate, self._log.log, segment.descriptor
-        if descriptor is None:
-            gate.add_by(
-                segment.base_offset, segment.capacity, functools.partial(self._sync, segment)
-            )
-            return
+        base, capacity, descriptor = segment.base_offset, segment.capacity, segment.descriptor
         try:
-            gate.add(
-                segment.base_offset, segment.capacity, descriptor, bytes(segment.path),
-                bytes(log.folder), segment.gathered, segment.extent, segment.channel,
-            )  # fmt: skip
+            if descriptor is None:
+                self.gate.add_by(base, capacity, functools.partial(self._sync, segment))
+            else:
+                self.gate.add(
+                    base, capacity, descriptor, bytes(segment.path), bytes(self._log.log.folder),
+                    segment.gathered, segment.extent, segment.channel,
+                )  # fmt: skip
         except OSError as error:
             self.fail(f"{segment.path.name} cannot be synced ({error})")
 
@@ -307,6 +308,12 @@ class LogFlusher:
         """Raise if the store has failed."""
         if self.failure is not None:
             raise self.failure
+
+    def failed_append(self, error: OSError) -> PenstockError:
+        """Return the error for an append that the system failed: disk full, or a failure that stops all writing."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFullError(self._log.log.folder, 0)
+        return self.fail(f"an append failed ({error})")
 
     def fail(self, reason: str) -> StoreFailedError:
         """Stop the store for writing: note the failure and notify every waiter; return the error."""

@@ -18,18 +18,17 @@ An interrupt may come between any two steps. So each step can be repeated, and t
 """
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from penstock._kernel import Appender, AppendLock, Batch, Draft, QueueCursor, RecordEncoder
-from penstock.contracts import Allocator, QueueReader, SegmentChannel, SegmentWriter
+from penstock._kernel import Appender, AppendLock, Batch, Draft, RecordEncoder
+from penstock.contracts import Allocator, SegmentChannel, SegmentWriter
 from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import (
     DiskFullError,
     MessageTooLargeError,
-    PluginError,
-    StorageError,
+    ReadOnlyError,
     StoreClosedError,
     SystemLimitError,
 )
@@ -318,6 +317,20 @@ def _as_storage_error(error: OSError, path: Path, size: int) -> Exception:
 STOPPED, FAILED, NO_MESSAGES, NOT_STARTED = 1, 2, 4, 8
 
 
+class Syncer(Protocol):
+    """What the log calls of its flusher: see `LogFlusher`."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The failure for which nothing may be appended; None if there is none."""
+
+    def failed_append(self, error: OSError) -> Exception:
+        """Return the error to raise for an append that failed."""
+
+    def take_in(self) -> None:
+        """Called under the append lock when the log may have another segment."""
+
+
 class CommitLog:
     """The log as records. One append at a time; any number of readers."""
 
@@ -340,12 +353,9 @@ class CommitLog:
         self.appender = Appender(encoder, self.lock, self._append_slowly)
         self.appender.refuse(NOT_STARTED)
         self._floor_ms = self._found_ms = self._writing_ms = 0
-        # Called under the lock when the log may have another segment.
-        self.on_segment: Callable[[], None] = lambda: None
-        # Returns the exception to raise for an append that failed with `OSError`; set by the engine.
-        self.failed_append: Callable[[OSError], Exception] = lambda error: error
-        # Returns why nothing may be appended although the log is open, or None; set by the engine.
-        self.refusal: Callable[[], Exception | None] = lambda: None
+        # None until `start`: nothing is appended before.
+        self._flusher: Syncer | None = None
+        self._refusal: str | None = None
         self._is_stopped = False
         # True while the store is opened: the records to dispatch were written by a process that has ended.
         self.checks_crc = True
@@ -360,6 +370,22 @@ class CommitLog:
         self.tail.resume(end_offset)
         with self.lock:
             self._attach()
+
+    def start(self, flusher: Syncer) -> None:
+        """Tell the flusher from now on of new segments and of failures, and ask it for them."""
+        with self.lock:
+            self._flusher = flusher
+            flusher.take_in()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a retention policy refuses messages; None if they are accepted."""
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, reason: str | None) -> None:
+        self._refusal = reason
+        (self.appender.allow if reason is None else self.appender.refuse)(NO_MESSAGES)
 
     def stop(self) -> None:
         """Take no more records: later appends are refused, earlier ones are complete when this returns."""
@@ -400,7 +426,8 @@ class CommitLog:
 
     def _attach(self) -> None:
         """Point the kernel's appender at the current end of the log."""
-        self.on_segment()
+        if self._flusher is not None:
+            self._flusher.take_in()
         segment = self.tail.segment
         if segment is None or segment.channel is None or self._is_stopped:
             self.appender.detach()
@@ -444,8 +471,8 @@ class CommitLog:
                 self._complete_or_undo(tail, data, draft, following, now, error)
             finally:
                 self._release_at_last()
-            if isinstance(error, OSError):
-                raise self.failed_append(error) from error
+            if isinstance(error, OSError) and self._flusher is not None:
+                raise self._flusher.failed_append(error) from error
             raise
 
     def _complete_or_undo(
@@ -488,9 +515,11 @@ class CommitLog:
         if self._is_stopped or self.appender.refusals & STOPPED:
             raise StoreClosedError
         if self.appender.refusals & (FAILED | NO_MESSAGES):
-            refusal = self.refusal()
-            if refusal is not None:
-                raise refusal
+            failure = None if self._flusher is None else self._flusher.failure
+            if failure is not None:
+                raise failure
+            if self._refusal is not None:
+                raise ReadOnlyError(self._refusal)
 
     def check_put(self, size: int) -> None:
         """Raise `MessageTooLargeError` if a record of this size may not be put: later copies of it would not fit."""
@@ -601,38 +630,6 @@ def _marks_of(batch: Batch, position: int, decision: int | None) -> tuple[int, i
     if len(batch) == 1 and decision is None:
         return 0, 0
     return batch_marks(position, position + batch.size, decision)
-
-
-_OFFSET_END = 1 << 63
-
-
-def make_cursor(index: QueueReader, topic: str, queue: int) -> QueueCursor:
-    """Return the cursor of a queue whose topic and number were checked.
-
-    Raises `PluginError` if the queue index returns an impossible offset, `StorageError` if it cannot read its files,
-    and `SystemLimitError` if the system has no resources left for that.
-    """
-    following = _next_offset(index, topic, queue)
-    # The queue index is a plugin, and its answer is written to the log permanently.
-    if not (isinstance(following, int) and 0 <= following < _OFFSET_END):
-        raise PluginError(
-            f"the queue index returned {following!r} as the next offset of queue {topic}/{queue}, which is not a "
-            f"valid offset; nothing was stored. Fix or replace that plugin, see penstock plugins"
-        )
-    return QueueCursor(str(topic), queue, following)
-
-
-def _next_offset(index: QueueReader, topic: str, queue: int) -> object:
-    """Return the next offset from the index, which may read the queue's files now, for the first time since the opening."""
-    try:
-        return index.max_offset(topic, queue)
-    except OSError as error:
-        if error.errno in LIMITS:
-            raise SystemLimitError(str(error)) from error
-        raise StorageError(
-            f"the files of queue {topic}/{queue} cannot be read ({error}), so the next offset of the queue is not "
-            f"known; nothing was stored. Other queues are not affected; check the disk, and try again"
-        ) from error
 
 
 def decided_batches(log: CommitLog, log_offset: int) -> set[int]:

@@ -23,10 +23,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.contracts import (
-    Allocator,
     DiskUse,
     Dispatcher,
     QueueIndex,
@@ -37,6 +36,7 @@ from penstock.contracts import (
 from penstock.errors import ConfigError, OffsetError
 from penstock.escape import get_logger
 from penstock.files import Files
+from penstock.log.commit_log import CommitLog
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import BELIEVED_AFTER_MS, Clock, SteadyTime
@@ -85,39 +85,46 @@ class _Deletion(NamedTuple):
     segment: Segment | None = None
 
 
+class Keeper(Protocol):
+    """What retention calls of the store: see `Engine`."""
+
+    def safe_offset(self) -> int:
+        """Return the log offset below which everything is durable: records, and their entries in queues and index."""
+
+    def make_safe(self) -> None:
+        """Advance the safe offset to the log's end."""
+
+    def may_delete(self, info: SegmentInfo, reason: str) -> bool:
+        """Return whether no plugin vetoes the deletion of a segment."""
+
+    def deleted(self, info: SegmentInfo, reason: str) -> None:
+        """Report that a segment was deleted."""
+
+
 class Retention:
     """Runs the retention policies of one store. Safe from any thread: one run at a time."""
 
     def __init__(
         self,
-        log: SegmentedLog,
+        keeper: Keeper,
+        log: CommitLog,
         policies: Sequence[RetentionPolicy],
         dispatchers: Sequence[Dispatcher],
-        allocator: Allocator,
         *,
         files: Files,
         clock: Clock,
         pause_ms: int,
     ) -> None:
-        self._log = log
+        self._keeper = keeper
+        self._commit_log, self._log = log, log.log
         self._policies = policies
         self._dispatchers = dispatchers
-        self._allocator = allocator
         self._files = files
         self._time = SteadyTime(clock)
         self._monotonic_ms = clock.monotonic_ms
         self._pause_s = pause_ms / 1000
-        # Set by the engine. Everything below the safe offset is durable, entries as well; `make_safe` advances it.
-        self.safe_offset: Callable[[], int] = lambda: 0
-        self.make_safe: Callable[[], None] = lambda: None
-        # `on_expired` may veto a deletion; `on_deleted` is called after it.
-        self.on_expired: Callable[[SegmentInfo, str], bool] = lambda _info, _reason: True
-        self.on_deleted: Callable[[SegmentInfo, str], None] = lambda _info, _reason: None
-        # Called with the reason why puts are refused, or None, whenever that changes.
-        self.on_refusal: Callable[[str | None], None] = lambda _reason: None
-        self._refusal: str | None = None
         self._deleting: _Deletion | None = None
-        self._trimmed_to = log.min_offset
+        self._trimmed_to = self._log.min_offset
         self._failing: set[str] = set()
         # The names of segments whose file has a time in the future.
         self._ahead: set[str] = set()
@@ -125,21 +132,11 @@ class Retention:
         # Reentrant, so that a plugin may close the store from a hook.
         self._one_at_a_time = threading.RLock()
 
-    @property
-    def refusal(self) -> str | None:
-        """Why puts are refused; None if they are accepted."""
-        return self._refusal
-
-    @refusal.setter
-    def refusal(self, reason: str | None) -> None:
-        self._refusal = reason
-        self.on_refusal(reason)
-
     def run(self) -> int:
         """Delete expired segments; returns how many were deleted."""
         with self._one_at_a_time:
             gone = self._run_patiently(self._choose_by_vote, SEGMENTS_A_ROUND_MAX)
-            if gone and self.refusal is not None:
+            if gone and self._commit_log.refusal is not None:
                 # There may be room again: vote again, so that puts need not wait for the next run.
                 self._choose_by_vote()
             return gone
@@ -178,7 +175,7 @@ class Retention:
                 exc_info=verdict.failed[name],
             )
         self._failing = set(verdict.failed)
-        self.refusal = verdict.refusal
+        self._commit_log.refusal = verdict.refusal
         return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
 
     def _warn_of_future(self, segments: Sequence[SegmentInfo]) -> None:
@@ -231,17 +228,17 @@ class Retention:
             if not paused and self._stopping.wait(self._pause_s):
                 break
             paused = False
-            if info.base_offset + info.size > self.safe_offset():
+            if info.base_offset + info.size > self._keeper.safe_offset():
                 # Not before it is needed: a failure must not keep segments that are safe.
-                self.make_safe()
+                self._keeper.make_safe()
             if not self._delete_one(info, choice):
                 break
             gone += 1
         return gone
 
     def _delete_one(self, info: SegmentInfo, choice: _Choice) -> bool:
-        is_safe = info.base_offset + info.size <= self.safe_offset()
-        if not is_safe or not self.on_expired(info, choice.reason):
+        is_safe = info.base_offset + info.size <= self._keeper.safe_offset()
+        if not is_safe or not self._keeper.may_delete(info, choice.reason):
             return False
         if self._stopping.is_set() or self._log.min_offset != info.base_offset:
             # A plugin closed the store, or started its own run.
@@ -275,12 +272,12 @@ class Retention:
             "deleted segment %s, log offsets %d to %d, on request of %s: %s",
             info.path, info.base_offset, info.base_offset + info.size, who, reason,
         )  # fmt: skip
-        self.on_deleted(info, reason)
+        self._keeper.deleted(info, reason)
         return True
 
     def _discard(self, segment: Segment) -> None:
         if self._files.exists(segment.path):
-            self._allocator.discard(segment.path, in_use=segment.lease.was_forced)
+            self._commit_log.tail.allocator.discard(segment.path, in_use=segment.lease.was_forced)
         else:
             # An earlier try took the name away and failed after that.
             self._files.sync_folder(segment.path.parent)

@@ -47,7 +47,7 @@ def append_encoded(
             batch, atomic=atomic, decision=decision, first_mark=first_mark
         )
     except OSError as error:
-        raise engine.failed_append(error) from error
+        raise engine.flusher.failed_append(error) from error
     known = PutStatus.PUT_OK, Durability.ACCEPTED
     return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known
 

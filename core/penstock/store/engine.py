@@ -21,13 +21,13 @@ from pathlib import Path
 
 import attrs
 
-from penstock._kernel import QueueCursor
 from penstock.config.model import Config
 from penstock.contracts import (
     Dispatcher,
     Extension,
     FlushPolicy,
     QueueIndex,
+    RetentionPolicy,
     SegmentInfo,
     SpawnWorker,
     Stoppable,
@@ -48,10 +48,6 @@ from penstock.durability.side_folder import (
 from penstock.errors import (
     ConfigError,
     CorruptionError,
-    DiskFullError,
-    MessageError,
-    PenstockError,
-    ReadOnlyError,
     StorageError,
     StoreFailedError,
     SystemLimitError,
@@ -59,16 +55,16 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
-from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.upkeep import Upkeep
-from penstock.log.commit_log import LIMITS, NO_MESSAGES, NOT_STARTED, CommitLog, make_cursor
+from penstock.log.commit_log import LIMITS, NOT_STARTED, CommitLog
 from penstock.log.segment import Segment
-from penstock.message import Durability, Message, PutStatus
+from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.queue_cursors import QueueCursors
 
 logger = get_logger(__name__)
 
@@ -95,10 +91,6 @@ class FollowerTask:
         self._woken_to = -1
         self.worker: Stoppable | None = None
 
-    def visible_offset(self) -> int:
-        """Return the log offset up to which readers may see records."""
-        return self._flusher.flushed_offset if self._waits else self._log.log.committed_offset
-
     def wake(self) -> None:
         """Make the worker run a round now."""
         self._log.appender.is_idle = False
@@ -113,7 +105,7 @@ class FollowerTask:
     def step(self) -> float | None:
         """Run one round of the tail follower; returns the pause in seconds, None to sleep until woken."""
         appender, follower = self._log.appender, self._follower
-        before, seen = follower.progress, self.visible_offset()
+        before, seen = follower.progress, self._flusher.visible_offset
         began_ns = self._engine.clock.thread_ns()
         appender.is_pausing = True
         try:
@@ -136,7 +128,7 @@ class FollowerTask:
         if follower.progress < self._log.end_offset:
             appender.is_idle = False
             # Records arrived before the flags were set, wait for a flush, or wait for a retry.
-            came = self.visible_offset() > seen and not follower.troubles
+            came = self._flusher.visible_offset > seen and not follower.troubles
             return 0 if came else max(self._pause_s, _WAITING_S)
         return None
 
@@ -264,7 +256,7 @@ class Engine:
     follower: TailFollower
     dispatchers: Sequence[Dispatcher]
     queue_index: QueueIndex
-    retention: Retention
+    policies: Sequence[RetentionPolicy]
     checkpoint: Checkpoint
     progress: Progress
     side: SideFolder
@@ -276,54 +268,47 @@ class Engine:
     wakes: Wakes
     fire: Fire
     ask: Ask
-    long_topics: bool
+    cursors: QueueCursors
     removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
-    cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
     is_interrupted: bool = False
-    _cursors_guard: threading.Lock = attrs.Factory(threading.Lock)
 
     following: FollowerTask = attrs.field(init=False)
     checkpoints: CheckpointTask = attrs.field(init=False)
+    retention: Retention = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.following, self.checkpoints = FollowerTask(self), CheckpointTask(self)
-        self._connect()
-
-    def _connect(self) -> None:
-        """Connect the callbacks between the components."""
-        self.follower.visible = self.following.visible_offset
-        self.retention.safe_offset = self.safe_offset
-        self.retention.make_safe = self._make_safe
-        self.retention.on_expired = self._may_delete
-        self.retention.on_deleted = self._announce_deleted
-        self.retention.on_refusal = self._on_refusal
-        policy = self.policy
+        self.retention = Retention(
+            self, self.log, self.policies, self.dispatchers, files=self.files, clock=self.clock,
+            pause_ms=self.config.retention.pause_ms,
+        )  # fmt: skip
+        policy, appender = self.policy, self.log.appender
         self._hears_appends = type(policy).after_append is not FlushPolicy.after_append
         settles = policy.waits or self._hears_appends
-        encoder = self.log.encoder
-        encoder.make_cursor, encoder.make_copy_cursor = self.put_cursor, self.cursor
-        encoder.turns_of = self.turns_of
-        encoder.rewrite = self.rewrite
-        self.log.failed_append = self.failed_append
-        self.log.refusal = self.refusal
-        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        appender.connect(self.settle, *_ACCEPTED, settles=settles)
         if policy.waits and not self._hears_appends:
-            self.log.appender.wait_at(
+            appender.wait_at(
                 self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )  # fmt: skip
 
-    def _on_refusal(self, reason: str | None) -> None:
-        (self.log.appender.allow if reason is None else self.log.appender.refuse)(NO_MESSAGES)
+    # --- what retention calls
 
-    def _make_safe(self) -> None:
+    def safe_offset(self) -> int:
+        """Return the log offset below which everything is durable: records, and their entries in queues and index."""
+        return min(
+            self.flusher.flushed_offset, self.follower.progress, self.checkpoints.durable_offset
+        )
+
+    def make_safe(self) -> None:
+        """Advance the safe offset to the log's end."""
         self.flusher.flush()
         self.follower.catch_up()
         self.checkpoints.write()
 
-    def _may_delete(self, info: SegmentInfo, reason: str) -> bool:
+    def may_delete(self, info: SegmentInfo, reason: str) -> bool:
         """Return whether no plugin vetoes the deletion of a segment."""
         return not self.ask(
             "penstock_segment_expired",
@@ -333,7 +318,8 @@ class Engine:
             reason=reason,
         )
 
-    def _announce_deleted(self, info: SegmentInfo, reason: str) -> None:
+    def deleted(self, info: SegmentInfo, reason: str) -> None:
+        """Report that a segment was deleted."""
         self.fire(
             "penstock_segment_deleted",
             path=str(info.path),
@@ -341,6 +327,8 @@ class Engine:
             reason=reason,
         )
         self.upkeep.sealer.forget(info.base_offset)
+
+    # --- background work
 
     def _announce_corruption(self, finding: Finding) -> None:
         self.fire(
@@ -364,7 +352,6 @@ class Engine:
 
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
         """Begin background work; `is_threaded` is False if the workers of `spawn` may run only when called."""
-        self.follower.on_lost = self.flusher.lost
         self.following.worker = spawn("penstock-follow", self.following.step)
         self._workers = [
             self.following.worker,
@@ -400,37 +387,6 @@ class Engine:
 
     # --- appending
 
-    def cursor(self, topic: str, queue: int) -> QueueCursor:
-        """Return the cursor of a queue; topic and queue are checked the first time."""
-        is_known = type(topic) is str and type(queue) is int
-        cursor = self.cursors.get((topic, queue)) if is_known else None
-        if cursor is None:
-            topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
-            with self._cursors_guard:
-                cursor = self.cursors.get((topic, queue))
-                if cursor is None:
-                    cursor = make_cursor(self.queue_index, topic, queue)
-                    self.offsets.queue_begins(topic, queue, cursor.next_offset)
-                    self.cursors[topic, queue] = cursor
-        return cursor
-
-    def put_cursor(self, topic: str, queue: int) -> QueueCursor:
-        """Return the cursor of a queue for messages that callers put; extensions may refuse them."""
-        cursor = self.cursor(topic, queue)
-        for each in self.extensions:
-            each.check_put(cursor.topic, cursor.queue)
-        return cursor
-
-    def turns_of(self, topic: str) -> tuple[int, int]:
-        """Return how many queues of a topic take turns, which extensions know, and the first: after those of the last opening."""
-        given = (each.queues_of(topic) for each in self.extensions)
-        count = min(next((count for count in given if count is not None), 1), QUEUE_MAX + 1)
-        return count, sum(self._end_of(topic, queue) for queue in range(count)) % count
-
-    def _end_of(self, topic: str, queue: int) -> int:
-        cursor = self.cursors.get((topic, queue))
-        return self.queue_index.max_offset(topic, queue) if cursor is None else cursor.next_offset
-
     def remove_topic(self, topic: str) -> None:
         """Remove a topic and its messages; see `LowLevelStore.remove_topic`."""
         index = self.queue_index
@@ -441,12 +397,10 @@ class Engine:
             )
         self.log.lock.refuse_within()
         # No cursor is made, and nothing is appended, between the mark and the removal of the queues.
-        with self._cursors_guard, self.log.lock:
+        with self.cursors.guard, self.log.lock:
             log_end = self.log.end_offset
             self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
-            for (name, _), cursor in self.cursors.items():
-                if name == topic:
-                    cursor.next_offset = 0
+            self.cursors.restart(topic)
             try:
                 index.remove_topic(topic, log_end)
             except BaseException as error:
@@ -463,28 +417,6 @@ class Engine:
             raise self.flusher.fail(
                 f"topic {topic} was removed, but not the offsets of groups in it ({error})"
             ) from error
-
-    def rewrite(self, message: Message) -> Message | tuple[Message, bytes]:
-        """Return what an extension stores in place of a message that requests more than to be stored."""
-        for each in self.extensions:
-            made = each.rewrite(message)
-            if made is not None:
-                return made
-        raise MessageError(
-            "a message with a delay or a partition_key is refused: no extension of this store handles it; add "
-            "messaging to extensions.use; nothing was stored"
-        )
-
-    def refusal(self) -> Exception | None:
-        """Return why messages are refused now; None if they are accepted."""
-        reason = self.retention.refusal
-        return self.flusher.failure or (None if reason is None else ReadOnlyError(reason))
-
-    def failed_append(self, error: OSError) -> PenstockError:
-        """Return the error for an append that the system failed: disk full, or a failure that stops all writing."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFullError(self.log.log.folder, 0)
-        return self.flusher.fail(f"an append failed ({error})")
 
     def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Apply the flush policy to an appended record; returns the put's status and durability."""
@@ -521,14 +453,6 @@ class Engine:
         # After a failure of the store reading continues, with the records committed before.
         with contextlib.suppress(StoreFailedError):
             self.flusher.commit()
-
-    # --- retention
-
-    def safe_offset(self) -> int:
-        """Return the log offset below which everything is durable: records, and their entries in queues and index."""
-        return min(
-            self.flusher.flushed_offset, self.follower.progress, self.checkpoints.durable_offset
-        )
 
     def stats(self) -> dict[str, object]:
         """Return the figures of `Store.stats()` that only a writing store has."""

@@ -87,13 +87,14 @@ from penstock.recovery.store_layout import (
     no_store,
     was_made_here,
 )
-from penstock.retention.runner import Retention, RetentionForecast
+from penstock.retention.runner import RetentionForecast
 from penstock.runtime.clock import JUMP_MS, Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.lowlevel import LowLevelStore
+from penstock.store.queue_cursors import QueueCursors
 from penstock.store.requests import RequestDesk
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
@@ -585,11 +586,12 @@ class Opener:
             log.witness = None
             index.close()
 
-    def _encoder(self) -> RecordEncoder:
+    def _encoder(self, cursors: QueueCursors) -> RecordEncoder:
         log = self.config.log
         return RecordEncoder(
             host_bytes(log.store_host), crc_property=log.checksum == "crc32+record",
-            body_bytes_max=log.body_bytes_max,
+            body_bytes_max=log.body_bytes_max, make_cursor=cursors.for_put, make_copy_cursor=cursors.of,
+            turns_of=cursors.turns_of, rewrite=cursors.rewrite,
             # The compiled kernel reads the system clock itself.
             time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
         )  # fmt: skip
@@ -606,34 +608,30 @@ class Opener:
         use_entries(log, dispatchers)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
-        reserves = [registry.extensions.get(each).record_reserve for each in config.extensions.use]
+        index, extensions = pick_indexes(dispatchers)[0], self.extensions(context)
+        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
+        cursors = QueueCursors(
+            index, offsets, extensions,
+            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
+        )  # fmt: skip
         commit_log = CommitLog(
-            log, LogTail(log, writer, allocator, self.files), self._encoder(), clock=self.clock,
-            busy_ms=config.log.busy_ms, record_reserve=max(reserves, default=0),
+            log, LogTail(log, writer, allocator, self.files), self._encoder(cursors), clock=self.clock,
+            busy_ms=config.log.busy_ms, record_reserve=max((each.record_reserve for each in extensions), default=0),
         )  # fmt: skip
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(
             commit_log, found.progress, end.offset, found.synced_time_ms, on_failed=self._announce_failure,
             waits=flush_cls.waits)  # fmt: skip
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
-        follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
-        retention = Retention(
-            log, self.policies(context), dispatchers, allocator, files=self.files,
-            clock=self.clock, pause_ms=config.retention.pause_ms,
-        )  # fmt: skip
-        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
         engine = Engine(
             root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
-            policy=policy, follower=follower, dispatchers=dispatchers,
-            queue_index=pick_indexes(dispatchers)[0], retention=retention,
-            checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, crew=self._crew,
-            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
-            fire=registry.fire, ask=functools.partial(registry.ask, config=config),
+            policy=policy, dispatchers=dispatchers, policies=self.policies(context),
+            follower=TailFollower(commit_log, flusher, dispatchers, self.clock.monotonic_ms),
+            queue_index=index, checkpoint=Checkpoint(self.files, self.root), progress=found.progress,
+            side=found.side, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
+            crew=self._crew, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            config=config, wakes=Wakes(self.files, self.root, writes=True),
-            removed_topics=self._removed_topics,
-            extensions=self.extensions(context),
+            config=config, wakes=Wakes(self.files, self.root, writes=True), removed_topics=self._removed_topics,
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,

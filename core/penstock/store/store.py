@@ -192,9 +192,8 @@ class Store(ExtensionCalls, Producer):
             or engine.log.appender.is_in_child
         ):
             engine = self._owner()
-        refusal = engine.retention.refusal
-        if refusal is not None:
-            raise ReadOnlyError(refusal)
+        if engine.log.refusal is not None:
+            raise ReadOnlyError(engine.log.refusal)
         return engine
 
     def _check_writable(self) -> None:

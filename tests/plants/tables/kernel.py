@@ -32,15 +32,15 @@ PLANTS = {
     "segment-goes-undispatched": Plant(
         "a segment goes when its first record is dispatched",
         "penstock.retention.runner",
-        "is_safe = info.base_offset + info.size <= self.safe_offset()",
-        "is_safe = info.base_offset <= self.safe_offset()",
+        "is_safe = info.base_offset + info.size <= self._keeper.safe_offset()",
+        "is_safe = info.base_offset <= self._keeper.safe_offset()",
         (f"{VOTES}::test_a_segment_goes_only_when_every_dispatcher_has_all_of_it",),
     ),
     "refusal-kept-a-round": Plant(
         "writes stay refused until the next round, though there is room again",
         "penstock.retention.runner",
-        "            if gone and self.refusal is not None:",
-        "            if gone and self.refusal is None:",
+        "            if gone and self._commit_log.refusal is not None:",
+        "            if gone and self._commit_log.refusal is None:",
         (f"{VOTES}::test_who_makes_room_need_not_wait_for_the_next_round_to_write",),
     ),
     "refusal-outlives-the-disk": Plant(

@@ -331,8 +331,7 @@ def test_after_a_part_of_a_batch_nothing_is_appended(
     commit_log: CommitLog, disk: SimulatedDisk
 ) -> None:
     """Another thread may append before the failure is noted: its queue offsets were those of the part that is there."""
-    flusher = LogFlusher(commit_log, Progress(disk, ROOT), 0)
-    commit_log.refusal = lambda: flusher.failure
+    commit_log.start(LogFlusher(commit_log, Progress(disk, ROOT), 0))
     disk.plan.fail("pwrite", errno.EIO, path=f"{SIZE:020d}", times=1)
     with pytest.raises(OSError, match="only part of a batch was written"):
         commit_log.append_batch(batch_of(SIZE - 1000, 2000))

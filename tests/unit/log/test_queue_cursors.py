@@ -18,7 +18,8 @@ from penstock.errors import (
     StorageError,
     SystemLimitError,
 )
-from penstock.log.commit_log import BatchSlice, LogTail, make_cursor
+from penstock.log.commit_log import BatchSlice, LogTail
+from penstock.store.queue_cursors import make_cursor
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 

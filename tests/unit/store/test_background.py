@@ -38,7 +38,7 @@ class Round:
 
     def __init__(self, reached: int = 100, *, waits: bool = False, awaited: bool = False) -> None:
         self.reached = reached
-        self.flushed_offset, self.committed_offset, self.end_offset = 60, 100, 100
+        self.visible_offset = self.end_offset = 100
         self.progress, self.state = 0, SimpleNamespace(visible_offset=0)
         self.troubles: dict[str, object] = {}
         self.errors: dict[str, OSError] = {}

@@ -180,9 +180,9 @@ def test_a_copy_that_cannot_be_stored_is_refused_and_nothing_is_stored(
 def batch(rewrite: Any = None) -> Batch:
     encoder = RecordEncoder(
         bytes(8), crc_property=False, body_bytes_max=100,
-        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0), time_ms=lambda: 77,
+        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0), rewrite=rewrite,
+        time_ms=lambda: 77,
     )  # fmt: skip
-    encoder.rewrite = rewrite
     return Batch(encoder)
 
 
