@@ -508,9 +508,8 @@ class Appender:
         extent: Extent,
         base_offset: int,
         capacity: int,
-        memory: memoryview | None = None,
+        buffer: memoryview | GatherBuffer | None = None,
         end: int = 0,
-        gathered: GatherBuffer | None = None,
     ) -> None: ...
     def wait_at(
         self,

@@ -24,7 +24,7 @@ class Watched(MmapWriter):
     def open(self, *given: Any) -> SegmentChannel:
         """Open a segment."""
         channel = super().open(*given)
-        Watched.memory = channel.memory
+        Watched.memory = channel.buffer
         return channel
 
 

@@ -37,15 +37,12 @@ def losing(base: type[SegmentWriter], how: str) -> type[SegmentWriter]:
     channel: Any = MmapChannel if base is MmapWriter else FileChannel
 
     class LosingChannel(channel):  # type: ignore[misc] # one of two
-        count, memory = 0, None
+        count, buffer = 0, None
 
-        def write(self, position: int, data: Buffer) -> None:
+        def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
             type(self).count += 1
             is_good = type(self).count <= GOOD
             super().write(position, bytes(data) if is_good else spoilt(how, data))
-
-        def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
-            self.write(position, data)
 
     class LosingWriter(base):  # type: ignore[misc, valid-type] # one of two
         name: ClassVar[str] = "under-test"

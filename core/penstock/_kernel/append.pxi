@@ -274,21 +274,21 @@ cdef class Appender:
         self.gate, self.timeout_ms, self.on_disk, self.late = gate, timeout_ms, on_disk, late
         self.on_durable = on_durable
 
-    def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0,
-               GatherBuffer gathered=None):
+    def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, buffer=None, int64_t end=0):
         """Append to a segment from now on; called under the lock.
 
         Args:
             extent: how far the segment is written; each put advances it.
             base_offset: the segment's first log offset.
             capacity: the segment's size in bytes.
-            memory: the file's bytes, writable; None if records must be written by the channel's `write`.
-            end: stores into the memory are allowed below this position.
-            gathered: the buffer that takes records instead of the memory, below `end`.
+            buffer: the file's bytes, writable, or the `GatherBuffer` that takes records instead; None if records must be
+                written by the channel's `write`.
+            end: stores into the buffer are allowed below this position.
         """
         cdef Held held = None
-        if memory is not None:
-            held = Held(memory, True)
+        cdef GatherBuffer gathered = <GatherBuffer>buffer if isinstance(buffer, GatherBuffer) else None
+        if buffer is not None and gathered is None:
+            held = Held(buffer, True)
             if held.view.len < min(end, capacity):
                 raise ValueError("the memory is smaller than the segment")
         self.memory = NULL if held is None else <uint8_t *>held.view.buf

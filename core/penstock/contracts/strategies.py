@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from penstock._kernel import GatherBuffer
 from penstock.contracts.base import Context, Strategy
 from penstock.files import File
+from penstock.files.blocks import Blocks
 from penstock.format.columns import Buffer
 
 
@@ -68,12 +69,27 @@ class FlushPolicy(Strategy):
 class SegmentChannel(ABC):
     """One segment file being written, front to back. One writer; any number of readers of `view`.
 
-    The kernel uses `memory`, `gathered` and `descriptor` in place of `write`, `commit` and `flush`: a subclass that overrides one
-    of those methods overrides what takes its place, too.
+    The kernel uses `buffer` and `descriptor` in place of `write`, `commit` and `flush`: a subclass that overrides one of those
+    methods overrides what takes its place, too.
 
-    Invariants: a byte below the position that `commit` returned is in `view` and survives a crash of the process; a
-    byte below the position that `flush` returned survives a crash of the machine.
+    Invariants: a byte below a position that was passed to `commit` is in `view` and survives a crash of the process; so does
+    a byte that was committed before a `flush` survive a crash of the machine.
+
+    Attributes:
+        blocks: allocates the file's blocks ahead; None for a file that has all of them. The kernel reserves blocks before the
+            first byte of a batch, which may span multiple segments, is written, and frees the rest at a clean close; `write`
+            must reserve as well.
+        buffer: takes single records in place of `write`; None if the kernel must call `write`. For a writer that commits at
+            once: the whole file as writable memory, which the kernel keeps until the segment is sealed, or the attribute is
+            read again. For a writer that holds bytes back: a `GatherBuffer`, whose content `commit` must write.
+        buffer_end: stores into `buffer` before this position cannot run out of room; read again after each `write`, and after
+            blocks were reserved.
+        descriptor: the file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called. With a
+            descriptor, the kernel syncs without the GIL. That is allowed only if nothing has to be committed first, or all
+            uncommitted bytes are in `buffer` and written through the same descriptor. It must stay open until `close`.
     """
+
+    blocks: Blocks | None = None
 
     @property
     @abstractmethod
@@ -81,65 +97,35 @@ class SegmentChannel(ABC):
         """The whole file as readers see it; uncommitted bytes may be missing."""
 
     @property
-    def memory(self) -> memoryview | None:
-        """The whole file as writable memory into which the kernel stores single records; None if it must call `write`.
-
-        The kernel keeps it until the segment is sealed, or the property is read again. Only for a writer that commits at
-        once.
-        """
+    def buffer(self) -> memoryview | GatherBuffer | None:
+        """See `Attributes`."""
         return None
 
     @property
-    def memory_end(self) -> int:
-        """Stores into `memory` or `gathered` before this position cannot run out of room; read again after each `write` and `reserve`."""
+    def buffer_end(self) -> int:
+        """See `Attributes`."""
         return 0
 
     @property
-    def gathered(self) -> GatherBuffer | None:
-        """The buffer into which the kernel puts single records below `memory_end`; None if it must call `write`.
-
-        Only for a writer that holds bytes back. `commit` must write the buffer's content.
-        """
-        return None
-
-    @property
     def descriptor(self) -> int | None:
-        """The file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called.
-
-        With a descriptor, the kernel syncs without the GIL. That is allowed only if nothing has to be committed first, or all
-        uncommitted bytes are in `gathered` and written through the same descriptor. It must stay open until `close`.
-        """
+        """See `Attributes`."""
         return None
 
     @abstractmethod
-    def write(self, position: int, data: Buffer) -> None:
-        """Write `data` at `position`; raises `OSError` if that fails, and must not leave a valid record then."""
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
+        """Write one record at `position`, or several, whose `sizes` are given.
 
-    def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
-        """Write multiple records at `position`, as `write` does; `sizes` are their sizes, empty if not known.
-
-        If the process is killed meanwhile, the file must hold the first records and none of the later ones: a valid record
-        after an incomplete one looks like corruption. So one copy of all records into a map, which copies bytes in any
-        order, must not be used here.
+        Raises `OSError` if that fails, and must not leave a valid record of a single one then. If the process is killed during
+        a write of several, the file must hold the first records and none of the later ones: a valid record after an incomplete
+        one looks like corruption. So one copy of all records into a map, which copies bytes in any order, must not be used.
         """
-        self.write(position, data)
-
-    def reserve(self, stop: int) -> None:  # noqa: B027 - a file with all its blocks has nothing to do
-        """Allocate blocks so that writes up to byte `stop` cannot run out of room; raises `OSError` (ENOSPC).
-
-        Called before the first byte of a batch, which may span multiple segments, is written. A channel whose file does
-        not have all its blocks must allocate them in `write` as well.
-        """
-
-    def give_back(self, stop: int) -> None:  # noqa: B027 - as above
-        """At a clean close: free the blocks after byte `stop` that were allocated ahead, durably."""
-
-    def end(self) -> None:  # noqa: B027 - most have nothing to do
-        """Called after the last write; the rest of the file stays zero. Must return at once."""
 
     @abstractmethod
-    def commit(self) -> None:
-        """Pass all written bytes to the operating system. May run concurrently with `write`, never with itself."""
+    def commit(self, stop: int) -> None:
+        """Pass all bytes before `stop`, which were written, to the operating system; they end the segment if that is its size.
+
+        May run concurrently with `write`, never with itself.
+        """
 
     @abstractmethod
     def flush(self) -> None:
@@ -183,7 +169,7 @@ class SegmentWriter(Strategy):
         needs_allocated_file: the file must have all its blocks before the first write. A store
             through a map into a hole kills the process when the disk is full; for other writers, this
             makes a full disk fail at the roll and not within a record. A writer that allocates ahead of
-            its writes by itself (`SegmentChannel.reserve`, `penstock.files.blocks`) sets False.
+            its writes by itself (`SegmentChannel.blocks`) sets False.
         commits_at_once: written bytes are readable, and survive a crash of the process, as soon as `write`
             returns. A writer that sets False holds bytes back, and commits them by itself from `start` on;
             under a flush policy that waits (`Context.appenders_wait`) it may leave that to the syncs.

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock import _kernel
-from penstock._kernel import SyncGate
+from penstock._kernel import GatherBuffer, SyncGate
 from penstock.durability.progress import Progress
 from penstock.errors import DiskFullError, PenstockError, StoreFailedError, SystemLimitError
 from penstock.escape import get_logger
@@ -235,13 +235,14 @@ class LogFlusher:
 
     def _add(self, segment: Segment) -> None:
         base, capacity, descriptor = segment.base_offset, segment.capacity, segment.descriptor
+        gathered = segment.buffer if isinstance(segment.buffer, GatherBuffer) else None
         try:
             if descriptor is None:
                 self.gate.add_by(base, capacity, functools.partial(self._sync, segment))
             else:
                 self.gate.add(
                     base, capacity, descriptor, bytes(segment.path), bytes(self._log.log.folder),
-                    segment.gathered, segment.extent, segment.channel,
+                    gathered, segment.extent, segment.channel,
                 )  # fmt: skip
         except OSError as error:
             self.fail(f"{segment.path.name} cannot be synced ({error})")

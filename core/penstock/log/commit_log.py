@@ -130,7 +130,7 @@ class LogTail:
         assert segment.channel is not None
         self._make_room(segment, segment.wrote_position + len(data))
         try:
-            segment.channel.write_batch(segment.wrote_position, data, sizes)
+            segment.channel.write(segment.wrote_position, data, sizes)
         except OSError as error:
             if error.errno in NO_ROOM:
                 _erase_partial(segment, len(data))
@@ -160,8 +160,9 @@ class LogTail:
         segment = Segment(self._files, path, base_offset, capacity)
         try:
             channel = self._start(segment, file, 0)
-            # Allocates the first step; a first record that is larger reserves more.
-            channel.reserve(1)
+            if channel.blocks is not None:
+                # Allocates the first step; a first record that is larger reserves more.
+                channel.blocks.reserve(1)
         except Exception as error:
             segment.close()
             file.close()
@@ -190,7 +191,6 @@ class LogTail:
                 except OSError as error:
                     _check_room(error, tail, blank)
                     raise
-                tail.channel.end()
                 tail.wrote_position = tail.capacity
             if self._commits_at_once:
                 tail.committed_position = tail.capacity
@@ -250,8 +250,8 @@ class LogTail:
     @staticmethod
     def _make_room(segment: Segment, stop: int) -> None:
         try:
-            if segment.channel is not None:
-                segment.channel.reserve(stop)
+            if segment.channel is not None and segment.channel.blocks is not None:
+                segment.channel.blocks.reserve(stop)
         except OSError as error:
             size = stop - segment.wrote_position
             raise _as_storage_error(error, segment.path, size) from error
@@ -259,8 +259,10 @@ class LogTail:
     def give_back(self) -> None:
         """Free the blocks that were allocated ahead, durably; called at a clean end of writing."""
         segment = self.segment
-        if segment is not None and segment.channel is not None:
-            segment.channel.give_back(segment.wrote_position)
+        if segment is None or segment.channel is None or segment.channel.blocks is None:
+            return
+        if segment.channel.blocks.give_back(segment.wrote_position):
+            segment.channel.flush()
 
     @staticmethod
     def has_begun(pieces: list[BatchSlice]) -> bool:
@@ -432,14 +434,11 @@ class CommitLog:
         if segment is None or segment.channel is None or self._is_stopped:
             self.appender.detach()
             return
-        memory, end = None, segment.channel.memory_end
-        # The appender may store into memory only if records are readable without a later commit.
-        if end and self.tail.writer.commits_at_once:
-            memory = segment.channel.memory
+        end = segment.channel.buffer_end
         # What is larger goes the slow way, which checks it.
         capacity = segment.capacity - self._record_reserve
         self.appender.attach(
-            segment.extent, segment.base_offset, capacity, memory, end, segment.gathered
+            segment.extent, segment.base_offset, capacity, segment.buffer if end else None, end
         )
 
     # --- one record

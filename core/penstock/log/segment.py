@@ -170,21 +170,23 @@ class Segment:
         """
         wrote = self.wrote_position
         if self._holds_back and self.channel is not None and self.committed_position < wrote:
-            self.channel.commit()
+            self.channel.commit(wrote)
             self.extent.commit_to(wrote)
 
     @property
     def descriptor(self) -> int | None:
         """The descriptor whose `fdatasync` makes the segment durable; None if the channel's `flush` must be called."""
         channel = self.channel
-        if channel is None or (self._holds_back and channel.gathered is None):
+        if channel is None or (self._holds_back and self.buffer is None):
             return None
         return channel.descriptor
 
     @property
-    def gathered(self) -> GatherBuffer | None:
-        """The buffer that takes records in place of the channel's `write`; None if there is none."""
-        return None if self.channel is None or not self._holds_back else self.channel.gathered
+    def buffer(self) -> memoryview | GatherBuffer | None:
+        """What takes single records in place of the channel's `write`; None if there is nothing that may."""
+        buffer = None if self.channel is None else self.channel.buffer
+        # Into memory only if records are readable without a later commit.
+        return buffer if isinstance(buffer, GatherBuffer) is self._holds_back else None
 
     def flushed_to(self, position: int) -> None:
         """Note that all bytes before a position are durable; seal the segment if that is its end."""

@@ -58,14 +58,7 @@ class _FileChannel(SegmentChannel):
     """One segment whose file gets its blocks ahead."""
 
     _file: File
-    _blocks: Blocks
-
-    def reserve(self, stop: int) -> None:
-        self._blocks.reserve(stop)
-
-    def give_back(self, stop: int) -> None:
-        if self._blocks.give_back(stop):
-            self._file.sync()
+    blocks: Blocks
 
     def flush(self) -> None:
         self._file.sync()
@@ -81,12 +74,12 @@ class MmapChannel(_FileChannel):
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
         """Write to a file of `capacity` bytes; `blocks` allocates its blocks, None if nothing was written to it yet."""
         self._file = file
-        self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
+        self.blocks = blocks or Blocks(file, capacity, 0, mapped=True)
         # End of the range in which stores need no preparation.
         self._ready_end = 0
         # Pages before this position have been unmapped after their stores.
-        self._unmapped_end = self._blocks.begin
-        self._map = file.map_from(capacity, self._blocks.begin)
+        self._unmapped_end = self.blocks.begin
+        self._map = file.map_from(capacity, self.blocks.begin)
         self._view = memoryview(self._map)
 
     @property
@@ -94,34 +87,28 @@ class MmapChannel(_FileChannel):
         return self._view.toreadonly()
 
     @property
-    def memory(self) -> memoryview:
+    def buffer(self) -> memoryview:
         return self._view
 
     @property
-    def memory_end(self) -> int:
+    def buffer_end(self) -> int:
         return self._ready_end
 
     @property
     def descriptor(self) -> int | None:
         return self._file.descriptor
 
-    def write(self, position: int, data: Buffer) -> None:
-        if self._may_store(position, position + len(data)):
-            store_records(self._view, position, data, (len(data),))
-        else:
-            self._file.pwrite(data, position)
-
-    def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """See `SegmentChannel`. A large batch is written to the file: faster, and the next sync finds fewer ranges.
 
         A small batch is stored record by record: a system call would release the GIL within the append lock.
         """
         stop = position + len(data)
-        if not 0 < len(sizes) <= _STORED_RECORDS_MAX:
-            self._blocks.reserve(stop)
+        if len(sizes) > _STORED_RECORDS_MAX:
+            self.blocks.reserve(stop)
             self._file.pwrite(data, position)
         elif self._may_store(position, stop):
-            store_records(self._view, position, data, sizes)
+            store_records(self._view, position, data, sizes or (len(data),))
         else:
             self._file.pwrite(data, position)
 
@@ -129,7 +116,7 @@ class MmapChannel(_FileChannel):
         """Prepare the file for bytes [position, stop), the next ones; return whether they may be stored through the map."""
         if stop <= self._ready_end:
             return True
-        ready_end = self._blocks.prepare(position, stop)
+        ready_end = self.blocks.prepare(position, stop)
         # Limited, because a sync may reset the blocks before the next store.
         self._ready_end = min(ready_end, stop + _READY_BYTES)
         if position - self._unmapped_end >= _UNMAPPED_BYTES:
@@ -138,7 +125,7 @@ class MmapChannel(_FileChannel):
             self._unmapped_end = position
         return stop <= ready_end
 
-    def commit(self) -> None:
+    def commit(self, stop: int) -> None:
         """Do nothing: stored bytes are in the page cache."""
 
     def flush(self) -> None:
@@ -147,7 +134,7 @@ class MmapChannel(_FileChannel):
         self.synced()
 
     def synced(self) -> None:
-        self._blocks.note_sync()
+        self.blocks.note_sync()
         # The next store prepares the file again.
         self._ready_end = 0
 
@@ -179,7 +166,7 @@ class FileChannel(_FileChannel):
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
         """Write to a file of `capacity` bytes; `blocks` allocates its blocks, None if nothing was written to it yet."""
         self._file = file
-        self._blocks = blocks or Blocks(file, capacity, 0)
+        self.blocks = blocks or Blocks(file, capacity, 0)
         self._view = memoryview(file.map(capacity, writable=False))
 
     @property
@@ -190,13 +177,13 @@ class FileChannel(_FileChannel):
     def descriptor(self) -> int | None:
         return self._file.descriptor
 
-    def write(self, position: int, data: Buffer) -> None:
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """See `SegmentChannel`. A write that fails for lack of space leaves part of a record; `reserve` leaves none."""
-        if position + len(data) > self._blocks.end:
-            self._blocks.reserve(position + len(data))
+        if position + len(data) > self.blocks.end:
+            self.blocks.reserve(position + len(data))
         self._file.pwrite(data, position)
 
-    def commit(self) -> None:
+    def commit(self, stop: int) -> None:
         """Do nothing: what is written is in the page cache."""
 
 
@@ -210,23 +197,23 @@ class GatheringChannel(FileChannel):
         self._committing = threading.RLock()
 
     @property
-    def gathered(self) -> GatherBuffer:
+    def buffer(self) -> GatherBuffer:
         return self._gathered
 
     @property
-    def memory_end(self) -> int:
-        return self._blocks.end
+    def buffer_end(self) -> int:
+        return self.blocks.end
 
-    def write(self, position: int, data: Buffer) -> None:
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """See `SegmentChannel`. Bytes left by an interrupted append are overwritten by the next append."""
-        if position + len(data) > self._blocks.end:
-            self._blocks.reserve(position + len(data))
+        if position + len(data) > self.blocks.end:
+            self.blocks.reserve(position + len(data))
         if not self._gathered.put(position, data):
-            self.commit()
+            self.commit(position)
             # Too large to be copied once more.
             self._file.pwrite(data, position)
 
-    def commit(self) -> None:
+    def commit(self, stop: int) -> None:
         descriptor = self.descriptor
         if descriptor is not None:
             self._gathered.commit(descriptor)
@@ -346,8 +333,8 @@ class PooledChannel(_FileChannel):
         self, file: File, capacity: int, position: int, pool: BufferPool, blocks: Blocks
     ) -> None:
         self._file = file
-        self._blocks = blocks
-        self._has_ended = False
+        self.blocks = blocks
+        self._capacity = capacity
         self._pool = pool
         self._view = memoryview(file.map(capacity, writable=False))
         self._buffer = pool.borrow()
@@ -364,12 +351,12 @@ class PooledChannel(_FileChannel):
     def view(self) -> memoryview:
         return self._view
 
-    def write(self, position: int, data: Buffer) -> None:
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         buffer = self._buffer
         stop = position + len(data)
         # Reserved now, while the put can still be refused: a commit must find room for acknowledged bytes.
-        if stop > self._blocks.end:
-            self._blocks.reserve(stop)
+        if stop > self.blocks.end:
+            self.blocks.reserve(stop)
         if position < self._committed:
             # An interrupted append left bytes that were committed but do not count: these bytes replace them.
             with self._guard:
@@ -383,19 +370,15 @@ class PooledChannel(_FileChannel):
             np.copyto(room, np.frombuffer(data, np.uint8))
         self._wrote = stop
 
-    def end(self) -> None:
-        """See `SegmentChannel`: the next commit returns the buffer."""
-        self._has_ended = True
-
-    def commit(self) -> None:
+    def commit(self, stop: int) -> None:
         """Write the waiting bytes to the file; return a full segment's buffer to the pool."""
         with self._guard:
-            has_ended, wrote = self._has_ended, self._wrote
+            wrote = self._wrote
             if self._buffer is not None:
                 if wrote > self._committed:
                     with memoryview(self._buffer) as waiting:
                         self._file.pwrite(waiting[self._committed : wrote], self._committed)
-                if has_ended:
+                if stop == self._capacity:
                     self._release()
             self._committed = wrote
 

@@ -1,6 +1,6 @@
 """What a dispatcher, a channel, a writer or an allocator may leave out, and what then holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -127,10 +127,10 @@ class Plain(SegmentChannel):
     def view(self) -> memoryview:
         return memoryview(self.memory_of_file).toreadonly()
 
-    def write(self, position: int, data: Buffer) -> None:
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         self.memory_of_file[position : position + len(data)] = data
 
-    def commit(self) -> None:
+    def commit(self, stop: int) -> None:
         pass
 
     def flush(self) -> None:
@@ -140,20 +140,11 @@ class Plain(SegmentChannel):
         pass
 
 
-def test_a_batch_goes_by_plain_writes_where_nothing_else_is_said() -> None:
-    channel = Plain()
-    channel.write_batch(3, b"abcdef", (3, 3))
-    assert bytes(channel.view[:10]) == b"\0\0\0abcdef\0"
-
-
 def test_a_channel_lends_nothing_unless_it_says_so() -> None:
     """Neither memory nor a descriptor: whoever stores or syncs past its methods would miss what they do."""
     channel = Plain()
-    lent = (channel.memory, channel.memory_end, channel.gathered, channel.descriptor)
-    assert lent == (None, 0, None, None)
-    for told in (channel.reserve, channel.give_back):
-        told(50)
-    channel.end()
+    lent = (channel.blocks, channel.buffer, channel.buffer_end, channel.descriptor)
+    assert lent == (None, None, 0, None)
     channel.synced()
     assert bytes(channel.view) == bytes(100)
 

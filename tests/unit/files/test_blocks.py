@@ -372,7 +372,7 @@ def test_what_is_written_stays_whatever_syncs_beside_it(seed: int, tmp_path: Pat
             if chance.random() < 0.01:
                 sizes = [chance.randrange(1, 3000) for _ in range(chance.choice((3, 400)))]
                 data = chance.randbytes(sum(sizes))
-                channel.write_batch(len(expected), data, sizes)
+                channel.write(len(expected), data, sizes)
             else:
                 data = chance.randbytes(chance.choice((1, 100, 1157, 9000)))
                 channel.write(len(expected), data)

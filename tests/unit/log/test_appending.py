@@ -25,6 +25,7 @@ from penstock.errors import (
     SystemLimitError,
 )
 from penstock.files import File
+from penstock.files.blocks import Blocks
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
@@ -245,10 +246,10 @@ def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
     assert (first.committed_position, fresh.committed_position) == (5, 7)
 
 
-class ReservingChannel(FileChannel):
+class ReservingBlocks(Blocks):
     """Notes what is reserved; there is room for three times."""
 
-    reserved: ClassVar[list[tuple[SegmentChannel, int]]] = []
+    reserved: ClassVar[list[tuple[Blocks, int]]] = []
 
     def reserve(self, stop: int) -> None:
         self.reserved.append((self, stop))
@@ -258,7 +259,7 @@ class ReservingChannel(FileChannel):
 
 class ReservingWriter(FileWriter):
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        return ReservingChannel(file, capacity)
+        return FileChannel(file, capacity, ReservingBlocks(file, capacity, position))
 
 
 def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
@@ -268,14 +269,16 @@ def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
     first = tail.roll()
     tail.write(first, b"x" * 100)
     batch = batch_of(SIZE - 2000, SIZE - BLANK_SIZE, 2000)
-    ReservingChannel.reserved.clear()
+    ReservingBlocks.reserved.clear()
     pieces = tail.plan(batch, atomic=False)
-    ReservingChannel.reserved.clear()
+    ReservingBlocks.reserved.clear()
     with pytest.raises(DiskFullError, match="no space for 8 bytes"):
         tail.write_pieces(pieces, memoryview(batch))
-    channels = [piece.segment.channel for piece in pieces]
+    blocks = [
+        each.channel and each.channel.blocks for each in (*(p.segment for p in pieces), first)
+    ]
     stops = [100 + SIZE - 2000 + BLANK_SIZE, SIZE, 2000 + BLANK_SIZE, 100 + BLANK_SIZE]
-    assert ReservingChannel.reserved == list(zip([*channels, first.channel], stops, strict=True))
+    assert ReservingBlocks.reserved == list(zip(blocks, stops, strict=True))
     assert not tail.has_begun(pieces)
     assert (first.wrote_position, tail.segment) == (100, first)
 
@@ -285,9 +288,11 @@ def test_at_the_end_what_was_allocated_ahead_is_given_back_and_all_is_closed_onc
 ) -> None:
     tail.give_back()
     tail.write(tail.roll(), b"abc")
-    before = disk.used
+    before, calls = disk.used, list[str]()
+    disk.plan.watch = lambda call, path: calls.append(call)
     tail.give_back()
     assert disk.used < before
+    assert calls[-1] == "sync"
     tail.close()
     tail.close()
     assert allocator.closes == 1
@@ -413,9 +418,9 @@ class NestingChannel(FileChannel):
 
     does: ClassVar[Callable[[], object]]
 
-    def write(self, position: int, data: Any) -> None:
+    def write(self, position: int, data: Any, sizes: Sequence[int] = ()) -> None:
         type(self).does()
-        super().write(position, data)
+        super().write(position, data, sizes)
 
 
 class NestingWriter(FileWriter):

@@ -46,7 +46,7 @@ def test_without_waiting_puts_what_is_written_is_readable_at_once() -> None:
     assert type(channel) is FileChannel
     channel.write(10, b"abc")
     assert bytes(channel.view[10:13]) == b"abc"
-    assert (channel.gathered, channel.memory) == (None, None)
+    assert channel.buffer is None
 
 
 def test_with_waiting_puts_bytes_gather_until_they_are_committed(tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_with_waiting_puts_bytes_gather_until_they_are_committed(tmp_path: Path)
         channel.write(0, b"abc")
         channel.write(3, b"def")
         assert bytes(channel.view[:6]) == bytes(6)
-        channel.commit()
+        channel.commit(6)
         assert bytes(channel.view[:6]) == b"abcdef"
         written = disk.plan.counts.get("pwrite")
-        channel.commit()
+        channel.commit(6)
         assert disk.plan.counts.get("pwrite") == written, "not written again"
         channel.close()
 
@@ -74,7 +74,7 @@ def test_what_is_too_much_to_gather_is_written_after_what_waits() -> None:
     large = b"x" * room
     channel.write(3, large)
     assert bytes(channel.view) == b"abc" + large, "no byte is in the file before those ahead of it"
-    channel.commit()
+    channel.commit(room + 3)
     assert bytes(channel.view) == b"abc" + large
 
 
@@ -84,26 +84,21 @@ def test_blocks_are_there_before_a_byte_is_written(waits: bool) -> None:
     channel = opened(disk, ROOT, waits=waits)
     disk.plan.fail("allocate", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        channel.reserve(100)
+        channel.write(0, b"abc")
     disk.plan.heal()
     disk.plan.watch = lambda call, path: calls.append(call)
     channel.write(0, b"abc")
-    channel.commit()
+    channel.commit(3)
     assert calls == ["allocate", "pwrite"]
 
 
 @WAITS
-def test_blocks_that_go_back_are_synced_and_a_flush_syncs(waits: bool) -> None:
+def test_a_flush_syncs(waits: bool) -> None:
     disk, calls = SimulatedDisk(), list[str]()
     channel = opened(disk, ROOT, waits=waits)
     channel.write(0, b"abc")
-    channel.commit()
+    channel.commit(3)
     disk.plan.watch = lambda call, path: calls.append(call)
-    channel.give_back(3)
-    assert calls[-1:] == ["sync"]
-    calls.clear()
-    channel.give_back(3)
-    assert "sync" not in calls
     channel.flush()
     assert calls[-1:] == ["sync"]
 
@@ -160,7 +155,7 @@ def test_a_batch_is_stored_through_the_map_only_where_the_file_has_blocks(tmp_pa
     plain = mapped_file(tmp_path)
     file = WatchedFile(plain.path, plain.detach())
     channel = MmapChannel(file, SIZE, Unprepared(file, SIZE, 0, mapped=True, zeroes=True))
-    channel.write_batch(0, bytes(80), [40, 40])
+    channel.write(0, bytes(80), [40, 40])
     assert wrote == [(0, 80)]
     channel.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts import Allocator, Context, SegmentChannel, SegmentWriter
+from penstock.contracts import Allocator, Context, GatherBuffer, SegmentChannel, SegmentWriter
 from penstock.files import File
 from penstock.format.names import SIDE_FOLDER
 from penstock.testing.faults import FaultyFiles
@@ -84,7 +84,7 @@ class SegmentWriterContract(ContractSuite):
         assert len(channel.view) == CAPACITY
         channel.write(0, b"first")
         channel.write(5, memoryview(b"second"))
-        channel.commit()
+        channel.commit(11)
         assert bytes(channel.view[:12]) == b"firstsecond\0"
         assert self.on_disk(context)[:12] == b"firstsecond\0"
 
@@ -98,7 +98,7 @@ class SegmentWriterContract(ContractSuite):
             assert bytes(channel.view[:7]) == b"at once"
             assert self.on_disk(context)[:7] == b"at once"
         else:
-            channel.commit()
+            channel.commit(7)
             assert bytes(channel.view[:7]) == b"at once"
 
     def test_what_it_lends_is_the_file_itself(
@@ -111,14 +111,16 @@ class SegmentWriterContract(ContractSuite):
         file.allocate(CAPACITY)
         channel = writer.open(file, CAPACITY, 0)
         try:
-            channel.reserve(CAPACITY)
+            if channel.blocks is not None:
+                channel.blocks.reserve(CAPACITY)
+            is_gathered = isinstance(channel.buffer, GatherBuffer)
             if channel.descriptor is not None:
                 assert os.fstat(channel.descriptor).st_ino == file.inode
-                assert writer.commits_at_once or channel.gathered is not None
-            if channel.gathered is not None:
-                assert channel.memory_end > 0
-                assert channel.gathered.put(0, b"gathered")
-                channel.commit()
+                assert writer.commits_at_once or is_gathered
+            if isinstance(channel.buffer, GatherBuffer):
+                assert channel.buffer_end > 0
+                assert channel.buffer.put(0, b"gathered")
+                channel.commit(8)
                 assert bytes(channel.view[:8]) == self.on_disk(context)[:8] == b"gathered"
         finally:
             channel.close()
@@ -131,7 +133,7 @@ class SegmentWriterContract(ContractSuite):
         channel = open_channel(b"before")
         assert bytes(channel.view[:6]) == b"before"
         channel.write(6, b" and after")
-        channel.commit()
+        channel.commit(16)
         channel.flush()
         assert self.on_disk(context)[:17] == b"before and after\0"
 
@@ -150,9 +152,9 @@ class SegmentWriterContract(ContractSuite):
             channel.write(len(expected), data)
             expected += data
             if rng.random() < 0.3:
-                channel.commit()
+                channel.commit(len(expected))
                 assert bytes(channel.view[: len(expected)]) == expected
-        channel.commit()
+        channel.commit(CAPACITY)
         channel.flush()
         assert self.on_disk(context) == expected
         assert bytes(channel.view) == expected
@@ -161,7 +163,7 @@ class SegmentWriterContract(ContractSuite):
         """`flush` raises if a sync fails; otherwise the store would acknowledge bytes that are not on disk."""
         channel = open_channel()
         channel.write(0, b"x" * 5000)
-        channel.commit()
+        channel.commit(5000)
         files.plan.fail("sync")
         with pytest.raises(OSError, match="Input/output"):
             channel.flush()
@@ -171,18 +173,18 @@ class SegmentWriterContract(ContractSuite):
     ) -> None:
         """If a write fails, `write` or `commit` raises, or the bytes are in the file."""
         channel = open_channel(b"kept")
-        channel.commit()
+        channel.commit(4)
         files.plan.fail("pwrite")
         try:
             channel.write(4, b"refused")
-            channel.commit()
+            channel.commit(11)
         except OSError:
             assert self.on_disk(context)[:4] == b"kept"
         else:
             assert self.on_disk(context)[:11] == b"keptrefused"
         files.plan.heal()
         channel.write(4, b"again")
-        channel.commit()
+        channel.commit(9)
         assert self.on_disk(context)[:9] == b"keptagain"
 
     def test_commit_runs_beside_write(self, open_channel: OpenChannel, context: Context) -> None:
@@ -190,11 +192,12 @@ class SegmentWriterContract(ContractSuite):
         channel = open_channel()
         stop = threading.Event()
         errors: list[Exception] = []
+        written = 0
 
         def keep_committing() -> None:
             try:
                 while not stop.is_set():
-                    channel.commit()
+                    channel.commit(written)
                     channel.flush()
             except Exception as error:
                 errors.append(error)
@@ -204,9 +207,10 @@ class SegmentWriterContract(ContractSuite):
         expected = b"".join(number.to_bytes(8, "big") for number in range(CAPACITY // 8))
         for position in range(0, CAPACITY, 512):
             channel.write(position, expected[position : position + 512])
+            written = position + 512
         stop.set()
         thread.join()
-        channel.commit()
+        channel.commit(CAPACITY)
         assert not errors
         assert self.on_disk(context) == expected
 
@@ -214,7 +218,7 @@ class SegmentWriterContract(ContractSuite):
         """A view stays valid after its channel was closed, since a reader may hold it."""
         channel = open_channel()
         channel.write(0, b"still here")
-        channel.commit()
+        channel.commit(10)
         view = channel.view
         channel.close()
         assert bytes(view[:10]) == b"still here"
@@ -227,7 +231,7 @@ class SegmentWriterContract(ContractSuite):
             file.allocate(CAPACITY)
             channel = writer.open(file, CAPACITY, 0)
             channel.write(0, b"x")
-            channel.commit()
+            channel.commit(1)
             channel.close()
             del channel, file
         assert len(list(Path("/proc/self/fd").iterdir())) <= before
