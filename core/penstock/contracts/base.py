@@ -189,7 +189,6 @@ class Context:
         removed_before: returns the log offset before which a topic's records are removed, as the store's folder says now; 0 if it
             never was removed. With `read_only`, a queue whose entries begin with a removed record must not be found: the process
             that writes is about to remove its files.
-        callbacks: functions of the program by name, of those in `Extension.callbacks` that were given to `penstock.open`.
     """
 
     root: Path
@@ -202,7 +201,6 @@ class Context:
     appenders_wait: bool = False
     read_history: Callable[[], History] = lambda: NO_HISTORY
     removed_before: Callable[[str], int] = lambda _topic: 0
-    callbacks: Mapping[str, Any] = attrs.Factory(dict)
 
 
 class Strategy(ABC):

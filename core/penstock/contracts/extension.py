@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
 
-from penstock.contracts.base import Strategy, WorkWakes
+from penstock.contracts.base import Context, Strategy, WorkWakes
 from penstock.contracts.dispatcher import Finding, QueueEntries
 from penstock.contracts.messaging import GroupLag, PutOptions
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
@@ -198,13 +198,17 @@ class Extension(Strategy):
             put is refused unless its record leaves so much of a segment; copies (`put_copies`) need not.
         provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls the
             method of the same name on the first configured extension that lists it.
-        callbacks: names of those arguments of `penstock.open` that take functions of the program, and that this extension gets in
-            `context.callbacks`; `open` has one such argument, "check_back".
+        callbacks: names of those arguments of `penstock.open` that take functions of the program, and that this extension gets as
+            `functions`, by name, if they were given; `open` has one such argument, "check_back".
     """
 
     record_reserve: ClassVar[int] = 0
     provides: ClassVar[frozenset[str]] = frozenset()
     callbacks: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, options: Any, context: Context, functions: Mapping[str, Any]) -> None:
+        super().__init__(options, context)
+        self.functions = functions
 
     def attach(self, store: OpenStore) -> None:
         """Begin: the store is recovered, and takes puts unless it is read-only.

@@ -263,7 +263,7 @@ class Opener:
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
         self._given_spawn = spawn
-        self._callbacks: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
         self._engine: Engine | None = None
         self._removed_topics = RemovedTopicsFile(files, self.root)
         # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
@@ -334,7 +334,10 @@ class Opener:
     def extensions(self, context: Context) -> list[Extension]:
         """Return the configured extensions, not yet attached."""
         classes = [self.registry.extensions.get(name) for name in self.config.extensions.use]
-        return [cls(self.config.options_for("extensions", cls), context) for cls in classes]
+        return [
+            cls(self.config.options_for("extensions", cls), context, self._functions)
+            for cls in classes
+        ]
 
     def take_callback(self, name: str, given: object) -> None:
         """Pass a function of the program, or several by name, to the extensions that list the argument's name."""
@@ -352,7 +355,7 @@ class Opener:
             raise ConfigError(
                 f"{name} is refused: no extension in extensions.use takes it; add messaging to extensions.use"
             )
-        self._callbacks[name] = dict(given) if isinstance(given, Mapping) else given
+        self._functions[name] = dict(given) if isinstance(given, Mapping) else given
 
     def _spawn(
         self, name: str, step: Callable[[], float | None], wakes: WorkWakes | None = None
@@ -384,7 +387,6 @@ class Opener:
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).waits,
             read_history=lambda: read_deleted_topics(self.files, self.root),
             removed_before=lambda topic: self._removed_topics.read().before_of(topic),
-            callbacks=self._callbacks,
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:

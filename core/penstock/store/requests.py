@@ -154,7 +154,7 @@ class RequestDesk(Extension):
     name = "requests"
 
     def __init__(self, context: Context, wakes: Wakes) -> None:
-        super().__init__(NoOptions(), context)
+        super().__init__(NoOptions(), context, {})
         self._files, self._readers = context.files, wakes
         self._folder = context.root / SIDE_FOLDER / FOLDER
         self._wakes = WorkWaiter(wakes, REQUESTS)

@@ -6,7 +6,7 @@ imported and made at its first use.
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -127,8 +127,10 @@ class MessagingExtension(Extension):
     callbacks = frozenset({"check_back"})
     options: MessagingOptions
 
-    def __init__(self, options: MessagingOptions, context: Context) -> None:
-        super().__init__(options, context)
+    def __init__(
+        self, options: MessagingOptions, context: Context, functions: Mapping[str, Any]
+    ) -> None:
+        super().__init__(options, context, functions)
         # A signal handler may put while a part is being made.
         self._lock = threading.RLock()
         self._store: OpenStore | None = None
@@ -311,7 +313,8 @@ class MessagingExtension(Extension):
 
             options = self.options
             return Checking(
-                self.context, self.halves, self._held, interval_ms=options.check_interval_ms,
+                self.context, self.functions.get("check_back"), self.halves, self._held,
+                interval_ms=options.check_interval_ms,
                 immunity_ms=options.check_immunity_ms, checks_max=options.checks_max,
             )  # fmt: skip
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.contracts import CheckBack, Context, Prepared, Stoppable
+from penstock.contracts import CheckBack, CheckBacks, Context, Prepared, Stoppable
 from penstock.errors import (
     MessageError,
     OffsetError,
@@ -38,7 +38,8 @@ class Checking:
     """Checks the open half messages of one store. Safe from any thread.
 
     Args:
-        context: of the extension; `callbacks` has the check-backs.
+        context: of the extension.
+        given: the check-backs.
         halves: the open half messages.
         hold: returns the object that a check-back gets.
         interval_ms: between two checks of a message, and between two times that progress is saved.
@@ -49,6 +50,7 @@ class Checking:
     def __init__(
         self,
         context: Context,
+        given: CheckBacks | None,
         halves: OpenHalves,
         hold: Callable[[OpenHalf], Prepared],
         *,
@@ -56,12 +58,11 @@ class Checking:
         immunity_ms: int,
         checks_max: int,
     ) -> None:
-        self._context = context
+        self._context, self._given = context, given
         self._halves = halves
         self._hold = hold
         self._interval_ms, self._immunity_ms = interval_ms, immunity_ms
         self._checks_max = checks_max
-        self._given: CheckBack | Mapping[str, CheckBack] | None = context.callbacks.get("check_back")  # fmt: skip
         self._worker: Stoppable | None = None
         self._guard = threading.RLock()
         self._is_over = False
