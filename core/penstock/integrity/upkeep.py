@@ -5,7 +5,7 @@ computes it when the segment is durable. It never waits for the append lock or f
 one block at a time. A segment that is deleted meanwhile is skipped.
 
 A pass of the scrubber reads all sealed segments, oldest first. The first pass begins one interval after the store was opened, so
-short-lived processes never scrub. Corruption is logged, counted, and passed to the callback; it changes nothing, and reading and writing
+short-lived processes never scrub. Corruption is logged, counted, and reported to plugins; it changes nothing, and reading and writing
 continue. Pages in the system's page cache are compared as they are there, not as on disk.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from penstock.config.model import ScrubConfig
-from penstock.contracts import SpawnWorker, Stoppable
+from penstock.contracts import Flusher, SpawnWorker, Stoppable
 from penstock.contracts.dispatcher import Finding, damaged_blocks
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
@@ -36,18 +36,22 @@ class Sealer:
     """Seals the segments of one log. Only one worker may call `step`; the rest is safe from any thread.
 
     Attributes:
-        durable: returns the log offset below which everything is on disk; set by the engine.
         sealed: base offsets of the segments that have a digest.
     """
 
     def __init__(
-        self, files: Files, digests: Digests, log: SegmentedLog, mib_per_s: int, sealed: list[int]
+        self,
+        files: Files,
+        digests: Digests,
+        log: SegmentedLog,
+        flusher: Flusher,
+        mib_per_s: int,
+        sealed: list[int],
     ) -> None:
         self._files = files
         self._digests = digests
-        self._log = log
+        self._log, self._flusher = log, flusher
         self._mib_per_s = mib_per_s
-        self.durable: Callable[[], int] = lambda: 0
         self.sealed = set(sealed)
         # Segments that could not be read, or whose digest could not be written; the next open retries them.
         self._failed: set[int] = set()
@@ -64,7 +68,7 @@ class Sealer:
             segment = self._next()
             if segment is None:
                 return None
-            if segment.end_offset > self.durable():
+            if segment.end_offset > self._flusher.flushed_offset:
                 return _WAITING_S
             try:
                 self._reader = DigestReader(self._files, segment)
@@ -140,7 +144,6 @@ class Scrubber:
     """Scrubs the sealed segments of one log. Only one worker may call `step`; the rest is safe from any thread.
 
     Attributes:
-        on_finding: called with each finding; set by the engine.
         findings: the latest findings.
     """
 
@@ -149,15 +152,15 @@ class Scrubber:
         files: Files,
         digests: Digests,
         log: SegmentedLog,
+        fire: Callable[..., None],
         mib_per_s: int,
         interval_hours: float,
     ) -> None:
         self._files = files
         self._digests = digests
-        self._log = log
+        self._log, self._fire = log, fire
         self._mib_per_s = mib_per_s
         self._interval_s = interval_hours * _HOUR_S
-        self.on_finding: Callable[[Finding], None] = lambda _finding: None
         self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
         self.found = self.passes = self.bytes_read = 0
         self._reader: DigestReader | None = None
@@ -226,7 +229,10 @@ class Scrubber:
         self.found += 1
         self.findings.append(finding)
         logger.error("%s, byte %d: %s", finding.path, finding.position, finding.text)
-        self.on_finding(finding)
+        self._fire(
+            "penstock_damage_found", path=str(finding.path), position=finding.position,
+            log_offset=finding.log_offset, text=finding.text,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the file; the segment will be read again from its start."""
@@ -246,20 +252,19 @@ class Upkeep:
 
     @classmethod
     def of(
-        cls, files: Files, root: Path, log: SegmentedLog, config: ScrubConfig, sealed: list[int]
-    ) -> "Upkeep":
+        cls, files: Files, root: Path, log: SegmentedLog, flusher: Flusher, fire: Callable[..., None],
+        config: ScrubConfig, sealed: list[int],
+    ) -> "Upkeep":  # fmt: skip
         """Return the services for a log; `sealed` are the base offsets of the segments with trusted digests."""
         digests = Digests(files, root)
-        sealer = Sealer(files, digests, log, config.seal_mib_per_s, sealed)
         return cls(
-            sealer, Scrubber(files, digests, log, config.mib_per_s, config.interval_hours), config
+            Sealer(files, digests, log, flusher, config.seal_mib_per_s, sealed),
+            Scrubber(files, digests, log, fire, config.mib_per_s, config.interval_hours),
+            config,
         )
 
-    def start(
-        self, spawn: SpawnWorker, durable: Callable[[], int], on_finding: Callable[[Finding], None]
-    ) -> None:
+    def start(self, spawn: SpawnWorker) -> None:
         """Start the services that the configuration enables."""
-        self.sealer.durable, self.scrub.on_finding = durable, on_finding
         if self._config.digests:
             self._workers.append(spawn("penstock-seal", self.sealer.step))
             if self._config.interval_hours > 0:

@@ -357,7 +357,8 @@ class CommitLog:
         self._floor_ms = self._found_ms = self._writing_ms = 0
         # None until `start`: nothing is appended before.
         self._flusher: Syncer | None = None
-        self._refusal: str | None = None
+        # Why a retention policy refuses messages; None if they are accepted.
+        self.refusal: str | None = None
         self._is_stopped = False
         # True while the store is opened: the records to dispatch were written by a process that has ended.
         self.checks_crc = True
@@ -379,14 +380,9 @@ class CommitLog:
             self._flusher = flusher
             flusher.take_in()
 
-    @property
-    def refusal(self) -> str | None:
-        """Why a retention policy refuses messages; None if they are accepted."""
-        return self._refusal
-
-    @refusal.setter
-    def refusal(self, reason: str | None) -> None:
-        self._refusal = reason
+    def refuse(self, reason: str | None) -> None:
+        """Refuse messages from now on, for this reason; accept them again for None."""
+        self.refusal = reason
         (self.appender.allow if reason is None else self.appender.refuse)(NO_MESSAGES)
 
     def stop(self) -> None:
@@ -517,8 +513,8 @@ class CommitLog:
             failure = None if self._flusher is None else self._flusher.failure
             if failure is not None:
                 raise failure
-            if self._refusal is not None:
-                raise ReadOnlyError(self._refusal)
+            if self.refusal is not None:
+                raise ReadOnlyError(self.refusal)
 
     def check_put(self, size: int) -> None:
         """Raise `MessageTooLargeError` if a record of this size may not be put: later copies of it would not fit."""

@@ -175,7 +175,7 @@ class Retention:
                 exc_info=verdict.failed[name],
             )
         self._failing = set(verdict.failed)
-        self._commit_log.refusal = verdict.refusal
+        self._commit_log.refuse(verdict.refusal)
         return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
 
     def _warn_of_future(self, segments: Sequence[SegmentInfo]) -> None:

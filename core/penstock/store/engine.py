@@ -32,7 +32,6 @@ from penstock.contracts import (
     SpawnWorker,
     Stoppable,
 )
-from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import listed_topics
 from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.log_flusher import LogFlusher, SyncThread
@@ -330,15 +329,6 @@ class Engine:
 
     # --- background work
 
-    def _announce_corruption(self, finding: Finding) -> None:
-        self.fire(
-            "penstock_damage_found",
-            path=str(finding.path),
-            position=finding.position,
-            log_offset=finding.log_offset,
-            text=finding.text,
-        )
-
     def report_sealed(self, segment: Segment) -> None:
         """Report a segment that has become full."""
         self.log.tail.allocator.sealed(segment.path)
@@ -371,7 +361,7 @@ class Engine:
             self.log.tail.expect()
         self.policy.start()
         self.log.appender.allow(NOT_STARTED)
-        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._announce_corruption)
+        self.upkeep.start(spawn)
 
     def retain(self) -> float:
         """Delete what the policies expire, unless the store has failed; returns the pause in seconds."""

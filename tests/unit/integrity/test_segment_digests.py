@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -302,8 +303,8 @@ def test_a_segment_that_is_forgotten_is_not_sealed_again(tmp_path: Path) -> None
         (tmp_path / f"{base:020d}").write_bytes(bytes(4096))
     log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
     log.load(repair=False)
-    sealer = Sealer(Files(), Digests(Files(), tmp_path), log, 1, [])
-    sealer.durable = lambda: 1 << 40
+    flusher: Any = SimpleNamespace(flushed_offset=1 << 40)
+    sealer = Sealer(Files(), Digests(Files(), tmp_path), log, flusher, 1, [])
     assert sealer.waiting == 1
     sealer.forget(0)
     assert sealer.step() is None
@@ -396,7 +397,7 @@ def test_a_hostile_digest_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_log_without_digests_is_passed_over_once_an_interval(tmp_path: Path) -> None:
     log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
-    scrubber = Scrubber(Files(), Digests(Files(), tmp_path), log, 1, 2.0)
+    scrubber = Scrubber(Files(), Digests(Files(), tmp_path), log, print, 1, 2.0)
     assert [scrubber.step() for _ in range(3)] == [7200.0] * 3
     assert (scrubber.passes, scrubber.bytes_read, scrubber.found) == (2, 0, 0)
 
@@ -415,8 +416,9 @@ def test_what_is_not_asked_for_is_not_begun(tmp_path: Path) -> None:
         (ScrubConfig(interval_hours=1), {"penstock-seal", "penstock-scrub"}),
     ):
         workers = ManualWorkers()
-        upkeep = Upkeep.of(Files(), tmp_path, log, config, [0])
-        upkeep.start(workers, lambda: 0, lambda _: None)
+        flusher: Any = SimpleNamespace(flushed_offset=0)
+        upkeep = Upkeep.of(Files(), tmp_path, log, flusher, print, config, [0])
+        upkeep.start(workers)
         assert set(workers.by_name) == names
         upkeep.wake()
         assert [name for name, each in workers.by_name.items() if each.is_awake] == sorted(names)[
