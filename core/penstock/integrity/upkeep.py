@@ -40,14 +40,9 @@ class Sealer:
     """
 
     def __init__(
-        self,
-        files: Files,
-        digests: Digests,
-        log: SegmentedLog,
-        flusher: Flusher,
-        mib_per_s: int,
+        self, files: Files, digests: Digests, log: SegmentedLog, flusher: Flusher, mib_per_s: int,
         sealed: list[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._files = files
         self._digests = digests
         self._log, self._flusher = log, flusher
@@ -148,14 +143,9 @@ class Scrubber:
     """
 
     def __init__(
-        self,
-        files: Files,
-        digests: Digests,
-        log: SegmentedLog,
-        fire: Callable[..., None],
-        mib_per_s: int,
+        self, files: Files, digests: Digests, log: SegmentedLog, fire: Callable[..., None], mib_per_s: int,
         interval_hours: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._files = files
         self._digests = digests
         self._log, self._fire = log, fire

@@ -322,9 +322,8 @@ STOPPED, FAILED, NO_MESSAGES, NOT_STARTED = 1, 2, 4, 8
 class Syncer(Protocol):
     """What the log calls of its flusher: see `LogFlusher`."""
 
-    @property
-    def failure(self) -> Exception | None:
-        """The failure for which nothing may be appended; None if there is none."""
+    def check(self) -> None:
+        """Raise if the store has failed."""
 
     def failed_append(self, error: OSError) -> Exception:
         """Return the error to raise for an append that failed."""
@@ -510,9 +509,8 @@ class CommitLog:
         if self._is_stopped or self.appender.refusals & STOPPED:
             raise StoreClosedError
         if self.appender.refusals & (FAILED | NO_MESSAGES):
-            failure = None if self._flusher is None else self._flusher.failure
-            if failure is not None:
-                raise failure
+            if self._flusher is not None:
+                self._flusher.check()
             if self.refusal is not None:
                 raise ReadOnlyError(self.refusal)
 

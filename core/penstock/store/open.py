@@ -612,10 +612,8 @@ class Opener:
         writer = writer_cls(config.options_for("write", writer_cls), context)
         index, extensions = pick_indexes(dispatchers)[0], self.extensions(context)
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)
-        cursors = QueueCursors(
-            index, offsets, extensions,
-            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
-        )  # fmt: skip
+        long_topics = config.log.long_topics or was_made_here(self.files, self.root)
+        cursors = QueueCursors(index, offsets, extensions, long_topics)
         commit_log = CommitLog(
             log, LogTail(log, writer, allocator, self.files), self._encoder(cursors), clock=self.clock,
             busy_ms=config.log.busy_ms, record_reserve=max((each.record_reserve for each in extensions), default=0),

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+import attrs
+
 from penstock._kernel import QueueCursor
 from penstock.contracts import Extension, QueueIndex, QueueReader
 from penstock.errors import MessageError, PluginError, StorageError, SystemLimitError
@@ -12,6 +14,7 @@ from penstock.message import Message
 from penstock.store.consumer_offsets import ConsumerOffsets
 
 
+@attrs.define(eq=False)
 class QueueCursors:
     """The cursors of one store; the encoder calls them for the first message to a queue.
 
@@ -19,20 +22,12 @@ class QueueCursors:
         guard: while it is held, no cursor is made.
     """
 
-    def __init__(
-        self,
-        index: QueueIndex,
-        offsets: ConsumerOffsets,
-        extensions: Sequence[Extension],
-        *,
-        long_topics: bool,
-    ) -> None:
-        self._index = index
-        self._offsets = offsets
-        self._extensions = extensions
-        self._long_topics = long_topics
-        self._made: dict[tuple[str, int], QueueCursor] = {}
-        self.guard = threading.Lock()
+    _index: QueueIndex
+    _offsets: ConsumerOffsets
+    _extensions: Sequence[Extension]
+    _long_topics: bool
+    _made: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
+    guard: threading.Lock = attrs.Factory(threading.Lock)
 
     def of(self, topic: str, queue: int) -> QueueCursor:
         """Return the cursor of a queue; topic and queue are checked the first time."""

@@ -139,24 +139,28 @@ class MmapChannel(_FileChannel):
         self._ready_end = 0
 
 
-class MmapWriter(SegmentWriter):
+class _AheadWriter(SegmentWriter):
+    """A writer whose segments get their blocks ahead, in steps as large as those of the segment before."""
+
+    needs_allocated_file: ClassVar[bool] = False
+    _last: Blocks | None = None
+
+    def _blocks(self, file: File, capacity: int, position: int, **how: bool) -> Blocks:
+        now_ms = self.context.clock.monotonic_ms
+        self._last = Blocks(file, capacity, position, now_ms, after=self._last, **how)
+        return self._last
+
+
+class MmapWriter(_AheadWriter):
     """Writes through a map. Fastest for single messages; a sync costs more than after plain writes."""
 
     name: ClassVar[str] = "mmap"
     capabilities: ClassVar[frozenset[str]] = frozenset({"mapped"})
-    needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = True
 
-    def __init__(self, options: Any, context: Context) -> None:
-        super().__init__(options, context)
-        self._blocks: Blocks | None = None
-
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        clock = self.context.clock
-        self._blocks = blocks = Blocks(
-            file, capacity, position, clock.monotonic_ms,
-            mapped=True, zeroes=not self.context.appenders_wait, after=self._blocks,
-        )  # fmt: skip
+        zeroes = not self.context.appenders_wait
+        blocks = self._blocks(file, capacity, position, mapped=True, zeroes=zeroes)
         return MmapChannel(file, capacity, blocks)
 
 
@@ -226,23 +230,18 @@ class GatheringChannel(FileChannel):
                 self._gathered.drop(position + len(data))
 
 
-class FileWriter(SegmentWriter):
+class FileWriter(_AheadWriter):
     """Writes through the descriptor. Best with `sync`; with other policies, one system call for each message."""
 
     name: ClassVar[str] = "file"
-    needs_allocated_file: ClassVar[bool] = False
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
         # A put is acknowledged only after its sync, so its bytes may stay in the buffer until then.
         self.commits_at_once = not context.appenders_wait
-        self._blocks: Blocks | None = None
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        clock = self.context.clock
-        self._blocks = blocks = Blocks(
-            file, capacity, position, clock.monotonic_ms, after=self._blocks
-        )
+        blocks = self._blocks(file, capacity, position)
         if self.commits_at_once:
             return FileChannel(file, capacity, blocks)
         return GatheringChannel(file, capacity, blocks)
@@ -394,12 +393,11 @@ class PooledChannel(_FileChannel):
             self._pool.give_back(buffer)
 
 
-class TransientPoolWriter(SegmentWriter):
+class TransientPoolWriter(_AheadWriter):
     """Keeps appended bytes in memory, and commits them at intervals. Safe from any thread."""
 
     name: ClassVar[str] = "transient-pool"
     Options: ClassVar[type] = TransientPoolOptions
-    needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = False
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -414,7 +412,6 @@ class TransientPoolWriter(SegmentWriter):
         self._worker: Stoppable | None = None
         self._thorough_at_ms = context.clock.monotonic_ms()
         self._without_buffer = 0
-        self._blocks: Blocks | None = None
 
     @classmethod
     def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
@@ -436,10 +433,7 @@ class TransientPoolWriter(SegmentWriter):
         """See `SegmentWriter`; without a free buffer the channel writes directly to the file."""
         if self.options.fast_fail and not self._pool.available:
             raise BusyError("no buffer of the transient pool has been free", 0)
-        clock = self.context.clock
-        self._blocks = blocks = Blocks(
-            file, capacity, position, clock.monotonic_ms, after=self._blocks
-        )
+        blocks = self._blocks(file, capacity, position)
         channel = PooledChannel(file, capacity, position, self._pool, blocks)
         self._without_buffer += not channel.has_buffer
         return channel
