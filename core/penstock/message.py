@@ -122,7 +122,7 @@ class StoreStats(TypedDict):
         append_lock: how often appends waited for the append lock.
         strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
         dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
-        extensions: by name the figures of each extension; docs/delays.md has some of messaging's.
+        extensions: by name the figures of each extension; docs/delays.md describes some.
         upkeep: figures of sealing and scrubbing.
     """
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import attrs
 import numpy as np
@@ -92,12 +92,19 @@ def valid_value(name: str) -> Any:
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a call without `self`; those of the compiled kernel from its file of types."""
+    """Return the parameters of a call without `self`; those of the compiled kernel from its file of types, options one by one."""
     try:
         found = dict(inspect.signature(function).parameters)
     except ValueError:
         found = dict(_kernel_parameters(function))
     found.pop("self", None)
+    for options in [each for each in found.values() if each.kind is each.VAR_KEYWORD]:
+        for name in [
+            name for kind in get_args(options.annotation) for name in kind.__annotations__
+        ]:
+            # `submit` documents that it disregards `wait`.
+            if (function.__name__, name) != ("submit", "wait"):
+                found[name] = options.replace(name=name, kind=options.KEYWORD_ONLY, default=...)
     return found
 
 

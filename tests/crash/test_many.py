@@ -13,7 +13,7 @@ from penstock.recovery import restore
 from penstock.testing import FaultyFiles
 from penstock.testing.crash import Plot, explore
 from penstock.testing.kit import copy_store
-from penstock.testing.soak import AS_MANY
+from penstock_tools.matrix.soak import AS_MANY
 
 MANY: dict[str, Any] = {**SMALL, **AS_MANY}
 

@@ -46,7 +46,7 @@ PARTS: dict[str, list[str]] = {
     "faults": [*PYTEST, "tests/faults", "tests/night/faults"],
     "packages": [*PYTEST, "tests/packaging", "tests/night/packages"],
     "pythons": [sys.executable, "-m", "tests.packaging.installs", "--extras", "--lowest"],
-    "soak": [sys.executable, "-m", "penstock.testing.soak", "--minutes", "{minutes}", "--seed", "{seed}"],
+    "soak": [sys.executable, "-m", "penstock_tools.matrix.soak", "--minutes", "{minutes}", "--seed", "{seed}"],
 }  # fmt: skip
 
 

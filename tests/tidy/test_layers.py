@@ -30,8 +30,8 @@ ORDER = [
     "store",
     "repairs segmentwise staged exchange aio",
     "__init__ rescue",
-    "matrix",
     "testing",
+    "matrix",
     "cli",
     "__main__",
 ]
@@ -136,6 +136,9 @@ def test_a_folder_imports_what_is_below_it() -> None:
     for path, name in each(PATHS, imports):
         room, other = room_of(path), imported_room(name)
         assert room in RANK, f"{room} is not in ORDER: put it there"
+        # `penstock.repair`, and the command of `python -m penstock`.
+        if path.is_relative_to(KERNEL) and room not in {"__init__", "__main__"}:
+            assert not name.startswith("penstock_tools"), f"{place_of(path)} imports {name}"
         # The demo shows the pipeline; it asks for it only where Spark is wanted.
         if path.name != "demo.py":
             root = name.split(".")[0]

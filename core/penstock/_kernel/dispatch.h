@@ -158,7 +158,7 @@ static inline int64_t lay_entries(const EntryRows *rows, Grouping *g, uint8_t *e
     return n_runs;
 }
 
-/* --- an index file: header, slots, entries; see `penstock_index.index_file` */
+/* --- an index file: header, slots, entries; see docs/format.md */
 
 enum {
     INDEX_HEADER_SIZE = 40, INDEX_SLOT_SIZE = 4, INDEX_ENTRY_SIZE = 20,

@@ -96,6 +96,7 @@ from penstock.contracts.messaging import (
     Prepared,
     PutOptions,
     TopicConfig,
+    TopicOptions,
     Transaction,
 )
 from penstock.contracts.strategies import (
@@ -170,6 +171,7 @@ __all__ = [
     "Strategy",
     "SummaryLine",
     "TopicConfig",
+    "TopicOptions",
     "Transaction",
     "Trust",
     "Vote",

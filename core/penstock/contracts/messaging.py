@@ -478,8 +478,22 @@ class DelayedMessage(NamedTuple):
 
 # Bits of `TopicConfig.perm`.
 READ, WRITE = 4, 2
-# The sum of all bits that a new configuration may have; 1 is for topics after which a broker creates others.
-PERM_MAX = 7
+
+
+class TopicOptions(TypedDict, total=False):
+    """The optional arguments of `Store.create_topic` and `Store.alter_topic`; None is as left out.
+
+    Attributes:
+        queues: how many queues the topic has, 1 to 65,536; default of a new one `extensions.messaging.default_queues`, 4.
+        write_queues: how many of them new messages are distributed to; default as many as `queues`.
+        perm: the sum of 4 (may be read) and 2 (may be put to); default of a new topic 6.
+        attributes: attributes of RocketMQ 5 to add or change, such as `{"message.type": "FIFO"}`; an empty text removes one.
+    """
+
+    queues: int | None
+    write_queues: int | None
+    perm: int | None
+    attributes: Mapping[str, str] | None
 
 
 class TopicConfig(NamedTuple):

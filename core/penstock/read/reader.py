@@ -370,7 +370,8 @@ class Reader(OneQueueReader):
             high = arguments.moment_ms("find", "until", until, up=False)
         if self._key_index is None:
             raise ConfigError(
-                "find needs a key index, and the store has none: add hash-index to index.use"
+                "find needs a key index, and the store has none: add a dispatcher that is one to index.use; `penstock plugins` "
+                "lists the installed ones"
             )
         found: list[StoredMessage] = []
         for name in self.topics(system=True) if topic is None else (check_topic(topic),):

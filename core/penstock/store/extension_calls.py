@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from penstock.contracts import (
@@ -13,12 +13,12 @@ from penstock.contracts import (
     Prepared,
     PutOptions,
     TopicConfig,
+    TopicOptions,
     Transaction,
 )
-from penstock.contracts.messaging import PERM_MAX, READ, WRITE
 from penstock.errors import ArgumentError, ConfigError
 from penstock.format import arguments
-from penstock.format.names import QUEUE_MAX, check_topic, is_hidden
+from penstock.format.names import check_topic, is_hidden
 from penstock.message import Message, Receipt
 from penstock.read.reader import Reader
 from penstock.store.consumer_offsets import check_group
@@ -45,7 +45,7 @@ class ExtensionCalls(Reader):
             if method in each.provides:
                 return getattr(each, method)
         raise ConfigError(
-            f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
+            f"{method} is refused: no extension in extensions.use provides it; add one that does: `penstock plugins` lists them"
         )
 
     def _declared_queues(self, topic: str) -> int:
@@ -144,25 +144,14 @@ class ExtensionCalls(Reader):
         found: list[DelayedMessage] = self._provided("delayed")()
         return found
 
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int = READ | WRITE,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
+    def create_topic(self, topic: str, **options: Unpack[TopicOptions]) -> TopicConfig:
         """Declare a topic in `config/topics.json`, durably; returns its configuration.
 
         A topic need not be declared: by default its first message creates it. `alter_topic` gives it more queues.
 
         Args:
             topic: its name.
-            queues: how many queues it has, 1 to 65,536; default `extensions.messaging.default_queues`, 4.
-            write_queues: how many of them new messages are distributed to; default all.
-            perm: the sum of 4 (may be read) and 2 (may be put to); default 6.
-            attributes: attributes of RocketMQ 5, such as `{"message.type": "FIFO"}`; default none.
+            options: `queues`, `write_queues`, `perm`, `attributes`: see `contracts.TopicOptions` for ranges and defaults.
 
         Raises:
             ArgumentError, TopicError: an argument is refused, for example a name reserved by RocketMQ; nothing was done.
@@ -170,35 +159,18 @@ class ExtensionCalls(Reader):
             CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
         """
         self._owner()
-        create = self._provided(call := "create_topic")
-        made: TopicConfig = create(
-            check_topic(topic), queues=_count(call, "queues", queues),
-            write_queues=_count(call, "write_queues", write_queues),
-            perm=arguments.whole(call, "perm", perm, 0, PERM_MAX),
-            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
-        )  # fmt: skip
+        made: TopicConfig = self._provided("create_topic")(check_topic(topic), **options)
         return made
 
-    def alter_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
-        """Change the configuration of a topic, durably; returns the new one. What is None stays as it is.
+    def alter_topic(self, topic: str, **options: Unpack[TopicOptions]) -> TopicConfig:
+        """Change the configuration of a topic, durably; returns the new one. Options that are left out, or None, stay as they are.
 
         A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without losing
         sight of messages, lower `write_queues` first, and `queues` once consumers have read the others to their end.
 
         Args:
             topic: a topic that exists.
-            queues: how many queues it has; new messages are distributed to all of them unless `write_queues` is given.
-            write_queues: how many of them new messages are distributed to.
-            perm: the sum of 4 (may be read) and 2 (may be put to).
-            attributes: attributes of RocketMQ 5 to add or change; an empty text removes one.
+            options: as for `create_topic`.
 
         Raises:
             ArgumentError, TopicError: an argument is refused; nothing was done.
@@ -206,13 +178,7 @@ class ExtensionCalls(Reader):
             CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
         """
         self._owner()
-        alter = self._provided(call := "alter_topic")
-        made: TopicConfig = alter(
-            check_topic(topic), queues=_count(call, "queues", queues),
-            write_queues=_count(call, "write_queues", write_queues),
-            perm=None if perm is None else arguments.whole(call, "perm", perm, 0, PERM_MAX),
-            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
-        )  # fmt: skip
+        made: TopicConfig = self._provided("alter_topic")(check_topic(topic), **options)
         return made
 
     def delete_topic(self, topic: str) -> None:
@@ -289,11 +255,6 @@ class ExtensionCalls(Reader):
         for each in found:
             self._keep_for(each)
         return found
-
-
-def _count(call: str, name: str, value: object) -> int | None:
-    """Return a number of queues; None stays None."""
-    return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
 
 
 def _ignore(_store: ExtensionCalls) -> None:

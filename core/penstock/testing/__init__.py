@@ -5,7 +5,7 @@ fail or kill the store on request; a clock and threads controlled by the test; s
 not be installed. The suites need pytest: `pip install 'penstock[testing]'`.
 
 In reading order: `kit` (small stores, clock and threads), `faults` (files that fail); `platter` and `disk` (a simulated disk: its files and
-medium, the whole); `story` and `crash` (one scenario, crashed before each call), `failures`, `soak` (the same without end); `check` (runs
+medium, the whole); `story` and `crash` (one scenario, crashed before each call), `failures` (the same, with failing calls); `check` (runs
 `penstock plugins check`).
 """
 

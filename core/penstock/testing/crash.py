@@ -103,7 +103,7 @@ class Plot:
         """Return the command that runs one case again."""
         settings = shlex.quote(json.dumps(dict(self.settings)))
         return (
-            f"python -m penstock.testing.soak --seed {self.seed} --steps {self.steps} --point "
+            f"python -m penstock_tools.matrix.soak --seed {self.seed} --steps {self.steps} --point "
             f"{case.point} --survival {case.survival.value} --settings {settings}"
         )
 

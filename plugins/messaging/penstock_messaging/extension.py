@@ -513,9 +513,10 @@ class MessagingExtension(Extension):
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
     ) -> Consumer:
         """Implement `Store.consumer`."""
+        from penstock_messaging.consuming.consumer_options import checked_options  # noqa: PLC0415 - see the module
         from penstock_messaging.consuming.selection import checked_topics  # noqa: PLC0415 - see the module
 
-        self._declare(group, is_broadcast=bool(options.get("broadcast")))
+        self._declare(group, is_broadcast=checked_options(options).broadcast)
         consumer = self._consumers.make(group, topics, **options)
         known = {*self.store.topics(system=True), *self.configuration.topics.all()}
         for topic in checked_topics(topics):

@@ -333,6 +333,9 @@ def test_numbers_of_queues_and_attributes_that_cannot_be_are_refused(tmp_path: P
         for change in (topics.alter, topics.create):
             with pytest.raises(errors.ArgumentError, match="attributes must be a mapping"):
                 change("t" if change == topics.alter else "u", attributes=wrong)
+    for option, value in {"queues": 0, "write_queues": 65_537, "perm": 8, "queue": 1}.items():
+        with pytest.raises(errors.ArgumentError, match=option):
+            topics.create("u", **{option: value})  # type: ignore[arg-type] # what a type checker finds
     assert listed(tmp_path).keys() == {"odd", "t"}
 
 

@@ -11,10 +11,11 @@ messages as if it had no configuration.
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from penstock.contracts import NO_HISTORY, Context, History, OpenStore, TopicConfig
+from penstock.contracts import NO_HISTORY, Context, History, OpenStore, TopicConfig, TopicOptions
 from penstock.errors import (
     ArgumentError,
     ReadOnlyError,
@@ -24,6 +25,8 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock.escape import get_logger, near, shown
+from penstock.format import arguments
+from penstock.format.names import QUEUE_MAX
 from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import in_bean_order
@@ -33,6 +36,8 @@ from penstock_messaging.properties_text import TIMER_TOPIC
 logger = get_logger(__name__)
 
 READ_WRITE = 6
+# The sum of all bits that a new configuration may have; 1 is for topics after which a broker creates others.
+_PERM_MAX = 7
 _NAMED_MAX = 5
 # A log offset that no log reaches.
 _FAR = (1 << 62) - 1
@@ -246,51 +251,38 @@ class TopicConfigs:
 
     # --- declared topics
 
-    def create(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int = READ_WRITE,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
+    def create(self, topic: str, **options: Unpack[TopicOptions]) -> TopicConfig:
         """Declare a topic; see `Store.create_topic`."""
         self._check_writable()
+        given = _checked(call := "create_topic", options)
         _check_name(topic, "created")
         if topic in self._configs or topic in self._aside:
             how = "; its first message created it" if topic in self._auto else ""
             raise TopicExistsError(topic, f"there is a topic of that name already{how}. To change it, use Store.alter_topic or `penstock topic alter`")  # fmt: skip
         if topic.startswith(_LIGHT):
             raise TopicError(topic, f"names with {_LIGHT} are those of light message queues, which are not declared")  # fmt: skip
-        count = queues or max(self._default_queues, write_queues or 0)
+        write_queues = given.get("write_queues")
+        count = given.get("queues") or max(self._default_queues, write_queues or 0)
         made = TopicConfig(
-            topic, count, write_queues or count, perm,
-            attributes=_attributes("create_topic", {}, attributes or {}),
+            topic, count, write_queues or count, given.get("perm", READ_WRITE),
+            attributes=_attributes(call, {}, given.get("attributes", {})),
         )  # fmt: skip
-        self._declare("create_topic", made)
+        self._declare(call, made)
         return made
 
-    def alter(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        write_queues: int | None = None,
-        perm: int | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> TopicConfig:
+    def alter(self, topic: str, **options: Unpack[TopicOptions]) -> TopicConfig:
         """Change the configuration of a topic; see `Store.alter_topic`."""
         self._check_writable()
-        call = "alter_topic"
+        given = _checked(call := "alter_topic", options)
         found = self._configs.get(topic)
         if found is None:
             raise self._unknown(topic)
+        queues, write_queues = given.get("queues"), given.get("write_queues")
         made = found._replace(
             read_queues=queues or found.read_queues,
             write_queues=write_queues or queues or found.write_queues,
-            perm=found.perm if perm is None else perm,
-            attributes=_attributes(call, found.attributes, attributes or {}),
+            perm=given.get("perm", found.perm),
+            attributes=_attributes(call, found.attributes, given.get("attributes", {})),
             is_auto=False,
         )
         self._declare(call, made, checks_count=bool(queues or write_queues))
@@ -372,6 +364,25 @@ def _check_name(topic: str, what: str) -> None:
     """Raise `TopicError` for a topic that belongs to the broker itself."""
     if topic in FORBIDDEN:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; it cannot be {what}, and nothing was changed")  # fmt: skip
+
+
+_COUNT = partial(arguments.whole, low=1, high=QUEUE_MAX + 1)
+_CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
+    "queues": _COUNT,
+    "write_queues": _COUNT,
+    "perm": partial(arguments.whole, high=_PERM_MAX),
+    "attributes": arguments.mapping,
+}
+
+
+def _checked(call: str, options: TopicOptions) -> dict[str, Any]:
+    """Return the options that are not None; raises `ArgumentError` for an unknown one, and for a value that cannot be."""
+    for name, value in options.items():
+        if name not in _CHECKS:
+            expected = f"one of the options of a topic: {', '.join(_CHECKS)}{near(name, _CHECKS)}"
+            raise ArgumentError(call, name, value, expected)
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: _CHECKS[name](call, name, value) for name, value in given.items()}
 
 
 def _attributes(

@@ -43,9 +43,9 @@ def _tag(name: str, value: object) -> str:
 
 
 def _start(name: str, value: object) -> str | int:
-    if value in _ENDS:
-        return str(value)
     if isinstance(value, str):
+        if value in _ENDS:
+            return value
         raise ArgumentError(_CALL, name, value, _START + near(value, _ENDS))
     return arguments.moment_ms(_CALL, name, value, up=True)
 

@@ -1,4 +1,4 @@
-"""Explores crashes and failures until the time is over: `python -m penstock.testing.soak`.
+"""Explores crashes and failures until the time is over: `python -m penstock_tools.matrix.soak`.
 
 Every story runs on the next combination of installed strategies, with the next seed: first it is crashed
 before every call, then it runs again with calls that fail. A problem is printed with the command that
@@ -92,7 +92,8 @@ def soak(first_seed: int, minutes: float, jobs: int) -> Iterator[Played]:
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m penstock.testing.soak", description=(__doc__ or "").partition("\n\n")[2]
+        prog="python -m penstock_tools.matrix.soak",
+        description=(__doc__ or "").partition("\n\n")[2],
     )
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument(
