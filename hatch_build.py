@@ -232,8 +232,8 @@ def compile_to(part: Path, recipe: Recipe, root: Path) -> str:
         "-o",
         str(part.relative_to(root)),
     ]
-    told = run([sys.executable, "-m", "cython", "-3", pyx, "-o", c], root)
-    return (told + run(command, root)).strip()
+    output = run([sys.executable, "-m", "cython", "-3", pyx, "-o", c], root)
+    return (output + run(command, root)).strip()
 
 
 def include_flags() -> list[str]:
@@ -296,7 +296,7 @@ class KernelHook(BuildHookInterface[BuilderConfig]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, and have the wheel take just that object; an editable install finds it beside its sources."""
         build_data["pure_python"], build_data["infer_tag"] = False, True
-        self._held = contextlib.ExitStack()
+        self._locks = contextlib.ExitStack()
         try:
             recipe = self._build(Path(self.root))
         except KernelBuildError as error:
@@ -314,12 +314,12 @@ class KernelHook(BuildHookInterface[BuilderConfig]):
                 "PENSTOCK_SANITIZE is for `make kernel`: unset it to install or to make a wheel"
             )
         check_platform()
-        self._held.enter_context(exclusive(root))
+        self._locks.enter_context(exclusive(root))
         return build(root, self.app.display_info)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Let other builds go on: what this one made is in its wheel."""
-        self._held.close()
+        self._locks.close()
 
 
 def main() -> int:

@@ -67,7 +67,7 @@ class EngineProcess:
         finally:
             timer.cancel()
         if not line:
-            raise EngineError(f"{self.name} ended:\n{self._told()}")
+            raise EngineError(f"{self.name} ended:\n{self._error_output()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise EngineError(f"{self.name}: {answer['error']}")
@@ -85,7 +85,7 @@ class EngineProcess:
             "open", root=str(root), bodies=str(bodies), number=number, settings=settings, **facts
         )
 
-    def _told(self) -> str:
+    def _error_output(self) -> str:
         self._errors.flush()
         self._errors.seek(0)
         return self._errors.read().decode("utf-8", "replace")[-3000:]

@@ -60,7 +60,7 @@ class Worker:
             else:
                 in_threads(self.engine.put_all, parts)
 
-        return timed(job, share * threads, self.engine.settle)
+        return timed(job, share * threads, self.engine.wait_readable)
 
     def _one(self, single: Any) -> int:
         began = time.perf_counter_ns()
@@ -96,7 +96,7 @@ class Worker:
             for each in batches:
                 put(each)
 
-        return timed(job, turns * batch, self.engine.settle)
+        return timed(job, turns * batch, self.engine.wait_readable)
 
     def do_fill(self, count: int, size: int) -> Answer:
         """Put many messages, as fast as the engine can, for later measurements."""
@@ -108,7 +108,7 @@ class Worker:
                 self.engine.put_columns(self.engine.columns(rows))
             else:
                 self.engine.put_batch(self.engine.batch(rows))
-        self.engine.settle()
+        self.engine.wait_readable()
         return {"count": self.supply.number}
 
     def do_supply(self, count: int, size: int) -> Answer:
@@ -116,7 +116,7 @@ class Worker:
         for start in range(0, count, 1000):
             rows = self.supply.rows(min(1000, count - start), size)
             self.engine.put_batch(self.engine.batch(rows))
-        self.engine.settle()
+        self.engine.wait_readable()
         return {"count": count}
 
     def _has_columns(self) -> bool:
@@ -133,7 +133,7 @@ class Worker:
         ]
         for start in range(0, count, 1000):
             self.engine.put_batch(self.engine.batch(rows[start : start + 1000]))
-        self.engine.settle()
+        self.engine.wait_readable()
         return {"count": count}
 
     def do_total(self) -> Answer:
@@ -274,15 +274,15 @@ class Worker:
         }
 
 
-def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None = None) -> Answer:
-    """Run a job; return its nanoseconds, and with `settle` also those until `settle` is done."""
+def timed(job: Callable[[], None], count: int, finish: Callable[[], None] | None = None) -> Answer:
+    """Run a job; return its nanoseconds, and with `finish` also those until `finish` is done."""
     gc.collect()
     began = time.perf_counter_ns()
     job()
     took = time.perf_counter_ns() - began
-    if settle is None:
+    if finish is None:
         return {"ns": took, "count": count}
-    settle()
+    finish()
     return {"ns": time.perf_counter_ns() - began, "acked_ns": took, "count": count}
 
 

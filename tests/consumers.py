@@ -40,7 +40,7 @@ class Members:
         selection = TopicSelection((*(topics or ("orders",)), retries))
         consumer = GroupConsumer(
             context, self.store.lowlevel, "billing", checked,
-            lambda on_taken, on_wanted_back, _wake: FakeClaims(self.group, selection, on_taken, on_wanted_back),
+            lambda on_claimed, on_wanted_back, _wake: FakeClaims(self.group, selection, on_claimed, on_wanted_back),
             rules, retry_topic=retries, on_closed=self.closed.append,
         )  # fmt: skip
         consumer.start()

@@ -142,12 +142,12 @@ class FakeClaims:
         self,
         group: FakeGroup,
         selection: TopicSelection,
-        on_taken: OnQueue,
+        on_claimed: OnQueue,
         on_wanted_back: OnQueue,
     ) -> None:
         self._group = group
         self._selection = selection
-        self._on_taken, self._on_wanted_back = on_taken, on_wanted_back
+        self._on_claimed, self._on_wanted_back = on_claimed, on_wanted_back
         self.owned: dict[tuple[str, int], FakeQueue] = {}
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class FakeClaims:
             journal = self._group.journals.setdefault(key, FakeJournal())
             if journal.owner is None:
                 self.owned[key] = FakeQueue(*key, journal)
-                self._on_taken(self.owned[key])
+                self._on_claimed(self.owned[key])
 
     def has_new(self) -> bool:
         return not set(self._group.queues(self._selection)) <= self._group.journals.keys()

@@ -61,7 +61,7 @@ class Engine(ABC):
         """Put a table."""
         raise NotImplementedError
 
-    def settle(self) -> None:  # noqa: B027 - most can be read at once
+    def wait_readable(self) -> None:  # noqa: B027 - most can be read at once
         """Return when all messages that were put can be read."""
 
     def read(self, limit: int, most: int) -> int:

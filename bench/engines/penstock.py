@@ -84,7 +84,7 @@ class PenstockEngine(Engine):
         """See `Engine`."""
         self.store.put_arrow(columns)
 
-    def settle(self) -> None:
+    def wait_readable(self) -> None:
         """See `Engine`."""
         self.store.max_offset(TOPIC, 0)
 

@@ -53,7 +53,7 @@ class PlainEngine(Engine):
         if self.settings["sync"]:
             self._sync()
 
-    def settle(self) -> None:
+    def wait_readable(self) -> None:
         """See `Engine`."""
         self.file.flush()
 

@@ -372,13 +372,13 @@ def replay_command(
     replay = _module_of("replay")
     if bytes_per_second:
         given["bytes_per_second"] = size_of("--bytes-per-second", bytes_per_second)
-    change, pace = (_taken(cls, given) for cls in (replay.Transform, replay.Pace))
+    change, pace = (_made_of(cls, given) for cls in (replay.Transform, replay.Pace))
     pairs = _pairs_of(options, "--option", "KEY=VALUE")
     done = run.job("replay", "batches", change=change, pace=pace, options=pairs, **given)
     return _show_written(run, "Replayed", done)
 
 
-def _taken(cls: type, given: dict[str, Any]) -> Any:
+def _made_of(cls: type, given: dict[str, Any]) -> Any:
     """Return an object of an attrs class; its fields are taken out of the options that were given."""
     import attrs  # noqa: PLC0415 - not for a help text
 

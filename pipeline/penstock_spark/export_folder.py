@@ -38,7 +38,7 @@ EXPORTED = (
     "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys", "properties",
     "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
 )  # fmt: skip
-_SIDE = "_penstock"
+_STATE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -102,13 +102,13 @@ class Exported:
 
     def __init__(self, target: Path, mode: int | None = None) -> None:
         self.target = target
-        self._side = target / _SIDE
+        self._state = target / _STATE
         self._mode = mode
         self._lock: Any = None
 
     def __enter__(self) -> Self:
-        self._make_folder(self._side)
-        self._lock = Files().lock(self._side / "lock")
+        self._make_folder(self._state)
+        self._lock = Files().lock(self._state / "lock")
         if self._lock is None:
             raise StorageError(
                 f"another export is writing to {self.target}; nothing was exported. Try again later"
@@ -124,7 +124,7 @@ class Exported:
         self._lock.release()
 
     def _check_about(self) -> None:
-        path = self._side / "about.json"
+        path = self._state / "about.json"
         about = self._read(path)
         expected = {"format": FORMAT, "columns": list(EXPORTED)}
         if about is None:
@@ -141,7 +141,7 @@ class Exported:
             raise ConfigError(
                 f"{store!r} cannot be used in file names as a store's name; give another name"
             )
-        path = self._side / store / "store.json"
+        path = self._state / store / "store.json"
         about = self._read(path)
         if about is None:
             self._write(path, {"path": str(root)})
@@ -156,7 +156,7 @@ class Exported:
     def done(self, store: str) -> dict[tuple[str, int], Ranges]:
         """Return the exported offset ranges for each (topic, queue) of a store, including those of files moved away."""
         found: dict[tuple[str, int], Ranges] = {}
-        for path in (self._side / store).glob("*/*.json"):
+        for path in (self._state / store).glob("*/*.json"):
             about = self._read(path) or {}
             ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
             found[unquoted(path.parent.name), int(path.stem)] = ranges
@@ -181,7 +181,7 @@ class Exported:
     def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
         """Write the exported ranges to the manifest."""
         for (topic, queue), ranges in done.items():
-            path = self._side / store / quoted(topic) / f"{queue}.json"
+            path = self._state / store / quoted(topic) / f"{queue}.json"
             text = {"done": [list(each) for each in merged(ranges)]}
             if self._read(path) != text:
                 self._write(path, text)
@@ -256,9 +256,9 @@ class _Part:
 
     def __init__(self, folder: Path, day: str, store: str, mode: int | None) -> None:
         self.day = day
-        self._side = folder / f".{store}-{uuid.uuid4().hex}"
+        self._temporary = folder / f".{store}-{uuid.uuid4().hex}"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-        self._file = os.fdopen(os.open(self._side, flags, mode or 0o666), "wb")
+        self._file = os.fdopen(os.open(self._temporary, flags, mode or 0o666), "wb")
         self._writer: Any = None
         self._rows = 0
 
@@ -278,13 +278,13 @@ class _Part:
         size = self._file.tell()
         self._file.close()
         name = f"{piece.store}-{piece.queue}-{start:019d}-{stop:019d}.parquet"
-        self._side.rename(self._side.with_name(name))
-        Files().sync_folder(self._side.parent)
+        self._temporary.rename(self._temporary.with_name(name))
+        Files().sync_folder(self._temporary.parent)
         return Written(done.rows + self._rows, done.bytes + size, done.files + 1)
 
     def discard(self) -> None:
         self._file.close()
-        self._side.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
 
 def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:

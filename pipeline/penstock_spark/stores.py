@@ -120,18 +120,18 @@ def make_dataset(root: Path, shards: int) -> list[Path]:
 def _write_manifest(root: Path, names: list[str]) -> None:
     """Write the manifest atomically; if several writers try, the first one wins."""
     root.mkdir(parents=True, exist_ok=True)
-    side = root / f".{MANIFEST}.{os.getpid()}"
+    temporary = root / f".{MANIFEST}.{os.getpid()}"
     try:
-        with side.open("x") as file:
+        with temporary.open("x") as file:
             json.dump({"format": FORMAT, "shards": names}, file)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(side, root / MANIFEST)
+            os.link(temporary, root / MANIFEST)
         except FileExistsError:
             return
     finally:
-        side.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     Files().sync_folder(root)
 
 

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 def taken(store: penstock.Store) -> Any:
     """Take the queue for the group."""
     extension: Any = store.lowlevel.extension("messaging")
-    return extension.groups.take("billing", "orders", 0, member="1-x", begin=lambda: 0)
+    return extension.groups.claim("billing", "orders", 0, member="1-x", begin=lambda: 0)
 
 
 def shown(

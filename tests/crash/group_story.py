@@ -110,7 +110,7 @@ def services(store: Store, files: Files, clock: ManualClock) -> tuple[Groups, In
 
 def take(groups: Groups, topic: str = TOPIC, queue: int = 0, group: str = GROUP) -> OwnedQueue:
     """Take a queue, which must be free."""
-    taken = groups.take(group, topic, queue, member="1-test", begin=lambda: 0)
+    taken = groups.claim(group, topic, queue, member="1-test", begin=lambda: 0)
     assert taken is not None
     return taken
 

@@ -68,7 +68,7 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
         disk = SimulatedDisk.after(images[at], survival, Random(at))
         with opened(disk, flush=flush) as store:
             found, where = bodies(store, "a"), (at, survival)
-            if store.lowlevel.topic_life("a") == 0:
+            if store.lowlevel.topic_generation("a") == 0:
                 seen["not yet"] += 1
                 assert found == expected("old", 50), where
                 store.lowlevel.remove_topic("a")
@@ -234,7 +234,7 @@ def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) 
         fill(store, "a", "old", 50)
         fill(store, "b", "other", 6)
     with penstock.open(path, environ={}, read_only=True, **READING) as reader:
-        assert (reader.lowlevel.topic_life("a"), len(bodies(reader, "a"))) == (0, 50)
+        assert (reader.lowlevel.topic_generation("a"), len(bodies(reader, "a"))) == (0, 50)
         # One queue is gone, and half of the other one; then one; then nothing.
         for after in (3, 1, 0):
             store = penstock.open(path, environ={}, files=files, **SETTINGS)
@@ -257,7 +257,7 @@ def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) 
 
 
 def check_gone(reader: Store) -> None:
-    assert reader.lowlevel.topic_life("a") > 0
+    assert reader.lowlevel.topic_generation("a") > 0
     assert reader.topics() == {"b": [0, 1]}
     assert not reader.read("a", 0).messages
     assert reader.read("a", 1, 3, tag="x || y").status is not ReadStatus.FOUND

@@ -356,9 +356,11 @@ class Machine:
         assert end >= least, f"the log ends at {end}, and {least} was promised"
         assert before.low <= low <= model.low, f"the log begins at {low}, not at {model.low}"
         for topic, count in list(model.lives.items()):
-            if self.store.lowlevel.topic_life(topic) != count:
+            if self.store.lowlevel.topic_generation(topic) != count:
                 lived = before.lives.get(topic, 0)
-                assert self.store.lowlevel.topic_life(topic) == lived, f"{topic} is there again"
+                assert self.store.lowlevel.topic_generation(topic) == lived, (
+                    f"{topic} is there again"
+                )
                 # It was not yet deleted.
                 model.lives[topic], model.deleted[topic] = lived, before.deleted.get(topic, 0)
         model.low = low

@@ -212,7 +212,7 @@ class Bell:
         for listener in listeners:
             # The task's loop may have ended.
             with contextlib.suppress(RuntimeError):
-                listener.get_loop().call_soon_threadsafe(_tell, listener)
+                listener.get_loop().call_soon_threadsafe(_wake_task, listener)
 
     def _failed(self, name: str, error: Exception) -> None:
         logger.error("%s ended: %s; tasks look for messages once a second", name, error)
@@ -224,12 +224,12 @@ class Bell:
             self._is_closed = True
             worker = self._worker
         if worker is not None:
-            worker.tell()
+            worker.request_stop()
             self._waiter.interrupt()
             worker.stop()
         self._ring()
 
 
-def _tell(listener: "asyncio.Future[None]") -> None:
+def _wake_task(listener: "asyncio.Future[None]") -> None:
     if not listener.done():
         listener.set_result(None)

@@ -157,7 +157,7 @@ class OpenStore(Protocol):
     def groups(self, *, system: bool = False) -> list[GroupLag]:
         """Return the committed offset of each group in each queue; with `system` also in RocketMQ's own topics."""
 
-    def topic_life(self, topic: str) -> int:
+    def topic_generation(self, topic: str) -> int:
         """Return how often a topic was removed."""
 
     def recheck_puts(self, topic: str) -> None:

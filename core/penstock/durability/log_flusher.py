@@ -71,7 +71,7 @@ class SyncThread:
         """Return what the thread is doing."""
         return "a sync of the log"
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """Do nothing: the thread is needed until the log is closed."""
 
     def stop(self) -> None:

@@ -58,10 +58,10 @@ def check_marks(
         dispatchers: opened read-only; they check their summaries in the manifest.
     """
     yield from _check_checkpoint(files, root / "checkpoint", last_time_ms, is_ours=is_ours)
-    side = root / SIDE_FOLDER
-    if files.is_folder(side):
+    folder = root / SIDE_FOLDER
+    if files.is_folder(folder):
         yield from _check_progress(files, root, log_end, is_ours=is_ours)
-        path = side / "clean"
+        path = folder / "clean"
         side_folder = SideFolder(files, root)
         clean = side_folder.read_clean()
         # Read again: the file may have been created after the first read.
@@ -78,7 +78,7 @@ def check_marks(
                 "the file of written ranges has no valid content: the existing records are checked like those of a "
                 "store whose records have no CRC of the whole record"
             )
-            yield Finding("marks", side / "ranges", 0, -1, text)
+            yield Finding("marks", folder / "ranges", 0, -1, text)
 
 
 def _check_manifest(
@@ -278,7 +278,7 @@ class CopyFindings:
         self._root = root
         self._count = 0
         self._parts: set[str] = set()
-        self._held: list[Finding] = []
+        self._undecided: list[Finding] = []
 
     def sift(self, found: Iterable[Finding], log_end: Callable[[], int]) -> Iterator[Finding]:
         """Yield the findings that copying does not explain, then one finding for all others.
@@ -292,11 +292,11 @@ class CopyFindings:
                 self._explain(finding)
             elif _reach(finding) >= log_end():
                 # The scan has not yet shown whether valid records follow.
-                self._held.append(finding)
+                self._undecided.append(finding)
             else:
                 yield finding
         end = log_end()
-        for finding in self._held:
+        for finding in self._undecided:
             if _reach(finding) >= end:
                 self._explain(finding)
             else:

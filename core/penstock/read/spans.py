@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # The maximum number of entries in memory, shared among the spans; and the minimum number read at a time.
-_HELD = 65_536
+_ENTRIES_MAX = 65_536
 _CHUNK_MIN = 256
 # If records have at least this mean size, bodies that are not needed are not read: two short reads are cheaper.
 _LONG_BYTES = 32 << 10
@@ -163,10 +163,10 @@ def _nothing() -> EntryRows:
 
 
 def _join(parts: Sequence[EntryRows]) -> EntryRows:
-    held = [part for part in parts if len(part.offsets)]
-    if len(held) <= 1:
-        return held[0] if held else _nothing()
-    columns = [np.concatenate(columns) for columns in zip(*held, strict=True)]
+    filled = [part for part in parts if len(part.offsets)]
+    if len(filled) <= 1:
+        return filled[0] if filled else _nothing()
+    columns = [np.concatenate(columns) for columns in zip(*filled, strict=True)]
     if (columns[2][1:] >= columns[2][:-1]).all():
         return EntryRows(*columns)
     order = np.argsort(columns[2], kind="stable")
@@ -182,7 +182,7 @@ def merged(
     lost: Lost,
 ) -> Iterator[EntryRows]:
     """Yield the entries of all spans in the order of the log, in batches."""
-    chunk = max(_HELD // max(len(spans), 1), _CHUNK_MIN, min(limits.rows, _HELD))
+    chunk = max(_ENTRIES_MAX // max(len(spans), 1), _CHUNK_MIN, min(limits.rows, _ENTRIES_MAX))
     feeds = [
         _Feed(number, span, index.iter_entries(*span, chunk)) for number, span in enumerate(spans)
     ]

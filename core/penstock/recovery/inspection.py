@@ -60,7 +60,7 @@ class OpenState:
     """
 
     progress: Progress
-    side: SideFolder
+    side_folder: SideFolder
     state: State
     clean: CleanClose | None
     times: Times
@@ -174,8 +174,8 @@ def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
     """Return the state recorded in progress file, clean-close file, abort marker and checkpoint."""
     progress = Progress(files, root)
     state = progress.read()
-    side = SideFolder(files, root)
-    clean = side.read_clean()
+    side_folder = SideFolder(files, root)
+    clean = side_folder.read_clean()
     was_abnormal = files.exists(root / "abort")
     times = Checkpoint(files, root).read()
     is_ours = penstock_wrote_last(files, root, state.lock_mtime_ns)
@@ -188,7 +188,7 @@ def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
     # In a copy of a store that was being written, the metadata may be ahead of the log.
     is_copied = is_copy(files, root, state)
     return OpenState(
-        progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
+        progress=progress, side_folder=side_folder, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
         was_copied=is_copied, is_still_ours=is_ours,

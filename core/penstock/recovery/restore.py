@@ -31,17 +31,17 @@ def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) 
     A new store records `profile`. A store of another program records that program's profile, whatever profile was
     requested for this opening.
     """
-    root = found.side.path.parent
-    found.side.make()
-    if not files.exists(found.side.path / "geometry.json"):
+    root = found.side_folder.path.parent
+    found.side_folder.make()
+    if not files.exists(found.side_folder.path / "geometry.json"):
         # Before the log exists: a folder with a log and without this file counts as a broker's store.
         write_geometry(files, root, geometry, own_profile(files, root) or profile)
     if found.is_new:
         for name in ("commitlog", "consumequeue"):
             files.make_folder_durably(root / name)
     files.write_whole(root / "abort", str(files.process_id()).encode())
-    found.side.remove_clean()
-    found.side.write_holder(files.process_id())
+    found.side_folder.remove_clean()
+    found.side_folder.write_holder(files.process_id())
     if not found.is_ours:
         # Its time shows who wrote last. It does not change if that was Penstock: after a crash before the progress
         # file records the new time, the store would count as another program's.
@@ -50,7 +50,7 @@ def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) 
 
 def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str) -> None:
     """Record durably which checksum the records after the log's end have, before the first of them is written."""
-    root = found.side.path.parent
+    root = found.side_folder.path.parent
     extended = found.ranges.extended(found.end.offset, log.min_offset, checksum)
     ranges = attrs.evolve(extended, lock_mtime_ns=lock_mtime_ns(files, root))
     if ranges != read_ranges(files, root):
@@ -73,8 +73,8 @@ def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
     keep_in = None
     if end.dirty_bytes:
         # The tail may contain a record that a user wants back, although no evidence shows that it is valid.
-        found.saved_to = save_tail(log, found.side, end)
-        keep_in = found.side.saved
+        found.saved_to = save_tail(log, found.side_folder, end)
+        keep_in = found.side_folder.saved
     found.mended.extend(log.truncate(end.offset, keep_in))
     if found.is_ours:
         durable = found.state.flushed_offset
@@ -90,7 +90,7 @@ def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
     return end
 
 
-def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
+def save_tail(log: SegmentedLog, side_folder: SideFolder, end: LogEnd) -> str:
     """Save the bytes that will be cut off the segment with the log's end; returns the file's path.
 
     Later segments are moved by `SegmentedLog.truncate`.
@@ -98,7 +98,7 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
     segment = log.find(end.offset)
     assert segment is not None
     data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
-    return str(side.save(f"cut-{end.offset}", data))
+    return str(side_folder.save(f"cut-{end.offset}", data))
 
 
 def load_all(

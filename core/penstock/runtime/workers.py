@@ -91,14 +91,14 @@ class Worker:
         if self._wakes is not None:
             self._wakes.wake(always=True)
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """Request the thread to end, without waiting."""
         self._stopping = True
         self.wake()
 
     def stop(self) -> None:
         """End the thread and wait for its last step, up to the time limit."""
-        self.tell()
+        self.request_stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(self._limit_s)
 
@@ -153,7 +153,7 @@ class Watched(Protocol):
     def place(self) -> str:
         """Return where in the source the thread is."""
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """Request the thread to end, without waiting."""
 
     def stop(self) -> None:
@@ -212,7 +212,7 @@ class WorkerGroup:
     def stop(self) -> None:
         """End all threads, including the strategies'; waits for each up to the time limit."""
         for worker in list(self._workers):
-            worker.tell()
+            worker.request_stop()
         for worker in list(self._workers):
             worker.stop()
 

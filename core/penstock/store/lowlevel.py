@@ -95,8 +95,8 @@ class LowLevelStore(Store):
     def _check_is_known(self, call: str, topic: str, queue: int | None = None) -> None:
         """Do nothing: the topics that an extension keeps for itself come with their first message."""
 
-    def topic_life(self, topic: str) -> int:
-        """Return how often a topic was removed; a queue offset of one life means nothing in another."""
+    def topic_generation(self, topic: str) -> int:
+        """Return how often a topic was removed; a queue offset of one generation means nothing in another."""
         self._check_open()
         return self._removed_topics.read().count(check_topic(topic))
 

@@ -628,7 +628,7 @@ class Opener:
             policy=policy, dispatchers=dispatchers, policies=self.policies(context),
             follower=TailFollower(commit_log, flusher, dispatchers, self.clock.monotonic_ms),
             queue_index=index, checkpoint=Checkpoint(self.files, self.root), progress=found.progress,
-            side=found.side, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
+            side=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
             crew=self._crew, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, flusher, registry.fire, config.scrub, found.sealed),
             config=config, wakes=Wakes(self.files, self.root, writes=True), removed_topics=self._removed_topics,

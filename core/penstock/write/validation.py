@@ -70,15 +70,15 @@ def check_body(body: object, body_bytes_max: int) -> bytes:
         raise MessageError(
             f"the body must be bytes, not {type(body).__name__}: encode it first; nothing was stored"
         )
-    taken = bytes(body)
-    if len(taken) > body_bytes_max:
+    copied = bytes(body)
+    if len(copied) > body_bytes_max:
         raise MessageTooLargeError(
             "the body",
-            len(taken),
+            len(copied),
             body_bytes_max,
             "use a shorter body, or increase log.body_bytes_max",
         )
-    return taken
+    return copied
 
 
 def text_of(

@@ -57,7 +57,7 @@ FORMAT = 1
 # They mostly wait for disks, or are within calls that let other threads run.
 THREADS = 8
 # So many staged files are held open between their check and their append, at most.
-_HELD_MAX = 128
+_OPEN_MAX = 128
 _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 _LIMIT_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
@@ -313,13 +313,13 @@ class Patience:
     now_s: Callable[[], float] = time.monotonic
     sleep_s: Callable[[float], None] = time.sleep
 
-    def until(self, take: Callable[[], _T]) -> _T:
-        """Call `take` until it succeeds; raise the last `StoreLockedError` when the time is over."""
+    def until(self, acquire: Callable[[], _T]) -> _T:
+        """Call `acquire` until it succeeds; raise the last `StoreLockedError` when the time is over."""
         end = self.now_s() + self.timeout_s
         tries = 0
         while True:
             try:
-                return take()
+                return acquire()
             except StoreLockedError:
                 if self.now_s() >= end:
                     raise
@@ -475,13 +475,13 @@ class SinkCommitter:
 
     @contextmanager
     def _locked(self, patience: Patience | None = None) -> Iterator[None]:
-        lock = (patience or self._patience).until(self._take)
+        lock = (patience or self._patience).until(self._acquire)
         try:
             yield
         finally:
             lock.release()
 
-    def _take(self) -> Lock:
+    def _acquire(self) -> Lock:
         lock = self._files.lock(self.ledger.lock)
         if lock is None:
             raise StoreLockedError(
@@ -494,10 +494,10 @@ class SinkCommitter:
 
         Their number is limited, since each needs a descriptor. The others are opened again when they are appended.
         """
-        most = min(_HELD_MAX, self._files.descriptors_max // 4)
-        held, rest = decision.parts[:most], decision.parts[most:]
-        names = [part.name for part in held]
-        found = dict(zip(names, self._each(self._read, held), strict=True))
+        most = min(_OPEN_MAX, self._files.descriptors_max // 4)
+        opened, rest = decision.parts[:most], decision.parts[most:]
+        names = [part.name for part in opened]
+        found = dict(zip(names, self._each(self._read, opened), strict=True))
         self._each(self._check, rest)
         return found
 

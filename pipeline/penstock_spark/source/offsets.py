@@ -125,7 +125,7 @@ def ask_stores(question: Question, locations: Sequence[Location]) -> list[StoreR
     parts = [locations[at : at + size] for at in range(0, len(locations), size)]
     with ThreadPoolExecutor(cores) as threads:
         answers = threads.map(lambda part: _ask_in_child(question, part), parts)
-        return [held for part in answers for held in part]
+        return [ranges for part in answers for ranges in part]
 
 
 def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[StoreRanges]:
@@ -181,8 +181,8 @@ def survey(
     found = ask_stores(question, locations.stores)
     places = {
         NextOffset(location.name, requested.bounds.topic, requested.bounds.queue): requested
-        for location, held in zip(locations.stores, found, strict=True)
-        for requested in held.requested_ranges
+        for location, ranges in zip(locations.stores, found, strict=True)
+        for requested in ranges.requested_ranges
     }
     if resolves:
         _check_topics(options, locations, found, places)
@@ -198,7 +198,7 @@ def _check_topics(
     places: Iterable[NextOffset],
 ) -> None:
     """Raise `ConfigError` for a topic or queue that no store has; the read would be empty without a reason."""
-    there = {topic for held in found for topic in held.topics}
+    there = {topic for ranges in found for topic in ranges.topics}
     where = locations.stores[0].name if len(locations.stores) == 1 else "any of the stores"
     known = sorted(topic for topic in there if not is_hidden(topic))
     for topic in options.topics:

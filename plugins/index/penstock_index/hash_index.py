@@ -131,21 +131,21 @@ class IndexFolder:
         """Create the next file, durable under its name and with this header; all zeros if that is None."""
         self._files.make_folder_durably(self.path)
         name = self._fresh_name()
-        side = self._context.root / SIDE_FOLDER / f"new-index-{name}"
-        if self._files.exists(side):
-            self._files.remove(side)
-        file = self._files.create(side)
+        temporary = self._context.root / SIDE_FOLDER / f"new-index-{name}"
+        if self._files.exists(temporary):
+            self._files.remove(temporary)
+        file = self._files.create(temporary)
         try:
             file.resize(self._context.geometry.index_file_bytes)
             if header is not None:
                 file.pwrite(HEADER.pack(*header), 0)
             file.sync_all()
-            self._files.rename(side, self.path / name)
+            self._files.rename(temporary, self.path / name)
             self._files.sync_folder(self.path)
         except OSError:
             file.close()
-            if self._files.exists(side):
-                self._files.remove(side)
+            if self._files.exists(temporary):
+                self._files.remove(temporary)
             raise
         file.path = self.path / name
         self._listed = None

@@ -126,7 +126,7 @@ class Draft:
             start = self._entries_at + INDEX_ENTRY_SIZE * number
             self._write(slice(start, start + INDEX_ENTRY_SIZE * added))
             self._stale |= touched
-            self.settle()
+            self.write_stale_slots()
             self._write(slice(INDEX_HEADER_SIZE))
         except BaseException:
             for chunk, data in before.items():
@@ -136,7 +136,7 @@ class Draft:
             raise
         return added
 
-    def settle(self) -> None:
+    def write_stale_slots(self) -> None:
         """Write the slots that may be different in the file."""
         for chunk in sorted(self._stale):
             self._write(self._chunk_slice(chunk))
@@ -239,7 +239,7 @@ class IndexFile:
     def _begin_blocks(self) -> Blocks:
         """Allocate the missing blocks of header, slots and used entries: another program may have left holes."""
         if self._draft is not None:
-            self._draft.settle()
+            self._draft.write_stale_slots()
         start = self._position_of(self._used)
         blocks = Blocks(self._file, self._size, start, self._monotonic_ms, mapped=True)
         whole = start - start % FOLIO_BYTES
@@ -253,7 +253,7 @@ class IndexFile:
         """Continue without blocks and draft."""
         self._header = self.header
         if self._draft is not None:
-            self._draft.settle()
+            self._draft.write_stale_slots()
         self._blocks = self._draft = self._peek = None
 
     def set_header(self, header: Header) -> None:

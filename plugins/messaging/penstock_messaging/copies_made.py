@@ -35,7 +35,7 @@ class CopiesMade:
         # The log offsets of messages whose copies are counted out: one may be looked at again after a failure.
         self._done: set[int] = set()
 
-    def take(self, source: StoredMessage, copy: Copy) -> bool:
+    def count_out(self, source: StoredMessage, copy: Copy) -> bool:
         """Return whether a copy was made of a message that waits, and count it out."""
         message, text = copy
         if source.log_offset >= self._end or source.log_offset in self._done:

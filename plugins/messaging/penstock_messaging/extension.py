@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock_messaging.delays.delivery import Delivery
     from penstock_messaging.groups.fold import Range
     from penstock_messaging.groups.intake import Intake
-    from penstock_messaging.groups.position import Settled
+    from penstock_messaging.groups.position import ResolvedPosition
     from penstock_messaging.groups.taking import Groups
     from penstock_messaging.prepared.check_back import Checking
     from penstock_messaging.prepared.half_queue import OpenHalf
@@ -185,7 +185,7 @@ class MessagingExtension(Extension):
         def make() -> "Groups":
             from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
 
-            made = Groups(self.context, self.store, life=self.store.topic_life)
+            made = Groups(self.context, self.store, generation=self.store.topic_generation)
             if self.context.read_only:
                 made.decided = self._decided_elsewhere.ranges
             else:
@@ -203,11 +203,11 @@ class MessagingExtension(Extension):
         return DecidedElsewhere(self.context.files, self.context.root)
 
     def _decided(
-        self, group: str, topic: str, queue: int, settled: "Settled"
+        self, group: str, topic: str, queue: int, resolved: "ResolvedPosition"
     ) -> "Sequence[Range] | None":
         """Return what transactions have decided about a queue that its journal lacks: nothing, if there were none."""
         known: Deciding | None = self._parts.get("deciding")
-        return () if known is None else known.ranges(group, topic, queue, settled)
+        return () if known is None else known.ranges(group, topic, queue, resolved)
 
     @property
     def deciding(self) -> "Deciding":
@@ -313,7 +313,7 @@ class MessagingExtension(Extension):
 
             options = self.options
             return Checking(
-                self.context, self.functions.get("check_back"), self.halves, self._held,
+                self.context, self.functions.get("check_back"), self.halves, self._handle,
                 interval_ms=options.check_interval_ms,
                 immunity_ms=options.check_immunity_ms, checks_max=options.checks_max,
             )  # fmt: skip
@@ -567,22 +567,22 @@ class MessagingExtension(Extension):
         finally:
             # Also one whose caller gets an error: it may be on disk.
             self.checking.expect(half)
-        return self._held(half)
+        return self._handle(half)
 
-    def _held(self, half: "OpenHalf") -> Prepared:
+    def _handle(self, half: "OpenHalf") -> Prepared:
         """Return the object by which a program finishes a prepared message."""
-        from penstock_messaging.prepared.held import HeldPrepared  # noqa: PLC0415 - see the module
+        from penstock_messaging.prepared.handle import PreparedHandle  # noqa: PLC0415 - see the module
 
         is_asked = self.checking.callback_of(half.facts.group) is not None
         topics = self.configuration.topics
-        return HeldPrepared(half, self.halves, topics, self.context, is_asked_about=is_asked)
+        return PreparedHandle(half, self.halves, topics, self.context, is_asked_about=is_asked)
 
     def prepared(self) -> list[Prepared]:
         """Implement `Store.prepared`."""
         if not self.context.read_only:
-            return [self._held(half) for half in _oldest_first(self.halves.all())]
+            return [self._handle(half) for half in _oldest_first(self.halves.all())]
         from penstock_messaging.prepared.half_queue import read_open  # noqa: PLC0415 - see the module
-        from penstock_messaging.prepared.held import ShownPrepared  # noqa: PLC0415 - see the module
+        from penstock_messaging.prepared.handle import ShownPrepared  # noqa: PLC0415 - see the module
 
         topics = self.configuration.topics
         return [
@@ -645,7 +645,7 @@ class MessagingExtension(Extension):
 
     def _undecided(self) -> int:
         if self.context.read_only:
-            return self._decided_elsewhere.undecided(self.groups.settled)
+            return self._decided_elsewhere.undecided(self.groups.resolved)
         return self.deciding.undecided
 
     def _has_prepared(self) -> bool:

@@ -61,10 +61,10 @@ class _Failure(Exception):  # noqa: N818 - what a program raises
 
 def watch_queues(trace: Trace) -> None:
     """Trace which queues this process takes, after it has, and gives back, before it does."""
-    take, hand_back = Groups.take, OwnedQueue.hand_back
+    claim, hand_back = Groups.claim, OwnedQueue.hand_back
 
-    def traced_take(self: Groups, group: str, topic: str, queue: int, **rest: Any) -> Any:
-        owned = take(self, group, topic, queue, **rest)
+    def traced_claim(self: Groups, group: str, topic: str, queue: int, **rest: Any) -> Any:
+        owned = claim(self, group, topic, queue, **rest)
         if owned is not None:
             about: dict[str, Any] = {
                 "group": group,
@@ -80,7 +80,7 @@ def watch_queues(trace: Trace) -> None:
         trace.add("back", **vars(self)["traced"])
         hand_back(self)
 
-    Groups.take = traced_take  # type: ignore[method-assign] # traced
+    Groups.claim = traced_claim  # type: ignore[method-assign] # traced
     OwnedQueue.hand_back = traced_hand_back  # type: ignore[method-assign] # traced
 
 

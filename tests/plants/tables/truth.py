@@ -152,7 +152,7 @@ PLANTS = {
     "tail-thrown-away": Plant(
         "a torn tail is cut off and kept nowhere",
         "penstock.recovery.restore",
-        "        found.saved_to = save_tail(log, found.side, end)",
+        "        found.saved_to = save_tail(log, found.side_folder, end)",
         "        found.saved_to = None",
         (f"{RANGES}::test_what_is_cut_off_is_kept",),
     ),

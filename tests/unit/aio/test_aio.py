@@ -217,7 +217,7 @@ def test_an_ack_of_a_queue_that_another_member_got_is_an_error(tmp_path: Path) -
             groups = cast("MessagingExtension", store.store.lowlevel.extension("messaging")).groups
             # Somebody removes the file of the lock.
             groups.paths("billing").queue_lock("orders", 0).unlink()
-            other = groups.take("billing", "orders", 0, member="other", begin=lambda: 0)
+            other = groups.claim("billing", "orders", 0, member="other", begin=lambda: 0)
             assert other is not None
             with pytest.raises(LostQueueError):
                 await consumer.ack(messages)

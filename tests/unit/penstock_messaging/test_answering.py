@@ -14,8 +14,8 @@ from penstock.contracts.extension import OpenStore
 from penstock.errors import AlreadyAnsweredError, ConsumerClosedError
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.consuming.consumer import GroupConsumer
-from penstock_messaging.consuming.held_acks import HeldAcks
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES
+from penstock_messaging.consuming.transaction_acks import TransactionAcks
 from penstock_messaging.extension import MessagingExtension
 
 
@@ -264,7 +264,7 @@ def test_no_other_answer_is_taken_and_no_time_ends_what_is_held(members: Members
     put(members, 6, queues=3)
     with members(ack_wait=10) as consumer:
         first, second, *_ = given = poll(consumer)
-        held = HeldAcks(members.store.lowlevel)
+        held = TransactionAcks(members.store.lowlevel)
         held.add(first)
         for answer in (consumer.ack, consumer.nack, consumer.release, consumer.begin_ack, held.add):
             for messages in (first, [second, first]):
@@ -287,7 +287,7 @@ def test_no_other_answer_is_taken_and_no_time_ends_what_is_held(members: Members
 def test_what_is_held_counts_as_out_until_it_is_recorded(members: Members) -> None:
     put(members, 6, queues=3)
     with members(max_in_flight=2) as consumer:
-        held = HeldAcks(members.store.lowlevel)
+        held = TransactionAcks(members.store.lowlevel)
         held.add(poll(consumer))
         assert (len(held), poll(consumer)) == (2, [])
         acks = [(each.acks.queue, each.acks.offsets) for each in held.acks()]
@@ -305,7 +305,7 @@ def test_what_is_held_counts_as_out_until_it_is_recorded(members: Members) -> No
 def test_a_lost_queue_is_told_before_anything_of_it_is_recorded(members: Members) -> None:
     put(members, 6, queues=3)
     with members() as consumer:
-        held = HeldAcks(members.store.lowlevel)
+        held = TransactionAcks(members.store.lowlevel)
         held.add(poll(consumer))
         members.journal(queue=1).owner.lose()
         with pytest.raises(LostQueueError):
@@ -320,7 +320,7 @@ def test_a_message_that_was_handed_out_again_is_not_held(members: Members) -> No
         (message,) = poll(consumer)
         consumer.release(message)
         again = poll(consumer)
-        held = HeldAcks(members.store.lowlevel)
+        held = TransactionAcks(members.store.lowlevel)
         with pytest.raises(AlreadyAnsweredError):
             held.add([*again, message])
         assert {each.state for each in again} == {OUT}
@@ -337,21 +337,21 @@ def test_messages_of_other_stores_and_consumers_are_refused(store: Store, tmp_pa
     inner: OpenStore = cast(MessagingExtension, store.lowlevel.extension("messaging")).store
     for wrong in (None, 5, "text", b"text", [None], ["m"]):
         with pytest.raises(ArgumentTypeError, match="a consumer of this store"):
-            HeldAcks(inner).add(cast(Any, wrong))
+            TransactionAcks(inner).add(cast(Any, wrong))
     with penstock.open(store.path, read_only=True) as other:
         with other.consumer("g", "orders") as consumer:
             (message,) = consumer.poll(1)
             with pytest.raises(ArgumentError, match="not of another one"):
-                HeldAcks(inner).add(message)
+                TransactionAcks(inner).add(message)
         with pytest.raises(ArgumentError):
-            HeldAcks(inner).add(message)
+            TransactionAcks(inner).add(message)
     with store.consumer("h", "orders", broadcast=True, start="earliest") as consumer:
         (message,) = consumer.poll(1, 5)
         with pytest.raises(ArgumentError, match="broadcast"):
-            HeldAcks(inner).add(message)
+            TransactionAcks(inner).add(message)
     with store.consumer("g", "orders") as first, store.consumer("h", "orders") as second:
         some, others = first.poll(2), second.poll(2)
         second.close()
         with pytest.raises((ConsumerClosedError, LostQueueError)):
-            HeldAcks(inner).add([*some, *others])
+            TransactionAcks(inner).add([*some, *others])
         first.ack(some)

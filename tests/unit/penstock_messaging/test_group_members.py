@@ -217,7 +217,7 @@ def test_the_first_member_decides_where_a_group_begins(
     assert read_start(FILES, paths, "t", 1) is None
     assert ensure_start(FILES, paths, "t", 1, dict) == {}
     assert read_start(FILES, paths, "t", 0) is None
-    broken = b"", b"{", b"5", b'{"life":0}', b'{"life":0,"offsets":{"0":-1}}', b'{"life":0,"offsets":{"x":1}}'  # fmt: skip
+    broken = b"", b"{", b"5", b'{"generation":0}', b'{"generation":0,"offsets":{"0":-1}}', b'{"generation":0,"offsets":{"x":1}}'  # fmt: skip
     for raw in broken:
         paths.start("t").write_bytes(raw)
         assert read_start(FILES, paths, "t", 0) == {}
@@ -274,7 +274,7 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     groups: Groups,
 ) -> None:
     owned = take(groups)
-    assert groups.take(GROUP, TOPIC, 0, member="x", begin=lambda: 0) is None
+    assert groups.claim(GROUP, TOPIC, 0, member="x", begin=lambda: 0) is None
     assert str(os.getpid()) in str(groups.holder(GROUP, TOPIC, 0))
     ticket = owned.ack([0], 0)
     owned.hand_back()
@@ -319,7 +319,7 @@ def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) ->
 
 def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store: Store) -> None:
     """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
-    groups = Groups(of(store).context, store.lowlevel, life=store.lowlevel.topic_life)
+    groups = Groups(of(store).context, store.lowlevel, generation=store.lowlevel.topic_generation)
     owned = take(groups)
     owned.sync(owned.ack([0], 0))
     store.lowlevel.remove_topic(TOPIC)
@@ -364,7 +364,7 @@ def test_a_journal_that_is_not_of_this_group_now_does_not_count(
     assert now(groups) == Position(7)
     again.hand_back()
     made_again = of(store)
-    made_again.life = lambda _topic: 1
+    made_again.generation = lambda _topic: 1
     assert made_again.position(GROUP, TOPIC, 0) == Position(5)
     (store.path / "penstock" / "store-id").write_text(f"{5:016x}\n")
     assert take(of(store)).position == Position(5)
@@ -565,7 +565,7 @@ def test_an_owner_whose_offset_was_moved_loses_the_queue_and_takes_it_there(stor
 def test_a_deleted_topic_or_lock_file_loses_the_queue(four: Groups) -> None:
     one = Member(four)
     four.paths("g").queue_lock("log", 0).unlink()
-    four.life = lambda topic: int(topic == TOPIC)
+    four.generation = lambda topic: int(topic == TOPIC)
     before = dict(one.claims.owned)
     one.claims.step()
     assert all(queue.is_lost for queue in before.values())

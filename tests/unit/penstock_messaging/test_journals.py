@@ -35,22 +35,22 @@ from penstock_messaging.groups.paths import GroupPaths
 from penstock_messaging.groups.position import (
     JOURNAL_BYTES_MAX,
     VOIDED_BITS,
-    Settled,
+    ResolvedPosition,
     read_journal,
-    settle,
+    resolve_position,
 )
 
 ACK, NACK, RETRY = EntryKind.ACK, EntryKind.NACK, EntryKind.RETRY
-OWN: dict[str, Any] = {"store": 7, "life": 0, "epoch": 3}
+OWN: dict[str, Any] = {"store": 7, "generation": 0, "epoch": 3}
 
 
 # --- entries
 
 
 def made(count: int, first: int = 1) -> bytes:
-    """Return a file of a TAKE and acknowledgements."""
+    """Return a file of a CLAIM and acknowledgements."""
     own = {**OWN, "base": 0}
-    parts = [encode(EntryKind.TAKE, sequence=first, **own)]
+    parts = [encode(EntryKind.CLAIM, sequence=first, **own)]
     parts += [encode(ACK, sequence=first + n, offset=n, count=1, **own) for n in range(1, count)]
     return b"".join(parts)
 
@@ -68,7 +68,7 @@ def test_a_torn_entry_ends_the_file() -> None:
 
 
 WRONG: list[dict[str, int]] = [
-    {"store": 8}, {"life": 1}, {"epoch": 2}, {"epoch": 4},
+    {"store": 8}, {"generation": 1}, {"epoch": 2}, {"epoch": 4},
     {"base": -1}, {"base": NUMBER_MAX + 1}, {"offset": -2}, {"offset": NUMBER_MAX + 1}, {"number": -1},
 ]  # fmt: skip
 
@@ -93,8 +93,8 @@ def test_a_file_must_begin_with_a_take_and_a_later_part_follows_its_last_entry()
 
 
 def fold_of(*entries: dict[str, Any]) -> Fold:
-    """Return the state after a TAKE and these entries."""
-    raw = encode(EntryKind.TAKE, sequence=1, base=0, **OWN)
+    """Return the state after a CLAIM and these entries."""
+    raw = encode(EntryKind.CLAIM, sequence=1, base=0, **OWN)
     raw += b"".join(encode(sequence=n, **{**OWN, "base": 0, **e}) for n, e in enumerate(entries, 2))
     made = Fold.of(valid_entries(raw))
     assert made is not None
@@ -403,8 +403,8 @@ def test_marks_are_read_as_written_and_every_flipped_bit_is_found(tmp_path: Path
 
 
 HOSTILE = [
-    b"[]", b"{", b'{"a":5}', b'{"a":{"x":{}}}', b'{"a":{"0":{"life":true}}}', b"[" * 100_000,
-    b'{"a":{"0":{"life":-1,"epoch":0,"taken":0,"pending":0,"log_end":0,"old":0,"new":0}}}',
+    b"[]", b"{", b'{"a":5}', b'{"a":{"x":{}}}', b'{"a":{"0":{"generation":true}}}', b"[" * 100_000,
+    b'{"a":{"0":{"generation":-1,"epoch":0,"taken":0,"pending":0,"log_end":0,"old":0,"new":0}}}',
 ]  # fmt: skip
 
 
@@ -427,71 +427,71 @@ JOURNAL = Fold(7, 0, 3, 10, base=20, acked=[(25, 30)], number=2)
 HERE = Position(20, ((25, 30),))
 
 
-def settled(
+def resolved(
     fold: Fold | None = JOURNAL, mark: Mark | None = None, committed: int | None = 10, **given: int
-) -> Settled:
+) -> ResolvedPosition:
     """Settle a copy of the journal."""
     own = None if fold is None else attrs.evolve(fold, acked=list(fold.acked), nacks=dict(fold.nacks))  # fmt: skip
-    return settle(own, mark, committed, **{"store_id": 7, "topic_life": 0, **given})
+    return resolve_position(own, mark, committed, **{"store_id": 7, "topic_generation": 0, **given})
 
 
 def test_without_a_writer_the_journal_is_the_position_and_without_both_the_committed_offset() -> (
     None
 ):
-    assert settled().position() == HERE
-    assert settled(None).position() == Position(10)
-    assert settled(None, committed=None).position() is None
+    assert resolved().position() == HERE
+    assert resolved(None).position() == Position(10)
+    assert resolved(None, committed=None).position() is None
 
 
 def test_only_the_offsets_of_the_mark_are_the_writers_own() -> None:
     mark = Mark(0, 3, old=12, new=20)
     for own in (12, 20):
-        assert settled(mark=mark, committed=own).position() == HERE
+        assert resolved(mark=mark, committed=own).position() == HERE
     for other in (None, 0, 11, 15, 21):
         for known in (None, mark):
-            found = settled(mark=known, committed=other)
+            found = resolved(mark=known, committed=other)
             assert found.position() == (None if other is None else Position(other))
             assert found.moved
             assert "moved" in found.note
     # One that the opening set back to the queue's end is nobody else's.
     back = Mark(0, 3, old=18, new=20)
-    assert settled(mark=back, committed=15, end=15).fold is not None
-    assert settled(mark=back, committed=15, end=15).moved
-    assert settled(mark=back, committed=15, end=16).fold is None
+    assert resolved(mark=back, committed=15, end=15).fold is not None
+    assert resolved(mark=back, committed=15, end=15).moved
+    assert resolved(mark=back, committed=15, end=16).fold is None
 
 
 def test_a_slow_owner_that_saw_an_older_offset_keeps_its_journal() -> None:
     """A taker that was stopped while the writer moved the offset twice lost its acknowledged ranges (found by a review)."""
-    assert settled(mark=Mark(0, 2, old=15, new=18), committed=18).position() == HERE
+    assert resolved(mark=Mark(0, 2, old=15, new=18), committed=18).position() == HERE
     # One that found an offset of somebody else keeps it.
     fold, mark = attrs.evolve(JOURNAL, moved=True), Mark(0, 2, old=50, new=60)
-    assert settled(fold, mark).position() == HERE
-    assert settled(fold, mark, committed=60).moved
+    assert resolved(fold, mark).position() == HERE
+    assert resolved(fold, mark, committed=60).moved
     # Once the writer has taken it in, the mark counts again.
-    assert not settled(fold, Mark(0, 3, old=10, new=20), committed=20).moved
+    assert not resolved(fold, Mark(0, 3, old=10, new=20), committed=20).moved
 
 
 def test_a_journal_that_is_foreign_or_void_does_not_count() -> None:
-    for more in ({"store_id": 8}, {"topic_life": 1}):
-        found = settled(JOURNAL, None, 10, **more)
+    for more in ({"store_id": 8}, {"topic_generation": 1}):
+        found = resolved(JOURNAL, None, 10, **more)
         assert found.position() == Position(10)
         assert found.note
-        assert found.life == more.get("topic_life", 0) << VOIDED_BITS
-    found = settled(mark=Mark(1, 3, 2, 2, old=10, new=10))
-    assert (found.position(), found.life, found.number) == (Position(10), 1, 2)
+        assert found.generation == more.get("topic_generation", 0) << VOIDED_BITS
+    found = resolved(mark=Mark(1, 3, 2, 2, old=10, new=10))
+    assert (found.position(), found.generation, found.number) == (Position(10), 1, 2)
     # The next epoch is above all of this store.
-    assert settled(mark=Mark(5, 9)).epoch == 9
-    assert settled(mark=Mark(5, 1)).epoch == 3
-    assert settled(store_id=8).epoch == 0
+    assert resolved(mark=Mark(5, 9)).epoch == 9
+    assert resolved(mark=Mark(5, 1)).epoch == 3
+    assert resolved(store_id=8).epoch == 0
 
 
 def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> None:
     fold = attrs.evolve(JOURNAL, base=4, acked=[], reset=3, number=3)
-    assert settled(fold, Mark(0, 3, 2, 2, old=12, new=20), committed=20).position() == Position(4)
-    assert settled(fold, Mark(0, 3, 3, 3, old=20, new=4), committed=4).position() == Position(4)
+    assert resolved(fold, Mark(0, 3, 2, 2, old=12, new=20), committed=20).position() == Position(4)
+    assert resolved(fold, Mark(0, 3, 3, 3, old=20, new=4), committed=4).position() == Position(4)
     fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
     mark = Mark(0, 3, 1, 2, old=10, new=20)
-    assert settled(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))
+    assert resolved(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))
 
 
 def test_an_offset_that_a_broker_sets_back_to_where_the_group_was_before_counts(

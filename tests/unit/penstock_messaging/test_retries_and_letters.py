@@ -190,7 +190,7 @@ def test_what_is_beyond_the_end_of_a_queue_is_dropped(
     owned.ack([1, 30], 1)
     bench.take_in()
     assert bench.committed() == 2
-    assert read_marks(bench.files, bench.groups.paths(GROUP))[TOPIC, 0].life == 1
+    assert read_marks(bench.files, bench.groups.paths(GROUP))[TOPIC, 0].generation == 1
     owned.hand_back()
     assert take(bench.groups).position == Position(2)
 

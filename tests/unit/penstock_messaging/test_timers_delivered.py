@@ -425,7 +425,7 @@ def test_an_offset_that_the_queue_does_not_have_is_moved_into_it(shop: TimerShop
     shop.put(b"x", 1000)
     queue, refused = timer_queue.TimerQueue(), list[str]()
     queue.offset = 7
-    assert not queue.take_in(shop.store.lowlevel, NOW, lambda *_: None, refused.append)
+    assert not queue.read_new(shop.store.lowlevel, NOW, lambda *_: None, refused.append)
     assert queue.offset == 1
     assert "read to 7, and has the offsets 0 to 1" in refused[0]
 

@@ -541,7 +541,7 @@ def test_a_deleted_topic_is_gone_and_begins_at_0_when_it_is_created_again(shop: 
     shop.store.delete_topic("t")
     assert list(shop.store.topics()) == list(shop.store.topic_configs()) == ["kept"]
     assert shop.store.groups() == []
-    assert shop.store.lowlevel.topic_life("t") == 1
+    assert shop.store.lowlevel.topic_generation("t") == 1
     with pytest.raises(errors.UnknownTopicError):
         shop.store.delete_topic("t")
     assert list(listed(shop.root)) == ["kept"]
@@ -603,7 +603,7 @@ def test_a_crash_at_any_moment_leaves_each_change_done_or_not(images: list[Image
             made = configs.get("made")
             assert made is None or (made.is_auto, made.queues) in ((False, 2), (False, 3)), where
             if "gone" not in topics:
-                assert store.lowlevel.topic_life("gone") == 1, where
+                assert store.lowlevel.topic_generation("gone") == 1, where
                 # Between the two: it can be deleted again, or used.
                 seen["listed without queues"] += "gone" in configs
             if auto.perm == 6:
@@ -611,6 +611,6 @@ def test_a_crash_at_any_moment_leaves_each_change_done_or_not(images: list[Image
                 seen["still auto"] += 1
             seen[f"made {made.queues if made else 0}"] += 1
             store.put("gone", b"y")
-            if store.lowlevel.topic_life("gone"):
+            if store.lowlevel.topic_generation("gone"):
                 assert [message.body for message in store.scan("gone")] == [b"y"], where
     assert {"listed without queues", "still auto", "made 0", "made 2", "made 3"} <= seen.keys()

@@ -20,7 +20,7 @@ from penstock.store.batches import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.groups.fold import Fold
-from penstock_messaging.groups.position import Settled
+from penstock_messaging.groups.position import ResolvedPosition
 from penstock_messaging.transactions import decision_file
 from penstock_messaging.transactions.decided_acks import (
     DecidedElsewhere,
@@ -465,26 +465,26 @@ def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
 ACKS = QueueAcks("g", "t", 0, 3, 5, 2, ((10, 12), (20, 21)))
 
 
-def settled(*acked: tuple[int, int], base: int = 0, reset: int = 0) -> Settled:
+def resolved(*acked: tuple[int, int], base: int = 0, reset: int = 0) -> ResolvedPosition:
     """Return a queue whose journal is the one that was decided about."""
     fold = Fold(7, 3, 5, None, base=base, acked=list(acked), reset=reset)
-    return Settled(fold, None, None, base, 3, 5, reset)
+    return ResolvedPosition(fold, None, None, base, 3, 5, reset)
 
 
 def test_what_a_journal_lacks_is_all_or_nothing_and_only_of_the_turn_before() -> None:
-    assert lacking(ACKS, settled()) == ACKS.ranges
-    assert lacking(ACKS, settled((10, 12))) == ACKS.ranges
-    assert lacking(ACKS, settled((5, 30))) == ()
-    assert lacking(ACKS, settled((20, 21), base=12)) == ()
-    assert lacking(ACKS, settled(base=21)) == ()
-    assert lacking(ACKS, settled((21, 22), base=20)) == ACKS.ranges
-    now = settled()
+    assert lacking(ACKS, resolved()) == ACKS.ranges
+    assert lacking(ACKS, resolved((10, 12))) == ACKS.ranges
+    assert lacking(ACKS, resolved((5, 30))) == ()
+    assert lacking(ACKS, resolved((20, 21), base=12)) == ()
+    assert lacking(ACKS, resolved(base=21)) == ()
+    assert lacking(ACKS, resolved((21, 22), base=20)) == ACKS.ranges
+    now = resolved()
     assert not is_passed(ACKS, now)
-    assert not is_passed(ACKS, settled(reset=2))
-    for change in ({"life": 4}, {"epoch": 6}, {"fold": None}):
+    assert not is_passed(ACKS, resolved(reset=2))
+    for change in ({"generation": 4}, {"epoch": 6}, {"fold": None}):
         assert is_passed(ACKS, attrs.evolve(now, **change))
         assert lacking(ACKS, attrs.evolve(now, **change)) == ()
-    assert lacking(ACKS, settled(reset=3)) == ()
+    assert lacking(ACKS, resolved(reset=3)) == ()
     assert about([ACKS], "g", "t", 0) == [ACKS]
     for other in (("h", "t", 0), ("g", "u", 0), ("g", "t", 1)):
         assert about([ACKS], *other) == []
@@ -492,23 +492,23 @@ def test_what_a_journal_lacks_is_all_or_nothing_and_only_of_the_turn_before() ->
 
 def test_a_reader_knows_that_the_writer_must_say_it_and_guesses_nothing(tmp_path: Path) -> None:
     elsewhere = DecidedElsewhere(Files(), tmp_path)
-    assert elsewhere.ranges("g", "t", 0, settled()) == ()
+    assert elsewhere.ranges("g", "t", 0, resolved()) == ()
     file = DecisionFile(Files(), tmp_path, 7)
     file.replace(())
     file.append(AckDecision(1, 0, (ACKS,)))
-    assert elsewhere.ranges("g", "t", 0, settled()) is None
-    assert elsewhere.ranges("g", "t", 0, settled((0, 30))) == ()
-    assert elsewhere.ranges("g", "t", 1, settled()) == ()
-    assert elsewhere.undecided(lambda *_queue: settled()) == 1
-    assert elsewhere.undecided(lambda *_queue: settled((0, 30))) == 0
+    assert elsewhere.ranges("g", "t", 0, resolved()) is None
+    assert elsewhere.ranges("g", "t", 0, resolved((0, 30))) == ()
+    assert elsewhere.ranges("g", "t", 1, resolved()) == ()
+    assert elsewhere.undecided(lambda *_queue: resolved()) == 1
+    assert elsewhere.undecided(lambda *_queue: resolved((0, 30))) == 0
     file.drop(1)
-    assert elsewhere.ranges("g", "t", 0, settled()) == ()
+    assert elsewhere.ranges("g", "t", 0, resolved()) == ()
     raw = bytearray(decision_path(tmp_path).read_bytes())
     raw[80] ^= 1
     decision_path(tmp_path).write_bytes(raw)
     with pytest.raises(errors.CorruptionError, match="open the store for writing"):
-        elsewhere.ranges("g", "other", 0, settled())
-    (line,) = summary_of(lambda: elsewhere.undecided(lambda *_: settled()))
+        elsewhere.ranges("g", "other", 0, resolved())
+    (line,) = summary_of(lambda: elsewhere.undecided(lambda *_: resolved()))
     assert line.text.startswith("not known: ")
     assert line.value is None
     assert summary_of(lambda: 0) == []

@@ -426,7 +426,7 @@ def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
         "a sync of the log",
     )
     alive = []
-    for act in (thread.tell, thread.stop, thread.join):
+    for act in (thread.request_stop, thread.stop, thread.join):
         act()
         alive.append(thread.is_alive)
     assert alive == [False, True, False]

@@ -34,13 +34,13 @@ def why_nothing(
         what = f"topic {topic!r} has" if queue is None else f"queue {topic}/{queue} has"
         return f"{what} no message: retention has deleted all, or none was put"
     if offset is not None and all(offset >= high for _, high in ranges.values()):
-        held = [
+        there = [
             f"queue {each}: {low} to {high - 1}"
             for each, (low, high) in ranges.items()
             if low < high
         ]
         return (
-            f"no message has queue offset {offset} or a greater one; there are, in {_listed(held)}"
+            f"no message has queue offset {offset} or a greater one; there are, in {_listed(there)}"
         )
     return None
 

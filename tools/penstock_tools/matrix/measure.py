@@ -177,12 +177,12 @@ class Subject:
 def _puts(subject: Subject) -> dict[str, float]:
     """Return rates and latencies of single puts."""
     plan, body = subject.plan, subject.body
-    taken = [array("q") for _ in range(plan.threads)]
+    latencies_ns = [array("q") for _ in range(plan.threads)]
     most = max(plan.messages_a_segment // plan.threads, 1)
     spent = 0.0
 
     def work(number: int) -> None:
-        clock, put, add = time.perf_counter_ns, subject.store.put, taken[number].append
+        clock, put, add = time.perf_counter_ns, subject.store.put, latencies_ns[number].append
         began = clock()
         end = began + int((2 * plan.seconds - spent) * 1e9)
         for _ in range(most):
@@ -196,7 +196,7 @@ def _puts(subject: Subject) -> dict[str, float]:
     while spent < 2 * plan.seconds:
         spent += _in_threads(plan.threads, work)
         subject.pause()
-    all_us = np.concatenate([np.array(each) for each in taken]) / 1000
+    all_us = np.concatenate([np.array(each) for each in latencies_ns]) / 1000
     middle, high, higher = np.percentile(all_us, [50, 99, 99.9])
     return {
         "put_per_s": len(all_us) / spent,

@@ -197,15 +197,15 @@ def _ask(
     plan: MeasurePlan,
 ) -> Answer:
     """Run `work` in a child process and return its answer; the child has ended by then, killed if necessary."""
-    listen, tell = spawner.Pipe(duplex=False)
-    process = spawner.Process(target=work, args=(str(path), settings, plan, tell))
+    receiver, sender = spawner.Pipe(duplex=False)
+    process = spawner.Process(target=work, args=(str(path), settings, plan, sender))
     process.start()
-    tell.close()
+    sender.close()
     answer: Answer | None = None
     is_over = work is measure.recover
     try:
         late: Answer = (FAILED, f"the measuring process did not answer within {_ANSWER_S} s")
-        answer = listen.recv() if listen.poll(_ANSWER_S) else late
+        answer = receiver.recv() if receiver.poll(_ANSWER_S) else late
     except EOFError:
         is_over = True
     finally:
@@ -214,7 +214,7 @@ def _ask(
             process.join(_END_S)
         process.kill()
         process.join()
-        listen.close()
+        receiver.close()
     return answer or (
         FAILED,
         f"the measuring process ended without an answer: {_ending(process.exitcode)}",

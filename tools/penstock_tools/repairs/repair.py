@@ -205,8 +205,8 @@ class _Repair:
     def apply(self, on_progress: OnProgress) -> RepairReport:
         """Perform the repairs; each step is durable before the next begins."""
         files, root = self._files, self._root
-        side = SideFolder(files, root)
-        side.make()
+        side_folder = SideFolder(files, root)
+        side_folder.make()
         journal = RebuildJournal(files, root)
         is_unfinished = journal.is_begun()
         if is_unfinished:
@@ -216,7 +216,7 @@ class _Repair:
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)
         try:
-            self._perform(plan, journal, side)
+            self._perform(plan, journal, side_folder)
         except OSError as error:
             raise StorageError(
                 f"the repair of {root} stopped ({error}); what it removed or replaced so far is saved in "
@@ -225,11 +225,11 @@ class _Repair:
         saved = journal.saved if files.exists(journal.saved) else None
         return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
-    def _perform(self, plan: RepairPlan, journal: RebuildJournal, side: SideFolder) -> None:
+    def _perform(self, plan: RepairPlan, journal: RebuildJournal, side_folder: SideFolder) -> None:
         journal.begin()
         self._save_metadata(journal)
         self._note_ranges(plan)
-        side.remove_clean()
+        side_folder.remove_clean()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):
             self._digests.remove(base)
@@ -237,7 +237,7 @@ class _Repair:
             journal.save_file(stray)
         if plan.rebuilds:
             self._rebuild(plan, journal)
-        self._finish(plan, side)
+        self._finish(plan, side_folder)
         journal.end()
 
     def _save_metadata(self, journal: RebuildJournal) -> None:
@@ -344,7 +344,7 @@ class _Repair:
         for old in olds:
             old.close()
 
-    def _finish(self, plan: RepairPlan, side: SideFolder) -> None:
+    def _finish(self, plan: RepairPlan, side_folder: SideFolder) -> None:
         """Sync everything and write the metadata: as after a clean close, or up to the first unrepaired corruption."""
         files, root = self._files, self._root
         log = SegmentedLog(files, root / "commitlog", self._geometry.segment_bytes, mapped=False)
@@ -369,7 +369,7 @@ class _Repair:
         ))  # fmt: skip
         if not plan.damages:
             digest = fingerprint(files, vouched_for(root))
-            side.write_clean(CleanClose(log_end=end, last_time_ms=last, digest=digest))
+            side_folder.write_clean(CleanClose(log_end=end, last_time_ms=last, digest=digest))
         if files.exists(root / "abort"):
             files.remove(root / "abort")
             files.sync_folder(root)

@@ -247,10 +247,10 @@ def _write(files: Files, path: Path, data: bytes) -> None:
     """Write a file under a unique name, then rename it: another process may write the same part."""
     _check_run(files, path.parent.parent)
     files.make_folder(path.parent)
-    side = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
-    with files.create(side) as file:
+    temporary = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
+    with files.create(temporary) as file:
         file.pwrite(data, 0)
-    files.rename(side, path)
+    files.rename(temporary, path)
 
 
 class Reindex:
@@ -275,9 +275,9 @@ class Reindex:
     def _begin(self, recipe: Recipe, shards: int) -> None:
         """Create the journal, and plan segments and parts."""
         files, root = self._files, self._root
-        side = SideFolder(files, root)
-        side.make()
-        self._was_clean = self._read_clean(side)
+        side_folder = SideFolder(files, root)
+        side_folder.make()
+        self._was_clean = self._read_clean(side_folder)
         self._journal = RebuildJournal(files, root)
         self._journal.begin()
         kinds = (QueueIndex, KeyIndex)
@@ -293,9 +293,9 @@ class Reindex:
         files.make_folder_durably(folder)
         self.task = ReindexTask(self._recipe, folder, shards)
 
-    def _read_clean(self, side: SideFolder) -> CleanClose | None:
+    def _read_clean(self, side_folder: SideFolder) -> CleanClose | None:
         """Return the content of the clean-close file, if it can be trusted."""
-        clean = side.read_clean()
+        clean = side_folder.read_clean()
         noted_ns = Progress(self._files, self._root).read().lock_mtime_ns
         if clean is None or not penstock_wrote_last(self._files, self._root, noted_ns):
             return None
@@ -318,13 +318,13 @@ class Reindex:
             self._join(self.task.folder / made[part].name, self._journal.new)
         damages = _damages(condensed, self._recipe.geometry.segment_bytes)
         queues = self._adopt(damages, max((each.end for each in condensed), default=0))
-        side = SideFolder(self._files, self._root)
-        side.remove_clean()
+        side_folder = SideFolder(self._files, self._root)
+        side_folder.remove_clean()
         gone = _OF_QUEUES + (_OF_KEYS if KEYS in self.parts else ())
         keep = not self._journal.put_in_place(set(gone), self._strays) or keep
         if self._was_clean is not None:
             digest = fingerprint(self._files, vouched_for(self._root))
-            side.write_clean(attrs.evolve(self._was_clean, digest=digest))
+            side_folder.write_clean(attrs.evolve(self._was_clean, digest=digest))
         return ReindexReport(
             segments=len(condensed), records=sum(each.records for each in condensed), queues=queues,
             damages=tuple(damages), left=self._left, saved_to=self._clean_up(keep=keep),

@@ -2,7 +2,7 @@
 
 In reading order: `selection` (which topics), `consumer_options` (checked arguments), `queue_rights` (what this folder needs from
 `groups`), `consumed_message` (a message that was delivered), `in_flight` (which messages are fetched, delivered and
-answered), `fetching` (reads messages ahead), `held_queues` (the queues that a consumer has), `answers` (acknowledged,
-refused, released), `consumer` (the class that programs use), `held_acks` (answers that a transaction gives), `workers`
+answered), `fetching` (reads messages ahead), `assigned_queues` (the queues that a consumer has), `answers` (acknowledged,
+refused, released), `consumer` (the class that programs use), `transaction_acks` (answers that a transaction gives), `workers`
 (`Consumer.run`), `broadcast` (every consumer gets all messages), `open_consumers` (those of one open store).
 """

@@ -14,6 +14,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.format import arguments
+from penstock_messaging.consuming.assigned_queues import AssignedQueues
 from penstock_messaging.consuming.consumed_message import (
     ANSWERED,
     BOUND,
@@ -23,7 +24,6 @@ from penstock_messaging.consuming.consumed_message import (
     OUT,
     HandedMessage,
 )
-from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import Holder, InFlight, QueueFlight
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight, Turn
 from penstock_messaging.groups.entries import REASON_BYTES
@@ -89,7 +89,7 @@ class Answers:
         consumer: "GroupConsumer",
         lock: AbstractContextManager[Any],
         in_flight: InFlight,
-        held: HeldQueues,
+        queues: AssignedQueues,
         rules: RetryRules,
         now_ns: Callable[[], int],
         *,
@@ -98,7 +98,7 @@ class Answers:
         self._consumer = consumer
         self._lock = lock
         self._in_flight = in_flight
-        self._held = held
+        self._queues = queues
         self._rules = rules
         self._now_ns = now_ns
         self._ordered = ordered
@@ -125,7 +125,7 @@ class Answers:
         try:
             flight.owned.hand_out(open_offsets(given, flight.open), flight.base)
         except LostQueueError:
-            self._held.lose(flight)
+            self._queues.lose(flight)
         except (OSError, StorageError):
             # The answer will say so.
             pass
@@ -221,7 +221,7 @@ class Answers:
             # The lowest offset that is open is the base.
             return flight.owned.ack(offsets, next(iter(flight.open)))
         except LostQueueError:
-            self._held.lose(flight)
+            self._queues.lose(flight)
             raise
 
     # --- refused
@@ -265,7 +265,7 @@ class Answers:
                 message.offset, level, rules.tries, flight.base, tries, reason
             )
         except LostQueueError:
-            self._held.lose(flight)
+            self._queues.lose(flight)
             raise
         self._in_flight.finish(message, NACKED)
         return flight.ticket
@@ -382,7 +382,7 @@ class Answers:
                         flight.ticket = self._recorded(flight, sorted(each.offset for each in some))
                 except (OSError, StorageError) as error:
                     failures.append(error)
-                    self._held.lose(flight)
+                    self._queues.lose(flight)
                     continue
                 flight.is_unsynced = True
                 tickets.append((flight.owned, flight.ticket))

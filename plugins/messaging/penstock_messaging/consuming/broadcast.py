@@ -80,12 +80,12 @@ class BroadcastClaims:
     """
 
     def __init__(
-        self, store: OpenStore, selection: TopicSelection, start: str | int, on_taken: OnQueue
+        self, store: OpenStore, selection: TopicSelection, start: str | int, on_claimed: OnQueue
     ) -> None:
         self._store = store
         self._selection = selection
         self._start = start
-        self._on_taken = on_taken
+        self._on_claimed = on_claimed
         self._known: set[tuple[str, int]] = set()
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class BroadcastClaims:
         for topic, queue in sorted(selected(self._store, self._selection) - self._known):
             offset = first_offset(self._store, topic, queue, start)
             self._known.add((topic, queue))
-            self._on_taken(BroadcastQueue(topic, queue, offset))
+            self._on_claimed(BroadcastQueue(topic, queue, offset))
 
     def stop(self) -> None:
         """Do nothing: nobody knows of this consumer."""

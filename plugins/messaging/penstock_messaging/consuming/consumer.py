@@ -34,10 +34,10 @@ from penstock_messaging.consuming.answers import (
     level_for,
     reason_text,
 )
+from penstock_messaging.consuming.assigned_queues import AssignedQueues
 from penstock_messaging.consuming.consumed_message import LATE, OUT, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
-from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import Handling, Holder, InFlight
 from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
 from penstock_messaging.consuming.workers import HandlerRun
@@ -57,12 +57,12 @@ class MakeClaims(Protocol):
     """Makes a consumer's membership in its group."""
 
     def __call__(
-        self, on_taken: OnQueue, on_wanted_back: OnQueue, wake: Callable[[], None]
+        self, on_claimed: OnQueue, on_wanted_back: OnQueue, wake: Callable[[], None]
     ) -> GroupMembership:
         """Return it.
 
         Args:
-            on_taken: called with each queue that was taken.
+            on_claimed: called with each queue that was taken.
             on_wanted_back: called with each queue that must be given back.
             wake: called when another consumer in this process joins or leaves: `step` is to be called soon.
         """
@@ -119,13 +119,13 @@ class GroupConsumer:
             ordered=options.ordered, answers=not options.broadcast, is_last=rules.is_last,
         )  # fmt: skip
         self._fetcher = Fetcher(store, self._in_flight, self._lock, options.tag)
-        self._held = HeldQueues(
+        self._queues = AssignedQueues(
             self, store, self._in_flight, self._lock, self._fetcher, retry_topic, self.rouse
         )
         self._answers = Answers(
-            self, self._lock, self._in_flight, self._held, rules, self._now_ns, ordered=options.ordered
+            self, self._lock, self._in_flight, self._queues, rules, self._now_ns, ordered=options.ordered
         )  # fmt: skip
-        self._claims = make_claims(self._held.take, self._held.want_back, self.wake)
+        self._claims = make_claims(self._queues.add, self._queues.want_back, self.wake)
         # One for each thread that waits; how many wait, and whether one of them may wait for the answer to another message.
         self._waiters = deque([store.waiter()])
         self._rouser = store.waiter()
@@ -182,7 +182,7 @@ class GroupConsumer:
         self._lock._at_fork_reinit()  # type: ignore[attr-defined] # not in the stubs
         self._failure = ForkedStoreError(self._context.root, self._process)
         self._is_over = self._is_closing = self._is_closed = True
-        self._held.leave()
+        self._queues.leave()
 
     def _step(self) -> float | None:
         is_between = self._is_to_read or self._is_to_look
@@ -201,7 +201,7 @@ class GroupConsumer:
             if not self._is_closing:
                 self._claims.step()
                 self._expire()
-                self._held.record()
+                self._queues.record()
         except Exception as error:
             logger.exception("the consumer of group %s stopped", self.group)
             failure = StorageError(
@@ -226,7 +226,7 @@ class GroupConsumer:
         with self._lock:
             has_more = self._in_flight.mend(self._fetcher.queues, self._now_ns())
             has_more |= self._in_flight.expire(self._now_ns())
-        self._held.settle()
+        self._queues.hand_back_leaving()
         if has_more:
             self.rouse()
 
@@ -316,7 +316,7 @@ class GroupConsumer:
         with self._lock:
             flight = self._in_flight
             self._waits_for_answer = (
-                flight.is_full or self.options.ordered or self._held.has_limit()
+                flight.is_full or self.options.ordered or self._queues.has_limit()
             )
             due_ns, now_ns = flight.due_ns(), self._now_ns()
         times = [each for each in (due_ns, until_ns) if each is not None]
@@ -378,7 +378,7 @@ class GroupConsumer:
     def _leave_iteration(self, hand: _Hand, by: object) -> None:
         """Release what an iteration has delivered, except the message in hand: an exception may come that nacks it."""
         with self._lock:
-            given = [each for each in self._in_flight.held_by(by) if each is not hand.message]
+            given = [each for each in self._in_flight.delivered_to(by) if each is not hand.message]
             self._answers.release(given)
         if given and not self._is_closing:
             self.rouse()
@@ -503,7 +503,7 @@ class GroupConsumer:
     ) -> None:
         """Continue elsewhere; see `contracts.Consumer.seek`."""
         self._check()
-        self._held.seek(topic, queue, offset, time)
+        self._queues.seek(topic, queue, offset, time)
 
     def pause(self, *topics: str) -> None:
         """Deliver nothing more of these topics; see `contracts.Consumer.pause`."""
@@ -519,11 +519,11 @@ class GroupConsumer:
     def lag(self) -> list[GroupLag]:
         """Return how far the group is; see `contracts.Consumer.lag`."""
         self._check()
-        return self._held.lag()
+        return self._queues.lag()
 
     def assignment(self) -> list[tuple[str, int]]:
         """Return the queues that this consumer has; see `contracts.Consumer.assignment`."""
-        return self._held.assignment()
+        return self._queues.assignment()
 
     def pending(self) -> list[Pending]:
         """Return the messages that are delivered; see `contracts.Consumer.pending`."""
@@ -562,14 +562,14 @@ class GroupConsumer:
         self._is_over = self._is_closing = True
         # Nobody could act on a failure: it counts as a death.
         with contextlib.suppress(BaseException):
-            self._held.free()
+            self._queues.free()
 
     def _close(self) -> None:
         atexit.unregister(self._end_at_exit)
         if self._worker is not None:
             self._worker.stop()
         try:
-            self._held.close()
+            self._queues.close()
         finally:
             self._claims.stop()
         self._is_closed = True

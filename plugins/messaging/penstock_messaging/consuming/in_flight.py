@@ -184,7 +184,7 @@ class InFlight:
         self._number = 0
         self._paused: set[str] = set()
         self._is_paused = False
-        self._held: list[HandedMessage] = []
+        self._paused_messages: list[HandedMessage] = []
 
     # --- fetched and delivered
 
@@ -262,7 +262,7 @@ class InFlight:
         ready = self._ready
         while ready:
             message = ready[0]
-            if message.state == READY and not self._hold(message):
+            if message.state == READY and not self._keep_if_paused(message):
                 return message
             ready.popleft()
         return None
@@ -469,7 +469,7 @@ class InFlight:
             for each, holder in self.bound.items()
             if each.state == BOUND and each.flight.open.get(each.offset) is each
         }
-        known = {*self._ready, *self._held, *(message for _, _, message in self._later)}
+        known = {*self._ready, *self._paused_messages, *(message for _, _, message in self._later)}
         for flight in flights:
             if not (flight.is_leaving or flight.is_over):
                 self._mend_queue(flight, known, now_ns)
@@ -521,18 +521,18 @@ class InFlight:
             self._paused.clear()
             self._is_paused = False
         self._paused.difference_update(topics)
-        self._ready.extendleft(reversed(self._held))
-        self._held = []
+        self._ready.extendleft(reversed(self._paused_messages))
+        self._paused_messages = []
 
     def may_fetch(self, flight: QueueFlight) -> bool:
         """Return whether messages of a queue are wanted now."""
         return not self._is_paused and flight.topic not in self._paused and flight.room > 0
 
-    def _hold(self, message: HandedMessage) -> bool:
-        is_held = self._is_paused or message.topic in self._paused
-        if is_held:
-            self._held.append(message)
-        return is_held
+    def _keep_if_paused(self, message: HandedMessage) -> bool:
+        is_paused = self._is_paused or message.topic in self._paused
+        if is_paused:
+            self._paused_messages.append(message)
+        return is_paused
 
     # --- queues that go
 
@@ -554,9 +554,9 @@ class InFlight:
         flight.open.clear()
         flight.line.clear()
         self._ready = deque(each for each in self._ready if each.state == READY)
-        self._held = [each for each in self._held if each.state == READY]
+        self._paused_messages = [each for each in self._paused_messages if each.state == READY]
 
-    def held_by(self, by: object) -> Iterator[HandedMessage]:
+    def delivered_to(self, by: object) -> Iterator[HandedMessage]:
         """Return the messages that one iteration has delivered."""
         return (each for each in list(self.out) if each.by is by)
 

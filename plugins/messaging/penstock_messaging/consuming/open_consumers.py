@@ -32,7 +32,7 @@ class MakeMembership(Protocol):
         *,
         start: str | int,
         note: dict[str, Any],
-        on_taken: OnQueue,
+        on_claimed: OnQueue,
         on_wanted_back: OnQueue,
         wake: Callable[[], None],
     ) -> GroupMembership:
@@ -95,17 +95,17 @@ class OpenConsumers:
         group: str,
         selection: TopicSelection,
         options: CheckedOptions,
-        on_taken: OnQueue,
+        on_claimed: OnQueue,
         on_wanted_back: OnQueue,
         wake: Callable[[], None],
     ) -> GroupMembership:
         if options.broadcast:
-            return BroadcastClaims(self._store, selection, options.start, on_taken)
+            return BroadcastClaims(self._store, selection, options.start, on_claimed)
         note = {
             "topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag, "start": options.start,
         }  # fmt: skip
         return self._make_membership(
-            group, selection, start=options.start, note=note, on_taken=on_taken, on_wanted_back=on_wanted_back,
+            group, selection, start=options.start, note=note, on_claimed=on_claimed, on_wanted_back=on_wanted_back,
             wake=wake,
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ class FoundPosition(Protocol):
         """The offsets of `tries` whose last try ended with the death of the consumer."""
 
 
-# The life, epoch and event number of a queue's journal (`groups.entries`): which owner has the queue, and since when it counts.
+# The generation, epoch and event number of a queue's journal (`groups.entries`): which owner has the queue, and since when it counts.
 Turn = tuple[int, int, int]
 
 

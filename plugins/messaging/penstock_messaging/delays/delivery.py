@@ -350,7 +350,7 @@ class Delivery:
         for message in messages:
             try:
                 copy = delivered(message)
-                if self._made is not None and self._made.take(message, copy):
+                if self._made is not None and self._made.count_out(message, copy):
                     continue
                 self._check(copy[0].topic, copy[0].queue)
                 copies.append((message.queue_offset, copy))

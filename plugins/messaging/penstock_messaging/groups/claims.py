@@ -52,14 +52,14 @@ class Claims:
     Attributes:
         group: the group.
         wake: called when another member in this process joins or leaves; it must arrange that `step` is called soon.
-        on_taken: called with each queue that was taken.
+        on_claimed: called with each queue that was taken.
         on_wanted_back: called with a queue that another member is to get, or that is lost, in each step until it is handed back.
     """
 
     def __init__(
         self, groups: Groups, group: str, topics: Topics, *, start: str | int = "earliest",
         note: Mapping[str, Any] | None = None,
-        on_taken: Callable[[OwnedQueue], None] = lambda _queue: None,
+        on_claimed: Callable[[OwnedQueue], None] = lambda _queue: None,
         on_wanted_back: Callable[[OwnedQueue], None] = lambda _queue: None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -71,7 +71,7 @@ class Claims:
             topics: the selected topics, including the group's retry topic.
             start: where the group begins in a topic it has never consumed: "earliest", "latest", or Unix milliseconds.
             note: facts for the member's file; living members that share a topic agree in those of `_AGREED`.
-            on_taken: see the class.
+            on_claimed: see the class.
             on_wanted_back: see the class.
             wake: see the class.
         """
@@ -79,7 +79,7 @@ class Claims:
         self._groups = groups
         self._topics = topics
         self._start = start
-        self.on_taken = on_taken
+        self.on_claimed = on_claimed
         self.on_wanted_back = on_wanted_back
         self.wake = wake
         self._owned: dict[Queue, OwnedQueue] = {}
@@ -155,7 +155,7 @@ class Claims:
             if key not in wanted or owned.is_lost:
                 self.on_wanted_back(owned)
         for key in sorted(wanted - self._owned.keys()):
-            self._try_to_take(key)
+            self._try_to_claim(key)
 
     def _join(self) -> None:
         if self._member.is_alive:
@@ -240,21 +240,21 @@ class Claims:
         marks = usable_marks(self._files, self._paths) if self._owned else {}
         for key, owned in list(self._owned.items()):
             owned.check_lock()
-            if self._groups.life(owned.topic) != owned.life >> VOIDED_BITS:
+            if self._groups.generation(owned.topic) != owned.generation >> VOIDED_BITS:
                 owned.lose(TOPIC_DELETED)
                 continue
             try:
-                taken_in(marks.get(key), owned.life, *key)
+                taken_in(marks.get(key), owned.generation, *key)
             except StorageError as error:
                 owned.lose(getattr(error, "reason", str(error)))
 
-    def _try_to_take(self, key: Queue) -> None:
+    def _try_to_claim(self, key: Queue) -> None:
         topic, queue = key
         try:
             begins = self._begin(topic)
             if begins is None:
                 return
-            taken = self._groups.take(
+            owned = self._groups.claim(
                 self.group, topic, queue, member=self._member.id,
                 begin=lambda: begins.get(queue, self._groups.store.min_offset(topic, queue)),
                 on_handed_back=self._forget,
@@ -267,9 +267,9 @@ class Claims:
                 )  # fmt: skip
             return
         self._warned.pop(key, None)
-        if taken is not None:
-            self._owned[key] = taken
-            self.on_taken(taken)
+        if owned is not None:
+            self._owned[key] = owned
+            self.on_claimed(owned)
 
     def _forget(self, owned: OwnedQueue) -> None:
         if self._owned.get((owned.topic, owned.queue)) is owned:
@@ -279,15 +279,15 @@ class Claims:
 
     def _begin(self, topic: str) -> dict[int, int] | None:
         """Return where the group begins in each queue of a topic; None if another member is about to decide."""
-        life = self._groups.life(topic)
+        generation = self._groups.generation(topic)
         known = self._begins.get(topic)
-        if known is None or known[0] != life:
+        if known is None or known[0] != generation:
             offsets = ensure_start(
-                self._files, self._paths, topic, life, lambda: self._resolve(topic)
+                self._files, self._paths, topic, generation, lambda: self._resolve(topic)
             )
             if offsets is None:
                 return None
-            known = self._begins[topic] = life, offsets
+            known = self._begins[topic] = generation, offsets
         return known[1]
 
     def _resolve(self, topic: str) -> dict[int, int]:

@@ -2,18 +2,18 @@
 
 Layout of an entry (little-endian, 128 bytes)::
 
-    entry := store u64  life i64  sequence u64  offset i64  count u32  epoch u32
+    entry := store u64  generation i64  sequence u64  offset i64  count u32  epoch u32
              kind u8  level i8  tries u16  base i64  number i64  reason 64 bytes  crc u32      # CRC-32C of the 124 bytes before
 
-    store     the store's id: an entry of another store's journal is not used
-    life      the life of the queue: its upper half is how often the topic was deleted, its lower half how often the writer has
-              voided the journal, because somebody else had moved the offset or the log was cut
-    sequence  of the entry before, plus one
-    base      the group has consumed all messages below it
-    reason    of a NACK: why, in UTF-8, with zeros after it; zeros in other entries
+    store       the store's id: an entry of another store's journal is not used
+    generation  of the queue: its upper half is how often the topic was deleted, its lower half how often the writer has
+                voided the journal, because somebody else had moved the offset or the log was cut
+    sequence    of the entry before, plus one
+    base        the group has consumed all messages below it
+    reason      of a NACK: why, in UTF-8, with zeros after it; zeros in other entries
 
     kind    offset                             count  level  tries      number
-    TAKE    committed offset then, -1 if none  1 or 0                   of the last event so far
+    CLAIM   committed offset then, -1 if none  1 or 0                   of the last event so far
     ACK     first acknowledged offset          how many
     NACK    refused offset                     tries  level  see nack   of this event
     BASE                                                                            # nothing but a new base
@@ -22,11 +22,12 @@ Layout of an entry (little-endian, 128 bytes)::
     OUT     first offset that is delivered    how many
     FREE    first offset that was released     how many, 0 for all that are out
 
-The count of a TAKE is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is how many
+The count of a CLAIM is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is how many
 tries of this copy have ended: 1, and 1 more for each that ended with its consumer's death. The level of a RETRY is 1 if the last
-try ended so, 0 if not. What is out when the queue gets another owner was in the hands of a consumer that died. Events are what the writer takes in exactly once: refusals and resets. Their numbers increase by one, also across files.
+try ended so, 0 if not. Messages that are out when the queue gets another owner were in the hands of a consumer that died. The
+writer takes events in exactly once: refusals and resets. Their numbers increase by one, also across files.
 
-A file has one owner: it begins with TAKE, and all its entries have the same store, life and epoch. Whoever takes the queue
+A file has one owner: it begins with CLAIM, and all its entries have the same store, generation and epoch. The next owner
 writes a new file, so the entries after a torn one are never reached again.
 """
 
@@ -43,7 +44,7 @@ CRC = struct.Struct("<I")
 assert BODY.size + CRC.size == ENTRY_BYTES
 ENTRY = RowType(
     [
-        ("store", "<u8"), ("life", "<i8"), ("sequence", "<u8"), ("offset", "<i8"), ("count", "<u4"),
+        ("store", "<u8"), ("generation", "<i8"), ("sequence", "<u8"), ("offset", "<i8"), ("count", "<u4"),
         ("epoch", "<u4"), ("kind", "u1"), ("level", "i1"), ("tries", "<u2"), ("base", "<i8"),
         ("number", "<i8"), ("reason", f"S{REASON_BYTES}"), ("crc", "<u4"),
     ]
@@ -60,7 +61,7 @@ GROUP_SETTING = 0xFFFF
 class EntryKind(IntEnum):
     """The kinds of entries."""
 
-    TAKE = 1
+    CLAIM = 1
     ACK = 2
     NACK = 3
     BASE = 4
@@ -71,12 +72,12 @@ class EntryKind(IntEnum):
 
 
 def encode(
-    kind: int, *, store: int, life: int, sequence: int, epoch: int, base: int, offset: int = 0,
+    kind: int, *, store: int, generation: int, sequence: int, epoch: int, base: int, offset: int = 0,
     count: int = 0, level: int = 0, tries: int = 0, number: int = 0, reason: bytes = b"",
 ) -> bytes:  # fmt: skip
     """Return one entry."""
     body = BODY.pack(
-        store, life, sequence, offset, count, epoch, kind, level, tries, base, number, reason
+        store, generation, sequence, offset, count, epoch, kind, level, tries, base, number, reason
     )
     return body + CRC.pack(crc32c(body))
 
@@ -92,18 +93,18 @@ def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
     if not len(table):
         return table
     first = table[0] if before is None else before[0]
-    if before is None and int(first["kind"]) != EntryKind.TAKE:
+    if before is None and int(first["kind"]) != EntryKind.CLAIM:
         return table[:0]
     start = int(first["sequence"]) + (before is not None)
     if start > NUMBER_MAX or int(first["epoch"]) > EPOCH_MAX:
         return table[:0]
     fits = table["sequence"] == np.arange(start, start + len(table), dtype=np.uint64)
-    for name in ("store", "life", "epoch"):
+    for name in ("store", "generation", "epoch"):
         fits &= table[name] == first[name]
     for name, least in (("offset", -1), ("base", 0), ("number", 0)):
         fits &= (table[name] >= least) & (table[name] <= NUMBER_MAX)
-    fits &= (table["kind"] >= EntryKind.TAKE) & (table["kind"] <= EntryKind.FREE)
-    fits &= (table["kind"] != EntryKind.TAKE) | (table["sequence"] == np.uint64(first["sequence"]))
+    fits &= (table["kind"] >= EntryKind.CLAIM) & (table["kind"] <= EntryKind.FREE)
+    fits &= (table["kind"] != EntryKind.CLAIM) | (table["sequence"] == np.uint64(first["sequence"]))
     return table[: _checked(raw, _leading(fits))]
 
 

@@ -77,10 +77,10 @@ def ranges_of(offsets: Sequence[int]) -> list[Range]:
 
 @attrs.define
 class Fold:
-    """The state after some entries of one file; the first of them is its TAKE. Not thread-safe.
+    """The state after some entries of one file; the first of them is its CLAIM. Not thread-safe.
 
     Attributes:
-        store, life, epoch: those of all its entries.
+        store, generation, epoch: those of all its entries.
         seen: the committed offset when the queue was taken; None if there was none.
         moved: somebody else had committed that offset.
         base, acked: as in `Position`; refusals do not count here.
@@ -92,7 +92,7 @@ class Fold:
     """
 
     store: int
-    life: int
+    generation: int
     epoch: int
     seen: int | None
     moved: bool = False
@@ -113,7 +113,7 @@ class Fold:
         head = entries[0]
         seen = int(head["offset"])
         made = cls(
-            int(head["store"]), int(head["life"]), int(head["epoch"]),
+            int(head["store"]), int(head["generation"]), int(head["epoch"]),
             None if seen < 0 else seen, int(head["count"]) == 1,
         )  # fmt: skip
         made.apply(entries)

@@ -15,8 +15,8 @@ the mark's log offset on, by first message id and number of tries. After 2 it fi
 mark's new one. If there are no events, the fourth step is left to the next round.
 
 What a journal says of messages beyond the end of its queue is about messages that were lost with the log's tail. It is dropped:
-from the journal, if it has no owner; else the queue gets another life, so that the owner loses it. A queue also gets another life
-if somebody else has moved the committed offset.
+from the journal, if it has no owner; else the queue gets another generation, so that the owner loses it. So it does if
+somebody else has moved the committed offset.
 """
 
 import threading
@@ -36,7 +36,7 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.members import living_members
 from penstock_messaging.groups.paths import GroupPaths, groups_of
-from penstock_messaging.groups.position import Settled, level_of, settle
+from penstock_messaging.groups.position import ResolvedPosition, level_of, resolve_position
 from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.taking import Groups
@@ -108,28 +108,30 @@ class IntakePlan:
     was_pending: bool = False
 
     @classmethod
-    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "IntakePlan":
+    def void(cls, queue: tuple[str, int], resolved: ResolvedPosition, committed: int) -> "IntakePlan":  # fmt: skip
         """Return the plan that drops a journal, since somebody else has moved the committed offset."""
+        number = resolved.number
         mark = Mark(
-            settled.life + 1, settled.epoch, settled.number, settled.number, 0, committed, committed
+            resolved.generation + 1, resolved.epoch, number, number, 0, committed, committed
         )
         return cls(queue, (), mark, mark)
 
     @classmethod
     def cut(
-        cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, settled: Settled, end: int, *, was_pending: bool,
+        cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, resolved: ResolvedPosition, end: int, *, was_pending: bool,
     ) -> "IntakePlan":  # fmt: skip
         """Return the plan that takes in what is before the end of a queue that has lost messages, and drops the journal."""
         known = tuple(nack for nack in nacks if nack.offset < end)
+        number = resolved.number
         done = Mark(
-            settled.life + 1, settled.epoch, settled.number, settled.number, 0, first.new, first.new
+            resolved.generation + 1, resolved.epoch, number, number, 0, first.new, first.new
         )
         return cls(queue, known, first, done, was_pending)
 
     @property
     def has_events(self) -> bool:
         """Whether the mark must say at once that they are taken in."""
-        return self.done.taken > self.mark.taken or self.done.life != self.mark.life
+        return self.done.taken > self.mark.taken or self.done.generation != self.mark.generation
 
 
 class Intake:
@@ -318,33 +320,33 @@ class Intake:
         # Read after the journal: it has no offset of a message that is put later.
         end = store.max_offset(*at)
 
-        def now() -> Settled:
-            return settle(
+        def now() -> ResolvedPosition:
+            return resolve_position(
                 cursor.fold, mark, committed,
-                store_id=self._groups.store_id, topic_life=self._groups.life(at[0]), end=end,
+                store_id=self._groups.store_id, topic_generation=self._groups.generation(at[0]), end=end,
             )  # fmt: skip
 
-        settled = now()
-        if settled.fold is not None and settled.fold.reach > end and self._trim(group, at, end):
+        resolved = now()
+        if resolved.fold is not None and resolved.fold.reach > end and self._trim(group, at, end):
             cursor.refresh()
-            settled = now()
-        if settled.fold is not None and not is_known:
+            resolved = now()
+        if resolved.fold is not None and not is_known:
             # No message of it is left. Its committed offset is set back when it gets its first one.
             return (
-                IntakePlan.void(at, settled, _as_mark(committed))
-                if settled.fold.reach > end
+                IntakePlan.void(at, resolved, _as_mark(committed))
+                if resolved.fold.reach > end
                 else None
             )
-        if settled.fold is not None:
-            known = settled.mark or Mark(settled.life)
-            return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
-        if settled.note:
-            self._note(group, at, f"{_DROPPED}: {settled.note}")
-        return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
+        if resolved.fold is not None:
+            known = resolved.mark or Mark(resolved.generation)
+            return self._plan_valid(at, cursor, resolved, known, _as_mark(committed), end, room)
+        if resolved.note:
+            self._note(group, at, f"{_DROPPED}: {resolved.note}")
+        return IntakePlan.void(at, resolved, _as_mark(committed)) if resolved.moved else None
 
     def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
         """Drop what a journal says of messages that were lost with the log's tail; return False if it has a living owner."""
-        owned = self._groups.take(group, *at, member="the writer", begin=lambda: 0, end=end)
+        owned = self._groups.claim(group, *at, member="the writer", begin=lambda: 0, end=end)
         if owned is None:
             return False
         self._note(group, at, f"{_DROPPED}: {_LOST}")
@@ -352,10 +354,10 @@ class Intake:
         return True
 
     def _plan_valid(
-        self, at: tuple[str, int], cursor: JournalCursor, settled: Settled, mark: Mark, old: int, end: int, room: int,
+        self, at: tuple[str, int], cursor: JournalCursor, resolved: ResolvedPosition, mark: Mark, old: int, end: int, room: int,
     ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a journal that counts, up to `room` refused messages."""
-        fold = settled.fold
+        fold = resolved.fold
         assert fold is not None
         waiting = sorted(fold.nacks.values())
         batch, left = waiting[:room], waiting[room:]
@@ -364,7 +366,7 @@ class Intake:
             upto = batch[-1].number if batch else mark.taken
         upto = max(upto, mark.taken)
         ranges = [(n.offset, n.offset + 1) for n in batch if n.number > fold.reset]
-        base, _ = merged([*fold.acked, *ranges], settled.base or 0)
+        base, _ = merged([*fold.acked, *ranges], resolved.base or 0)
         reached = max(base, fold.reach)
         # A broker must get what is not taken in yet.
         new = min([base, *(n.offset for n in left if n.number > fold.reset)])
@@ -377,12 +379,12 @@ class Intake:
         if upto > mark.taken:
             cursor.sync()
         first = Mark(
-            settled.life, fold.epoch, mark.taken, max(upto, mark.pending),
+            resolved.generation, fold.epoch, mark.taken, max(upto, mark.pending),
             mark.log_end if was_pending else 0, old, new,
         )  # fmt: skip
         done = attrs.evolve(first, taken=upto, old=new)
         if reached > end and not left:
-            return IntakePlan.cut(at, batch, first, settled, end, was_pending=was_pending)
+            return IntakePlan.cut(at, batch, first, resolved, end, was_pending=was_pending)
         if upto == mark.taken and new == old:
             return None
         return IntakePlan(at, batch, first, done, was_pending)

@@ -55,7 +55,7 @@ class Head:
     """The fields that all entries of a file share; see `entries`."""
 
     store: int
-    life: int
+    generation: int
     epoch: int
     seen: int | None
     moved: bool = False
@@ -68,7 +68,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
     def add(kind: EntryKind, base: int = 0, **fields: Any) -> None:
         made.append(
             encode(
-                kind, store=head.store, life=head.life, epoch=head.epoch,
+                kind, store=head.store, generation=head.generation, epoch=head.epoch,
                 sequence=first + len(made), base=base, **fields,
             )
         )  # fmt: skip
@@ -87,7 +87,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
 
     nacks = sorted(state.nacks.values())
     seen = -1 if head.seen is None else head.seen
-    add(EntryKind.TAKE, offset=seen, count=int(head.moved), number=state.number)
+    add(EntryKind.CLAIM, offset=seen, count=int(head.moved), number=state.number)
     add_refusals(nack for nack in nacks if nack.number <= state.reset)
     if state.reset:
         add(EntryKind.RESET, offset=state.base, number=state.reset)
@@ -167,7 +167,7 @@ class Journal:
                 number = self._number = self._number + 1
             head, sequence = self.head, self._sequence + 1
             body = BODY.pack(
-                head.store, head.life, sequence, offset, count, head.epoch, kind, level, tries, base, number,
+                head.store, head.generation, sequence, offset, count, head.epoch, kind, level, tries, base, number,
                 reason,
             )  # fmt: skip
             self._put(body + CRC.pack(crc32c(body)))
@@ -188,7 +188,7 @@ class Journal:
                 sequence += 1
                 made.append(
                     encode(
-                        kind, store=head.store, life=head.life, epoch=head.epoch,
+                        kind, store=head.store, generation=head.generation, epoch=head.epoch,
                         sequence=sequence, base=base, offset=offset, count=count,
                     )
                 )  # fmt: skip

@@ -2,11 +2,11 @@
 
 The file is one line with a CRC-32C in hexadecimal, and JSON after it; it is replaced as a whole. For each queue::
 
-    life, epoch      of the journal that was taken in
-    taken            all events up to this number are taken in: their retries are in the log
-    pending          the events up to this number are being taken in; equal to `taken` otherwise
-    log_end          the retries of pending events are in the log from here on, if they are there
-    old, new         the committed offset before and after; -1 if there was none
+    generation, epoch  of the journal that was taken in
+    taken              all events up to this number are taken in: their retries are in the log
+    pending            the events up to this number are being taken in; equal to `taken` otherwise
+    log_end            the retries of pending events are in the log from here on, if they are there
+    old, new           the committed offset before and after; -1 if there was none
 
 The order of writing is: marks with `pending` and `new`, retries, committed offsets, marks with `taken`. So after a kill anywhere
 in between, the committed offset is `old` or `new`; any other one was committed by somebody else, and counts.
@@ -26,16 +26,16 @@ from penstock_messaging.groups.paths import GroupPaths
 logger = get_logger(__name__)
 
 _CRC_BYTES = 9
-_LIFE_MAX = (1 << 63) - 1
+_INT64_MAX = (1 << 63) - 1
 _LIMITS = {
-    "life": (0, _LIFE_MAX),
+    "generation": (0, _INT64_MAX),
     "epoch": (0, EPOCH_MAX),
     "taken": (0, NUMBER_MAX),
     "pending": (0, NUMBER_MAX),
     "log_end": (0, NUMBER_MAX),
     # Any number that consumerOffset.json may have.
-    "old": (-1, _LIFE_MAX),
-    "new": (-1, _LIFE_MAX),
+    "old": (-1, _INT64_MAX),
+    "new": (-1, _INT64_MAX),
 }
 
 
@@ -43,7 +43,7 @@ _LIMITS = {
 class Mark:
     """The progress of the writer in one queue's journal; see the module."""
 
-    life: int
+    generation: int
     epoch: int = 0
     taken: int = 0
     pending: int = 0

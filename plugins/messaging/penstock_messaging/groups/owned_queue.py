@@ -58,15 +58,15 @@ class OwnedQueue:
         return "" if refusal is None else getattr(refusal, "reason", str(refusal))
 
     @property
-    def life(self) -> int:
-        """The queue's life, as in its journal."""
-        return self._journal.head.life
+    def generation(self) -> int:
+        """The queue's generation, as in its journal."""
+        return self._journal.head.generation
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """The life, epoch and last event of the journal; another owner, or a reset, has other numbers."""
+        """The generation, epoch and last event of the journal; another owner, or a reset, has other numbers."""
         head = self._journal.head
-        return head.life, head.epoch, self._journal.number
+        return head.generation, head.epoch, self._journal.number
 
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record that messages are consumed; return a ticket for `sync`.

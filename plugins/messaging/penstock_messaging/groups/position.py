@@ -17,7 +17,7 @@ from penstock_messaging.groups.fold import Fold, Position
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.paths import GroupPaths
 
-# The lower half of a life: how often the writer has voided the journal.
+# The lower half of a generation: how often the writer has voided the journal.
 VOIDED_BITS = 32
 # A writer that writes marks again and again, while somebody reads them, would have to be this often in between.
 _TRIES_MAX = 1000
@@ -31,7 +31,7 @@ WENT_ON = "another program, such as a broker, has consumed all of it, and more"
 
 
 @attrs.frozen
-class Settled:
+class ResolvedPosition:
     """A group's position in a queue, as far as it is known.
 
     Attributes:
@@ -39,7 +39,7 @@ class Settled:
         mark: the writer's mark; None if there is none that counts.
         committed: the committed offset; None if there is none.
         base: the group has consumed all below it; None if it has never consumed the queue.
-        life: of the queue.
+        generation: of the queue.
         epoch: of the last owner.
         number: of the last event.
         note: why a journal does not count; "" if it counts or does not exist.
@@ -50,7 +50,7 @@ class Settled:
     mark: Mark | None
     committed: int | None
     base: int | None
-    life: int
+    generation: int
     epoch: int
     number: int
     note: str = ""
@@ -90,39 +90,39 @@ def _of_store(fold: Fold | None, store_id: int) -> int:
 
 
 def _counting(
-    fold: Fold | None, mark: Mark | None, store_id: int, topic_life: int
+    fold: Fold | None, mark: Mark | None, store_id: int, topic_generation: int
 ) -> tuple[Fold | None, Mark | None, int, str]:
-    """Return the journal and the mark if they count, the queue's life, and why the journal does not count."""
-    if mark is not None and mark.life >> VOIDED_BITS != topic_life:
+    """Return the journal and the mark if they count, the queue's generation, and why the journal does not count."""
+    if mark is not None and mark.generation >> VOIDED_BITS != topic_generation:
         mark = None
-    life = topic_life << VOIDED_BITS if mark is None else mark.life
+    generation = topic_generation << VOIDED_BITS if mark is None else mark.generation
     if fold is None:
-        return None, mark, life, ""
+        return None, mark, generation, ""
     if fold.store != store_id:
-        return None, mark, life, FOREIGN
-    if fold.life >> VOIDED_BITS != topic_life:
-        return None, mark, life, DELETED
-    if mark is not None and fold.life != life:
-        return None, mark, life, _moved(fold, mark.new)
-    return fold, mark, fold.life, ""
+        return None, mark, generation, FOREIGN
+    if fold.generation >> VOIDED_BITS != topic_generation:
+        return None, mark, generation, DELETED
+    if mark is not None and fold.generation != generation:
+        return None, mark, generation, _moved(fold, mark.new)
+    return fold, mark, fold.generation, ""
 
 
-def settle(
+def resolve_position(
     fold: Fold | None,
     mark: Mark | None,
     committed: int | None,
     *,
     store_id: int,
-    topic_life: int,
+    topic_generation: int,
     end: int | None = None,
-) -> Settled:
+) -> ResolvedPosition:
     """Return what a journal, a mark and a committed offset say together. Changes `fold`.
 
     With `end`, the end of the queue as only the writer knows it, a committed offset that its opening has set back to the end
     is not taken for one of another program: messages were lost, and what the journal says of earlier ones still counts.
     """
     given, known = fold, mark
-    fold, mark, life, note = _counting(fold, mark, store_id, topic_life)
+    fold, mark, generation, note = _counting(fold, mark, store_id, topic_generation)
     epoch = max(0 if known is None else known.epoch, _of_store(given, store_id))
     number = max(
         0 if note == FOREIGN or given is None else given.number,
@@ -132,7 +132,7 @@ def settle(
     if expected is not None and (-1 if committed is None else committed) not in expected:
         if committed is None or committed != end or max(expected) <= end:
             note = note if fold is None else _moved(fold, committed)
-            return Settled(None, mark, committed, committed, life, epoch, number, note, moved=True)
+            return ResolvedPosition(None, mark, committed, committed, generation, epoch, number, note, moved=True)  # fmt: skip
         is_set_back = True
     base = committed
     if fold is not None:
@@ -141,7 +141,7 @@ def settle(
         base = fold.base
         if committed is not None and fold.reset <= taken:
             base = max(base, committed)
-    return Settled(fold, mark, committed, base, life, epoch, number, note, moved=is_set_back)
+    return ResolvedPosition(fold, mark, committed, base, generation, epoch, number, note, moved=is_set_back)  # fmt: skip
 
 
 def read_journal(files: Files, path: Path) -> Fold | None:
@@ -157,7 +157,7 @@ def read_journal(files: Files, path: Path) -> Fold | None:
         file.close()
 
 
-def read_settled(
+def read_resolved(
     files: Files,
     paths: GroupPaths,
     topic: str,
@@ -165,9 +165,9 @@ def read_settled(
     *,
     committed: Callable[[], int | None],
     store_id: int,
-    topic_life: int,
+    topic_generation: int,
     end: int | None = None,
-) -> Settled:
+) -> ResolvedPosition:
     """Return what is known of a queue; consistent although the writer may take journals in at the same time."""
 
     def mark_now() -> Mark | None:
@@ -183,4 +183,4 @@ def read_settled(
         if mark == before:
             break
         offset, fold = facts()
-    return settle(fold, mark, offset, store_id=store_id, topic_life=topic_life, end=end)
+    return resolve_position(fold, mark, offset, store_id=store_id, topic_generation=topic_generation, end=end)  # fmt: skip

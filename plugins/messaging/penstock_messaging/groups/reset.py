@@ -77,7 +77,7 @@ def reset(groups: Groups, group: str, moves: Iterable[Move]) -> None:
             raise QueueHeldError(group, move.topic, move.queue, holder)
     for move in listed:
         topic, queue, after = move.topic, move.queue, move.after
-        owned = groups.take(group, topic, queue, member=_BY, begin=partial(int, after))
+        owned = groups.claim(group, topic, queue, member=_BY, begin=partial(int, after))
         if owned is None:
             raise QueueHeldError(group, topic, queue, groups.holder(group, topic, queue) or "which has just taken it")  # fmt: skip
         try:
@@ -103,19 +103,19 @@ def delete_files(groups: Groups, group: str) -> None:
     paths, files = groups.paths(group), groups.context.files
     if not files.is_folder(paths.folder):
         return
-    with contextlib.ExitStack() as held:
-        held.callback(_taken(files, paths.deleting, group, "*", 0).release)
-        held.callback(files.remove, paths.deleting)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_locked(files, paths.deleting, group, "*", 0).release)
+        stack.callback(files.remove, paths.deleting)
         # Only now: a member that has joined before is there, and one that joins later sees the lock.
         for member in living_members(files, paths):
             raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
         for topic, queue in paths.journals(files):
             path = paths.queue_lock(topic, queue)
-            held.callback(_taken(files, path, group, topic, queue).release)
+            stack.callback(_locked(files, path, group, topic, queue).release)
         _remove_folder(files, paths.folder)
 
 
-def _taken(files: Files, path: Path, group: str, topic: str, queue: int) -> QueueLock:
+def _locked(files: Files, path: Path, group: str, topic: str, queue: int) -> QueueLock:
     lock = take_lock(files, path, _BY)
     if lock is None:
         raise QueueHeldError(group, topic, queue, holder_of(files, path) or "a process")

@@ -18,13 +18,13 @@ logger = get_logger(__name__)
 _CONTENT_BYTES_MAX = 16 << 20
 
 
-def read_start(files: Files, paths: GroupPaths, topic: str, life: int) -> dict[int, int] | None:
-    """Return the offset of each queue where the group begins; None if that is not resolved for this life of the topic."""
+def read_start(files: Files, paths: GroupPaths, topic: str, generation: int) -> dict[int, int] | None:  # fmt: skip
+    """Return the offset of each queue where the group begins; None if that is not resolved for this generation."""
     path = paths.start(topic)
     try:
         found = json.loads(files.read_whole(path, _CONTENT_BYTES_MAX))
         offsets = _offsets(found["offsets"])
-        return offsets if found["life"] == life else None
+        return offsets if found["generation"] == generation else None
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -45,14 +45,14 @@ def ensure_start(
     files: Files,
     paths: GroupPaths,
     topic: str,
-    life: int,
+    generation: int,
     resolve: Callable[[], Mapping[int, int]],
 ) -> dict[int, int] | None:
     """Return the offsets where the group begins in a topic, which are resolved and written durably the first time.
 
     Returns None if another member is writing them: try again.
     """
-    known = read_start(files, paths, topic, life)
+    known = read_start(files, paths, topic, generation)
     if known is not None:
         return known
     make_group_folder(files, paths.root, paths.topic(topic))
@@ -63,10 +63,10 @@ def ensure_start(
         if not lock.has_name(paths.lock):
             return None
         # Another member may have written it since.
-        known = read_start(files, paths, topic, life)
+        known = read_start(files, paths, topic, generation)
         if known is None:
             known = dict(resolve())
-            text = json.dumps({"life": life, "offsets": {str(q): o for q, o in known.items()}})
+            text = json.dumps({"generation": generation, "offsets": {str(q): o for q, o in known.items()}})  # fmt: skip
             files.write_whole(paths.start(topic), text.encode())
         return known
     finally:

@@ -15,7 +15,13 @@ from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.marks import Mark, usable_marks
 from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.paths import GroupPaths, make_group_folder
-from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, level_of, read_settled
+from penstock_messaging.groups.position import (
+    MOVED,
+    VOIDED_BITS,
+    ResolvedPosition,
+    level_of,
+    read_resolved,
+)
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.starts import read_start
 from penstock_messaging.groups.store_id import ensure_store_id, read_store_id
@@ -33,7 +39,7 @@ class Neighbour(Protocol):
     wake: Callable[[], None]
 
 
-DecidedRanges = Callable[[str, str, int, Settled], Sequence[Range] | None]
+DecidedRanges = Callable[[str, str, int, ResolvedPosition], Sequence[Range] | None]
 
 
 class Groups:
@@ -42,7 +48,7 @@ class Groups:
     Attributes:
         context: of the extension.
         store: the open store.
-        life: returns how often a topic was deleted.
+        generation: returns how often a topic was deleted.
         decided: returns the ranges of a queue that a transaction has acknowledged and its journal lacks; None if that is not known
             now. By default, nothing.
         joining: held by a member of this process that joins a group.
@@ -50,15 +56,19 @@ class Groups:
     """
 
     def __init__(
-        self, context: Context, store: OpenStore, *, life: Callable[[str], int] = lambda _topic: 0
+        self,
+        context: Context,
+        store: OpenStore,
+        *,
+        generation: Callable[[str], int] = lambda _topic: 0,
     ) -> None:
         self.context = context
         self.store = store
-        self.life = life
+        self.generation = generation
         # Wakes the writer, which is most often another process.
         self._wake = store.work_wakes().wake
         self.on_refused: Callable[[], None] = self._wake
-        self.decided: DecidedRanges = lambda _group, _topic, _queue, _settled: ()
+        self.decided: DecidedRanges = lambda _group, _topic, _queue, _resolved: ()
         self._store_id = 0
         self._lock, self.joining = threading.Lock(), threading.Lock()
         # Those whose names this process has made durable.
@@ -89,20 +99,20 @@ class Groups:
 
     # --- positions
 
-    def settled(self, group: str, topic: str, queue: int, end: int | None = None) -> Settled:
-        """Return what is known about a group's position in a queue; see `settle` for `end`."""
-        return read_settled(
+    def resolved(self, group: str, topic: str, queue: int, end: int | None = None) -> ResolvedPosition:  # fmt: skip
+        """Return what is known about a group's position in a queue; see `resolve_position` for `end`."""
+        return read_resolved(
             self.context.files, self.paths(group), topic, queue,
             committed=lambda: self.store.committed_offset(group, topic, queue),
-            store_id=self.store_id, topic_life=self.life(topic), end=end,
+            store_id=self.store_id, topic_generation=self.generation(topic), end=end,
         )  # fmt: skip
 
     def position(self, group: str, topic: str, queue: int) -> Position | None:
         """Return how far a group has consumed a queue, whether or not a writer runs; None if it never has."""
-        settled = self.settled(group, topic, queue)
-        known = settled.position()
+        resolved = self.resolved(group, topic, queue)
+        known = resolved.position()
         if known is None:
-            starts = read_start(self.context.files, self.paths(group), topic, self.life(topic))
+            starts = read_start(self.context.files, self.paths(group), topic, self.generation(topic))  # fmt: skip
             if starts is not None:
                 known = Position(starts.get(queue, self.store.min_offset(topic, queue)))
         return known
@@ -113,7 +123,7 @@ class Groups:
 
     # --- taking
 
-    def take(
+    def claim(
         self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int], end: int | None = None,
         on_handed_back: Callable[[OwnedQueue], None] = lambda _queue: None,
     ) -> OwnedQueue | None:  # fmt: skip
@@ -134,44 +144,44 @@ class Groups:
         if lock is None:
             return None
         try:
-            settled = self._usable(group, topic, queue, end)
-            decided = self.decided(group, topic, queue, settled)
+            resolved = self._usable(group, topic, queue, end)
+            decided = self.decided(group, topic, queue, resolved)
             if decided is None:
                 lock.release()
                 return None
             head = Head(
-                self.store_id, settled.life, settled.epoch + 1, settled.committed, settled.moved
-            )
-            state = settled.fold or Fold(head.store, head.life, head.epoch, head.seen)
+                self.store_id, resolved.generation, resolved.epoch + 1, resolved.committed, resolved.moved
+            )  # fmt: skip
+            state = resolved.fold or Fold(head.store, head.generation, head.epoch, head.seen)
             state.acked += decided
-            state.raise_base(begin() if settled.base is None else settled.base)
+            state.raise_base(begin() if resolved.base is None else resolved.base)
             if end is not None:
                 state.clip(end)
             state.end_deliveries()
-            state.number = settled.number
+            state.number = resolved.number
             position = state.position()
             journal = Journal(
                 files, paths.journal(topic, queue), (topic, queue), head, state,
-                lambda: taken_in(self.mark(group, topic, queue), head.life, topic, queue),
+                lambda: taken_in(self.mark(group, topic, queue), head.generation, topic, queue),
             )  # fmt: skip
         except BaseException:
             lock.release()
             raise
         return OwnedQueue(
             topic, queue, lock, journal, position, on_handed_back, self.on_refused, self._wake,
-            lambda: self.life(topic) == head.life >> VOIDED_BITS,
+            lambda: self.generation(topic) == head.generation >> VOIDED_BITS,
         )  # fmt: skip
 
-    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> Settled:
+    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> ResolvedPosition:
         """Return what is known of a queue, and log what is dropped; raises `CorruptionError` for numbers that cannot be."""
-        settled = self.settled(group, topic, queue, end)
-        _check_counts(settled, self.paths(group).journal(topic, queue))
-        if settled.note:
+        resolved = self.resolved(group, topic, queue, end)
+        _check_counts(resolved, self.paths(group).journal(topic, queue))
+        if resolved.note:
             logger.log(
-                level_of(settled.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
-                group, topic, queue, settled.note,
+                level_of(resolved.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                group, topic, queue, resolved.note,
             )  # fmt: skip
-        return settled
+        return resolved
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder durably; once that is done, a later call only looks whether it is still there."""
@@ -207,24 +217,24 @@ class Groups:
                 each.wake()
 
 
-def _check_counts(settled: Settled, path: Path) -> None:
+def _check_counts(resolved: ResolvedPosition, path: Path) -> None:
     """Raise `CorruptionError` for numbers that no owner can have reached: a file with greater ones would not be read."""
-    if max(settled.committed or 0, settled.base or 0) > NUMBER_MAX:
+    if max(resolved.committed or 0, resolved.base or 0) > NUMBER_MAX:
         raise CorruptionError(
-            path, 0, "a committed offset that a queue can have", str(settled.committed),
+            path, 0, "a committed offset that a queue can have", str(resolved.committed),
             "correct it in config/consumerOffset.json, or open the store once for writing: that sets it back to the queue's end",
         )  # fmt: skip
-    if settled.epoch >= EPOCH_MAX or settled.number >= _NUMBER_LIMIT:
+    if resolved.epoch >= EPOCH_MAX or resolved.number >= _NUMBER_LIMIT:
         raise CorruptionError(
-            path, 0, "an epoch that was counted up from 1", str(settled.epoch),
+            path, 0, "an epoch that was counted up from 1", str(resolved.epoch),
             "delete the group, or remove the file: it then goes on from its committed offset",
         )  # fmt: skip
 
 
-def taken_in(mark: Mark | None, life: int, topic: str, queue: int) -> int:
-    """Return the last event that the writer has taken in; raises `LostQueueError` if a journal of this life is void."""
-    if mark is None or mark.life >> VOIDED_BITS < life >> VOIDED_BITS:
+def taken_in(mark: Mark | None, generation: int, topic: str, queue: int) -> int:
+    """Return the last event that the writer has taken in; raises `LostQueueError` if that journal is void."""
+    if mark is None or mark.generation >> VOIDED_BITS < generation >> VOIDED_BITS:
         return 0
-    if mark.life != life:
+    if mark.generation != generation:
         raise LostQueueError(topic, queue, MOVED)
     return mark.taken

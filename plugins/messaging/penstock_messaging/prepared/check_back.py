@@ -41,7 +41,7 @@ class Checking:
         context: of the extension.
         given: the check-backs.
         halves: the open half messages.
-        hold: returns the object that a check-back gets.
+        handle_of: returns the object that a check-back gets.
         interval_ms: between two checks of a message, and between two times that progress is saved.
         immunity_ms: how old a message is when it is first checked.
         checks_max: how often a message is checked.
@@ -52,7 +52,7 @@ class Checking:
         context: Context,
         given: CheckBacks | None,
         halves: OpenHalves,
-        hold: Callable[[OpenHalf], Prepared],
+        handle_of: Callable[[OpenHalf], Prepared],
         *,
         interval_ms: int,
         immunity_ms: int,
@@ -60,7 +60,7 @@ class Checking:
     ) -> None:
         self._context, self._given = context, given
         self._halves = halves
-        self._hold = hold
+        self._handle_of = handle_of
         self._interval_ms, self._immunity_ms = interval_ms, immunity_ms
         self._checks_max = checks_max
         self._worker: Stoppable | None = None
@@ -203,12 +203,12 @@ class Checking:
 
     def _answer(self, callback: CheckBack, half: OpenHalf) -> str | None:
         """Return what the program says; an answer that is none, and an exception, leave the message open."""
-        held = self._hold(half)
+        handle = self._handle_of(half)
         try:
-            answer: object = callback(held)
+            answer: object = callback(handle)
         except BaseException:
             # Also `sys.exit` and a cancelled task: they would end this thread, and nobody was asked any more.
-            logger.exception("the check-back failed for %r; it is asked again later", held)
+            logger.exception("the check-back failed for %r; it is asked again later", handle)
             return None
         if answer is None:
             return None
@@ -216,6 +216,6 @@ class Checking:
         if outcome is None:
             logger.error(
                 "the check-back returned %r for %r, which is neither 'commit', 'rollback' nor None; it is asked again later",
-                answer, held,
+                answer, handle,
             )  # fmt: skip
         return outcome

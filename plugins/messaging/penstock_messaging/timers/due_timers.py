@@ -143,7 +143,7 @@ class DueTimers:
         yield from (run.slot_ms for run in self._runs)
         yield from (each.entry.slot_ms for each in self._late)
 
-    def take(self, now_ms: int, count_max: int, bytes_max: int) -> list[DueTimer]:
+    def pop_due(self, now_ms: int, count_max: int, bytes_max: int) -> list[DueTimer]:
         """Remove and return those that are due, not more than these limits, but at least one."""
         taken: list[DueTimer] = []
         size = 0

@@ -69,7 +69,7 @@ _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 _DUE_MAX = 20_000
 # Messages that are read when their second comes are kept until they are delivered, up to about so much memory; it is what a
 # message takes beside its bytes, too.
-_HELD_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
+_CACHE_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
 _NEVER = 1 << 62
 # How long before the first second that is not delivered, by the files, a message of it may have been delivered: a close leaves them
 # ahead of the clock.
@@ -121,8 +121,8 @@ class TimerDelivery:
         self._gone: set[int] = set()
         self._called_off: set[int] = set()
         # Messages of those that are due, by log offset, and the memory that they take.
-        self._held: dict[int, StoredMessage] = {}
-        self._held_bytes = 0
+        self._cached: dict[int, StoredMessage] = {}
+        self._cached_bytes = 0
         # What earlier openings delivered, and the files may name; until all is delivered that was due at this one.
         self._made: CopiesMade | None = None
         # Messages that cancel another one, which has been removed already.
@@ -153,7 +153,7 @@ class TimerDelivery:
                 is_first = entry.slot_ms == found.read_ms
                 self._waiting.add(self._in_own_second(store, entry) if is_first else entry)
         if self._context.read_only:
-            self._take_in_all(store)
+            self._read_all(store)
         elif not self._waiting.is_empty or not self._queue.is_read(store):
             since_ms = self._made_since(store)
             self._made = CopiesMade(store, lambda message: message.store_time_ms >= since_ms)
@@ -189,7 +189,7 @@ class TimerDelivery:
         if store is None or self._context.read_only or not self._running.acquire(blocking=False):
             return
         try:
-            self._take_in_all(store)
+            self._read_all(store)
             self._save(store, is_last=True)
         except (PenstockError, OSError) as error:
             logger.warning(
@@ -255,7 +255,7 @@ class TimerDelivery:
         """Return everything that waits, after taking in what was put."""
         with self._running:
             if self._store is not None:
-                self._take_in_all(self._store)
+                self._read_all(self._store)
             return [each.entry for each in sorted(self._due)] + list(self._waiting)
 
     # --- one round
@@ -302,7 +302,7 @@ class TimerDelivery:
 
     def _round(self, store: OpenStore, now: int) -> int:
         """Take in, deliver and save a part of what there is to do; returns when there is more."""
-        has_more = self._take_in(store, now)
+        has_more = self._read_new(store, now)
         if has_more and not self._is_caught_up:
             return now
         self._is_caught_up = True
@@ -347,15 +347,15 @@ class TimerDelivery:
 
     # --- taking in
 
-    def _take_in_all(self, store: OpenStore) -> None:
-        while self._take_in(store, self._clock.time_ms()):
+    def _read_all(self, store: OpenStore) -> None:
+        while self._read_new(store, self._clock.time_ms()):
             pass
 
-    def _take_in(self, store: OpenStore, now: int) -> bool:
+    def _read_new(self, store: OpenStore, now: int) -> bool:
         """Take in messages that were put; return whether there may be more."""
         before = self._queue.offset
 
-        def take(entry: WaitingTimer, timer: Timer) -> None:
+        def add(entry: WaitingTimer, timer: Timer) -> None:
             if self._unsaved_last != entry.log_offset:
                 # In this order: after an interrupt in between, the unit is written twice, which is read as one.
                 self._unsaved.extend(_unit(entry, timer))
@@ -370,7 +370,7 @@ class TimerDelivery:
                 self._due.add(entry, due_in(entry, timer, now), key_hash(timer))
 
         refused: list[str] = []
-        has_more = self._queue.take_in(store, now, take, refused.append)
+        has_more = self._queue.read_new(store, now, add, refused.append)
         if self._queue.offset != before:
             self._note_change()
         self._skip(refused)
@@ -392,7 +392,7 @@ class TimerDelivery:
                 refused.append(self._refused(store, entry, error))
                 gone.append(entry.log_offset)
                 continue
-            self._hold(message)
+            self._cache(message)
             kind = entry.kind | CANCELS if timer.cancels else entry.kind & ~CANCELS
             second.add(entry._replace(kind=kind), due_in(entry, timer, now), key_hash(timer))
         self._waiting.drop_first()
@@ -403,20 +403,20 @@ class TimerDelivery:
         self._skip(refused)
         return True
 
-    def _hold(self, message: StoredMessage) -> None:
+    def _cache(self, message: StoredMessage) -> None:
         """Keep a message until it is delivered, if there is room."""
         size = message.size + _OBJECT_BYTES
-        is_new = message.log_offset not in self._held
-        if is_new and self._held_bytes + size <= _HELD_BYTES_MAX:
-            self._held[message.log_offset] = message
-            self._held_bytes += size
+        is_new = message.log_offset not in self._cached
+        if is_new and self._cached_bytes + size <= _CACHE_BYTES_MAX:
+            self._cached[message.log_offset] = message
+            self._cached_bytes += size
 
-    def _held_message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
+    def _cached_message(self, store: OpenStore, entry: WaitingTimer) -> StoredMessage:
         """Do as `waiting_message`, of a message that may be kept, and keep it no longer."""
-        message = self._held.pop(entry.log_offset, None)
+        message = self._cached.pop(entry.log_offset, None)
         if message is None:
             return waiting_message(store, entry)
-        self._held_bytes -= message.size + _OBJECT_BYTES
+        self._cached_bytes -= message.size + _OBJECT_BYTES
         return message
 
     # --- delivering
@@ -425,7 +425,7 @@ class TimerDelivery:
         """Put the copies of messages that are due, at most a batch."""
         second_ms = self._waiting.first_ms()
         # What cancels a message may wait in a second that has come and is not opened yet.
-        taken = self._due.take(
+        taken = self._due.pop_due(
             now if second_ms is None else min(now, second_ms), _COUNT_MAX, _BYTES_MAX
         )
         if not taken:
@@ -440,12 +440,12 @@ class TimerDelivery:
                 if each.entry.log_offset in self._called_off:
                     continue
                 try:
-                    message = self._held_message(store, each.entry)
+                    message = self._cached_message(store, each.entry)
                     enqueue_ms = each.entry.enqueue_ms
                     copy = copied(
                         message, due_ms=each.due_ms, enqueue_ms=enqueue_ms, now_ms=now, destination_of=place,
                     )  # fmt: skip
-                    if self._made is None or not self._made.take(message, copy):
+                    if self._made is None or not self._made.count_out(message, copy):
                         copies.append((each.entry, copy))
                 except (MessageError, OffsetError, CorruptionError) as error:
                     refused.append(self._refused(store, each.entry, error))
@@ -460,8 +460,8 @@ class TimerDelivery:
         self._gone.update(each.entry.log_offset for each in taken)
         if not self._due:
             # Those that were cancelled.
-            self._held.clear()
-            self._held_bytes = 0
+            self._cached.clear()
+            self._cached_bytes = 0
         self._skip(refused)
 
     def _places(self) -> Callable[[Mapping[bytes, bytes]], tuple[str, int]]:
@@ -529,7 +529,7 @@ class TimerDelivery:
             if store is None:
                 raise StoreClosedError
             timer = timer_of(message)
-            self._take_in_all(store)
+            self._read_all(store)
             found = self._cancels.copies_of(store, message, timer, self._clock.time_ms())
             if not found or self._cancels.is_cancelled(store, message, timer):
                 return False
@@ -546,7 +546,7 @@ class TimerDelivery:
                 self._called_off.add(entry.log_offset)
             self._cancelled += 1
             # A broker that takes the store over after a kill delivers what the files name, whatever is in the log after that.
-            self._take_in_all(store)
+            self._read_all(store)
             self._note_change()
             self._save(store)
         return True

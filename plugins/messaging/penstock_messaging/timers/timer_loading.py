@@ -98,8 +98,8 @@ class Loading:
         """Find out which units wait, and whether their chains have these, and no others."""
         seconds, kept = slots_ms(units), len(units)
         is_last = np.zeros(kept, bool)
-        tells = (units["kind"] & CLOSES) == 0
-        is_true = np.flatnonzero(self._matched.is_true[:kept] & tells)
+        is_timer = (units["kind"] & CLOSES) == 0
+        is_true = np.flatnonzero(self._matched.is_true[:kept] & is_timer)
         is_last[is_true[lasts(units["log_offset"][is_true].astype(np.int64))]] = True
         is_near = seconds < horizon_ms
         now = seconds >= self._check.read_ms

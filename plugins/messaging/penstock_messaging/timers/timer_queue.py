@@ -18,7 +18,7 @@ _WINDOW_MS = 172_800 * SECOND_MS
 # Maximum number of messages that are taken in at once.
 COUNT_MAX = 1000
 
-TakeIn = Callable[[WaitingTimer, Timer], None]
+AddTimer = Callable[[WaitingTimer, Timer], None]
 Refuse = Callable[[str], None]
 
 
@@ -36,13 +36,13 @@ class TimerQueue:
         """Return whether everything that readers see is taken in."""
         return self.offset >= store.max_offset(TIMER_TOPIC, 0)
 
-    def take_in(self, store: OpenStore, now_ms: int, take: TakeIn, refuse: Refuse) -> bool:
+    def read_new(self, store: OpenStore, now_ms: int, add: AddTimer, refuse: Refuse) -> bool:
         """Take in the next messages, at most `COUNT_MAX`; return whether there may be more.
 
         Args:
             store: the store.
             now_ms: the time now.
-            take: called with each message; after an interrupt within with the same one again.
+            add: called with each message; after an interrupt within with the same one again.
             refuse: called with a sentence about messages that cannot be taken in.
         """
         low, high = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
@@ -67,7 +67,7 @@ class TimerQueue:
             except MessageError as error:
                 refuse(f"the message at log offset {message.log_offset}: {error}")
             else:
-                take(entry_of(message, timer, now_ms), timer)
+                add(entry_of(message, timer, now_ms), timer)
             # One by one: an interrupt may come at any time.
             self.offset = message.queue_offset + 1
         self.offset = max(found.next_offset, inside)

@@ -246,7 +246,7 @@ class TimerFiles:
         """
         while self._batch is not None or self._added:
             if self._batch is None:
-                self._batch = self._chained(self._taken())
+                self._batch = self._chained(self._added_units())
                 self._added = array("q")
             self._write()
         self._write_check(read_ms, queue_offset)
@@ -310,7 +310,7 @@ class TimerFiles:
         )
         self._check = write_check(self._files, self._root, check, self._clock.time_ms())
 
-    def _taken(self) -> Structs:
+    def _added_units(self) -> Structs:
         """Return what was added, as units without their chains."""
         columns = np.array(self._added, np.int64).reshape(-1, len(TimerUnit._fields))
         # A second that is over is not looked at again; a much older one would use the slot of one that is to come.

@@ -11,7 +11,7 @@ from penstock.contracts.messaging import AnsweredMessages
 from penstock.errors import TransactionEndedError
 
 if TYPE_CHECKING:
-    from penstock_messaging.consuming.held_acks import HeldAcks
+    from penstock_messaging.consuming.transaction_acks import TransactionAcks
     from penstock_messaging.transactions.deciding import Deciding
 
 
@@ -22,7 +22,7 @@ class BatchTransaction:
         """`deciding` returns what decides about acknowledgements; called if there are any."""
         self._store = store
         self._deciding = deciding
-        self._held: HeldAcks | None = None
+        self._acks: TransactionAcks | None = None
         # A signal handler may put while its thread does.
         self._lock = threading.RLock()
         self._batch = store.message_batch()
@@ -54,12 +54,12 @@ class BatchTransaction:
         """See `Transaction.ack`."""
         with self._lock:
             self._check_open("ack")
-            if self._held is None:
+            if self._acks is None:
                 # Imported here: most transactions have no part in it.
-                from penstock_messaging.consuming.held_acks import HeldAcks  # noqa: PLC0415 - see above
+                from penstock_messaging.consuming.transaction_acks import TransactionAcks  # noqa: PLC0415 - see above
 
-                self._held = HeldAcks(self._store)
-            self._held.add(messages)
+                self._acks = TransactionAcks(self._store)
+            self._acks.add(messages)
 
     def _check_open(self, call: str) -> None:
         if not self._is_open:
@@ -84,17 +84,17 @@ class BatchTransaction:
                 self._end(kind is None)
         finally:
             # An interrupt may have come before `_end`: what nothing holds any more is given back.
-            self._is_open, self._has_ended, self._held = False, True, None
+            self._is_open, self._has_ended, self._acks = False, True, None
             self.__dict__.pop("put", None)
 
     def _end(self, is_done: bool) -> None:
         self._is_open, self._has_ended = False, True
         self._batch.end()
-        held, self._held = self._held, None
+        acks, self._acks = self._acks, None
         if not is_done:
-            if held is not None:
-                held.give_back()
-        elif held is not None:
-            self._receipts = self._deciding().commit(self._batch, held)
+            if acks is not None:
+                acks.give_back()
+        elif acks is not None:
+            self._receipts = self._deciding().commit(self._batch, acks)
         elif len(self._batch):
             self._receipts = self._batch.append()

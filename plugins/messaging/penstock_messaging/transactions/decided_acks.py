@@ -11,7 +11,7 @@ from penstock.contracts import Finding, SummaryLine
 from penstock.errors import CorruptionError, PenstockError
 from penstock.files import Files
 from penstock_messaging.groups.fold import Range, merged
-from penstock_messaging.groups.position import Settled
+from penstock_messaging.groups.position import ResolvedPosition
 from penstock_messaging.transactions.decision_file import (
     AckDecision,
     QueueAcks,
@@ -20,19 +20,19 @@ from penstock_messaging.transactions.decision_file import (
 )
 
 
-def is_passed(acks: QueueAcks, settled: Settled) -> bool:
+def is_passed(acks: QueueAcks, resolved: ResolvedPosition) -> bool:
     """Return whether a decision says nothing any more about a queue: it was taken anew, or the group was set elsewhere in it."""
-    fold = settled.fold
-    is_same_turn = (acks.life, acks.epoch) == (settled.life, settled.epoch)
+    fold = resolved.fold
+    is_same_turn = (acks.generation, acks.epoch) == (resolved.generation, resolved.epoch)
     return fold is None or not is_same_turn or fold.reset > acks.number
 
 
-def lacking(acks: QueueAcks, settled: Settled) -> Sequence[Range]:
+def lacking(acks: QueueAcks, resolved: ResolvedPosition) -> Sequence[Range]:
     """Return the ranges of a decision if it counts for the next owner of the queue and the journal lacks some of them."""
-    fold = settled.fold
-    if fold is None or is_passed(acks, settled):
+    fold = resolved.fold
+    if fold is None or is_passed(acks, resolved):
         return ()
-    known = merged(fold.acked, max(fold.base, settled.base or 0))
+    known = merged(fold.acked, max(fold.base, resolved.base or 0))
     return () if merged([*known[1], *acks.ranges], known[0]) == known else acks.ranges
 
 
@@ -49,24 +49,25 @@ class DecidedElsewhere:
         self._root = root
 
     def ranges(
-        self, group: str, topic: str, queue: int, settled: Settled
+        self, group: str, topic: str, queue: int, resolved: ResolvedPosition
     ) -> Sequence[Range] | None:
         """Return nothing if the journal has all that may be decided; None if the process that writes must say what is.
 
         Raises `CorruptionError` if the file of decisions is corrupt: then the next opening for writing clears it up.
         """
         acks = (each for decision in self._decisions() for each in decision.acks)
-        is_open = any(lacking(each, settled) for each in about(acks, group, topic, queue))
+        is_open = any(lacking(each, resolved) for each in about(acks, group, topic, queue))
         return None if is_open else ()
 
-    def undecided(self, settled: Callable[[str, str, int], Settled]) -> int:
+    def undecided(self, resolved: Callable[[str, str, int], ResolvedPosition]) -> int:
         """Return how many transactions acknowledge messages in a queue whose journal lacks that.
 
-        `settled` returns what is known about a group, topic and queue. Raises `CorruptionError` as `ranges` does.
+        `resolved` returns what is known about a group, topic and queue. Raises `CorruptionError` as `ranges` does.
         """
         return sum(
             any(
-                lacking(each, settled(each.group, each.topic, each.queue)) for each in decision.acks
+                lacking(each, resolved(each.group, each.topic, each.queue))
+                for each in decision.acks
             )
             for decision in self._decisions()
         )

@@ -34,9 +34,9 @@ from penstock.errors import (
     SystemLimitError,
 )
 from penstock.escape import get_logger
-from penstock_messaging.consuming.held_acks import HeldAcks
+from penstock_messaging.consuming.transaction_acks import TransactionAcks
 from penstock_messaging.groups.fold import Range
-from penstock_messaging.groups.position import Settled
+from penstock_messaging.groups.position import ResolvedPosition
 from penstock_messaging.groups.taking import Groups
 from penstock_messaging.transactions.decided_acks import about, is_passed, lacking
 from penstock_messaging.transactions.decision_file import (
@@ -80,7 +80,7 @@ class OpenDecision:
 
     Attributes:
         decision: what was decided.
-        held: the messages that it acknowledges; None if an earlier process decided.
+        pending: the messages that it acknowledges; None if an earlier process decided.
         is_busy: a thread is carrying it out.
         outcome: of its batch.
         waits: what returns when the journals are on disk.
@@ -88,7 +88,7 @@ class OpenDecision:
     """
 
     decision: AckDecision
-    held: HeldAcks | None = None
+    pending: TransactionAcks | None = None
     is_busy: bool = False
     outcome: Outcome = Outcome.UNKNOWN
     waits: Sequence[Callable[[], None]] = ()
@@ -124,7 +124,7 @@ class Deciding:
 
     # --- a transaction ends
 
-    def commit(self, batch: MessageBatch, held: HeldAcks) -> Sequence[Receipt]:
+    def commit(self, batch: MessageBatch, pending: TransactionAcks) -> Sequence[Receipt]:
         """Store the messages of a batch and acknowledge others; returns the receipts, when all of it is certain.
 
         Raises:
@@ -132,9 +132,9 @@ class Deciding:
             StorageError: nothing was stored and acknowledged, or the text says that this is open until the store is opened again.
         """
         if not len(batch):
-            self._ack(held)
+            self._ack(pending)
             return ()
-        made = OpenDecision(_NONE, held, is_busy=True)
+        made = OpenDecision(_NONE, pending, is_busy=True)
         receipts: Sequence[Receipt] = ()
         is_decided = is_appended = False
         try:
@@ -166,25 +166,25 @@ class Deciding:
                     self._wake()
         return receipts
 
-    def _ack(self, held: HeldAcks) -> None:
+    def _ack(self, pending: TransactionAcks) -> None:
         """Acknowledge without messages to store, as consumers do."""
-        waits, failures = held.record()
+        waits, failures = pending.record()
         for wait in waits:
             try:
                 wait()
             except (OSError, StorageError) as error:
                 failures.append(error)
         if failures:
-            held.give_back()
+            pending.give_back()
             raise failures[0]
 
     def _decide(self, made: OpenDecision, batch: MessageBatch) -> None:
         """Write a decision durably; after this, who takes a queue waits for its outcome."""
-        held = made.held
-        assert held is not None
+        pending = made.pending
+        assert pending is not None
         acks = tuple(
             QueueAcks(group, each.topic, each.queue, *each.turn, _as_ranges(each.offsets))
-            for group, each in held.acks()
+            for group, each in pending.acks()
         )
         # Before anything is written: it is refused in a forked child, and if the store is closed.
         log_end = batch.log_end
@@ -203,7 +203,7 @@ class Deciding:
                 f"nothing was stored and nothing acknowledged: free space or check the disk, and begin the transaction again"
             ) from error
         # Who takes a queue from now on sees the decision. One that was lost before is another's.
-        held.acks()
+        pending.acks()
 
     def _carry_out(self, made: OpenDecision) -> None:
         """Record the acknowledgements of a decision, or give the messages back; neither if its outcome is open.
@@ -212,9 +212,9 @@ class Deciding:
         """
         if made.outcome is Outcome.DROPPED:
             self._drop(made)
-        elif made.outcome is Outcome.STORED and made.held is not None:
-            waits, failures = made.held.record()
-            made.waits, made.held, made.is_recorded = waits, None, not failures
+        elif made.outcome is Outcome.STORED and made.pending is not None:
+            waits, failures = made.pending.record()
+            made.waits, made.pending, made.is_recorded = waits, None, not failures
             if failures:
                 logger.info(
                     "the next owner of a queue gets what a transaction has acknowledged: %s", failures[0]
@@ -229,9 +229,9 @@ class Deciding:
                 self._is_stale = True
             with self._lock:
                 self._open.pop(made.decision.id, None)
-        if made.held is not None:
-            made.held.give_back()
-            made.held = None
+        if made.pending is not None:
+            made.pending.give_back()
+            made.pending = None
 
     def _find_outcomes(self, some: Sequence[OpenDecision]) -> None:
         """Look in the log whether the batches of decisions are there, after a crash, a failure or an interrupt."""
@@ -248,7 +248,7 @@ class Deciding:
     # --- what the next owner of a queue must know
 
     def ranges(
-        self, group: str, topic: str, queue: int, settled: Settled
+        self, group: str, topic: str, queue: int, resolved: ResolvedPosition
     ) -> Sequence[Range] | None:
         """Return what is decided about a queue and its journal lacks; None if that is not known now."""
         found: list[Range] = []
@@ -257,7 +257,7 @@ class Deciding:
                 if each.outcome is Outcome.DROPPED:
                     continue
                 for acks in about(each.decision.acks, group, topic, queue):
-                    ranges = lacking(acks, settled)
+                    ranges = lacking(acks, resolved)
                     if ranges and each.outcome is Outcome.UNKNOWN:
                         return None
                     found += ranges
@@ -332,7 +332,7 @@ class Deciding:
         unknown = []
         for each in some:
             if each.outcome is Outcome.UNKNOWN:
-                if each.held is None and not self._those(each, lacking):
+                if each.pending is None and not self._those(each, lacking):
                     # What is acknowledged was stored before.
                     each.outcome = Outcome.STORED
                 else:
@@ -350,20 +350,20 @@ class Deciding:
             self._is_stale |= each.is_recorded
 
     def _those(
-        self, each: OpenDecision, holds: Callable[[QueueAcks, Settled], object]
+        self, each: OpenDecision, holds: Callable[[QueueAcks, ResolvedPosition], object]
     ) -> list[QueueAcks]:
         """Return the acknowledgements for which something holds as their queues are now."""
-        settled = self._groups().settled
+        resolved = self._groups().resolved
         return [
             acks
             for acks in each.decision.acks
-            if holds(acks, settled(acks.group, acks.topic, acks.queue))
+            if holds(acks, resolved(acks.group, acks.topic, acks.queue))
         ]
 
     def _record(self, acks: QueueAcks) -> None:
         """Record acknowledgements of a queue that nobody has, by taking it; its owner has recorded them otherwise."""
         end = self._store.max_offset(acks.topic, acks.queue)
-        owned = self._groups().take(
+        owned = self._groups().claim(
             acks.group, acks.topic, acks.queue, member="the writer", begin=lambda: 0, end=end
         )
         if owned is not None:
@@ -422,8 +422,8 @@ class Deciding:
                 )
 
 
-def _counts(acks: QueueAcks, settled: Settled) -> bool:
-    return not is_passed(acks, settled)
+def _counts(acks: QueueAcks, resolved: ResolvedPosition) -> bool:
+    return not is_passed(acks, resolved)
 
 
 def _as_ranges(offsets: Sequence[int]) -> tuple[Range, ...]:

@@ -6,13 +6,13 @@ Layout (little-endian)::
     entry    := size u32  crc u32  text[size]      # CRC-32C of size and text; zeros up to the next multiple of 64
     text     := JSON, one of
                 {"store": ID}                      # the first entry: the store's id
-                {"id": N, "log": L, "acks": [[group, topic, queue, life, epoch, number, [[first, end], ...]], ...]}
+                {"id": N, "log": L, "acks": [[group, topic, queue, generation, epoch, number, [[first, end], ...]], ...]}
                 {"dropped": N}                     # nothing of this decision was stored
 
 A decision is on disk before the first byte of its batch is appended; the batch names it by the lower 30 bits of its id, and begins
 at log offset L or after it. So the acknowledgements count if the batch is in the log, and do not count if it is not.
 
-`life`, `epoch` and `number` are those of the queue's journal (`groups.entries`) when it was decided. Once the queue was taken by
+`generation`, `epoch` and `number` are those of the queue's journal (`groups.entries`) when it was decided. Once the queue was taken by
 another owner, or the group was set elsewhere in it, the decision says nothing about it any more: the next owner takes a queue only
 when its decided acknowledgements are in the journal, or puts them there.
 
@@ -54,7 +54,7 @@ _TEXT_MAX, _FILE_MAX = 16 << 20, 48 << 20
 # How many bytes are checked for an entry after an invalid one: a hostile file must not keep an opening busy.
 _SEARCH_MAX = 64 << 20
 _BEGIN = b'{"'
-_LIFE_MAX = (1 << 63) - 1
+_INT64_MAX = (1 << 63) - 1
 _NAME_MAX = 255
 
 
@@ -74,7 +74,7 @@ class QueueAcks:
     group: str
     topic: str
     queue: int
-    life: int
+    generation: int
     epoch: int
     number: int
     ranges: tuple[Range, ...]
@@ -135,7 +135,7 @@ def parse_decisions(raw: bytes) -> FoundDecisions:
             position = following
             continue
         try:
-            store = _take(raw[position + _HEAD.size : position + size], found) or store
+            store = _apply(raw[position + _HEAD.size : position + size], found) or store
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             trouble = trouble or f"the entry at byte {position} is no decision ({error})"
         position += size + -size % _ALIGN
@@ -173,7 +173,7 @@ def _crc(text: bytes) -> int:
     return crc32c(len(text).to_bytes(4, "little") + text)
 
 
-def _take(text: bytes, found: dict[int, AckDecision]) -> int:
+def _apply(text: bytes, found: dict[int, AckDecision]) -> int:
     """Add what an entry says to `found`; return the store's id if it says that, else 0."""
     table: dict[str, Any] = json.loads(text)
     if "store" in table:
@@ -182,7 +182,7 @@ def _take(text: bytes, found: dict[int, AckDecision]) -> int:
         found.pop(_whole(table["dropped"], 1, NUMBER_MAX), None)
         return 0
     made = AckDecision(
-        _whole(table["id"], 1, NUMBER_MAX), _whole(table["log"], 0, _LIFE_MAX),
+        _whole(table["id"], 1, NUMBER_MAX), _whole(table["log"], 0, _INT64_MAX),
         tuple(map(_acks, table["acks"])),
     )  # fmt: skip
     found[made.id] = made
@@ -190,13 +190,13 @@ def _take(text: bytes, found: dict[int, AckDecision]) -> int:
 
 
 def _acks(row: Sequence[Any]) -> QueueAcks:
-    group, topic, queue, life, epoch, number, ranges = row
+    group, topic, queue, generation, epoch, number, ranges = row
     before, made = -1, []
     for first, end in ranges:
         made.append((_whole(first, before + 1, NUMBER_MAX), _whole(end, first + 1, NUMBER_MAX)))
         before = end
     return QueueAcks(
-        _name(group), _name(topic), _whole(queue, 0, QUEUE_MAX), _whole(life, 0, _LIFE_MAX),
+        _name(group), _name(topic), _whole(queue, 0, QUEUE_MAX), _whole(generation, 0, _INT64_MAX),
         _whole(epoch, 0, EPOCH_MAX), _whole(number, 0, NUMBER_MAX), tuple(made),
     )  # fmt: skip
 

@@ -293,10 +293,10 @@ def _recover(path: Path, last: int) -> int:
     with _open(path) as store:
         report = store.recovery
         assert report is not None
-        held = sum(store.max_offset("victim", queue) for queue in store.topics().get("victim", ()))
+        kept = sum(store.max_offset("victim", queue) for queue in store.topics().get("victim", ()))
         note(
-            f"  acknowledged before the kill: {last + 1:,} messages; in the store: {held:,}; state at open: {report.state}"
+            f"  acknowledged before the kill: {last + 1:,} messages; in the store: {kept:,}; state at open: {report.state}"
         )
-        if held < last + 1:
+        if kept < last + 1:
             raise click.ClickException("an acknowledged message was lost")
-        return held
+        return kept

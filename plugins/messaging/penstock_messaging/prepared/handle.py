@@ -71,7 +71,7 @@ class ShownPrepared:
             self.commit()
 
 
-class HeldPrepared(ShownPrepared):
+class PreparedHandle(ShownPrepared):
     """A prepared message of the process that writes. Safe from any thread."""
 
     def __init__(

@@ -20,7 +20,7 @@ class GroupAcks(NamedTuple):
     acks: BoundAcks
 
 
-class HeldAcks:
+class TransactionAcks:
     """The acknowledgements of one transaction. Not thread-safe: the transaction calls it under its lock.
 
     From `add` on until `record` or `give_back`, no time ends a message, and no other answer to it is taken.
@@ -54,9 +54,9 @@ class HeldAcks:
                 self._messages.setdefault(consumer, []).extend(some)
         except BaseException:
             for consumer, some in checked.items():
-                held = self._messages.get(consumer, [])
-                del held[counts[consumer] :]
-                kept = set(held)
+                kept_messages = self._messages.get(consumer, [])
+                del kept_messages[counts[consumer] :]
+                kept = set(kept_messages)
                 consumer.give_back([each for each in some if each not in kept], self._holder)
             raise
 

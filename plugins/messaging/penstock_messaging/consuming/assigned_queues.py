@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 QueueKey = tuple[str, int]
 
 
-class HeldQueues:
+class AssignedQueues:
     """The queues of one consumer. Safe from any thread; calls nothing that waits for a disk under the consumer's lock."""
 
     def __init__(
@@ -49,7 +49,7 @@ class HeldQueues:
 
     # --- taken and given back
 
-    def take(self, owned: QueueRight) -> None:
+    def add(self, owned: QueueRight) -> None:
         """Begin to deliver the messages of a queue that this member took."""
         is_retry = owned.topic == self._retry_topic
         flight = QueueFlight(
@@ -78,15 +78,15 @@ class HeldQueues:
                 self._in_flight.leave(flight)
             if owned.is_lost:
                 self._in_flight.drop(flight, lost=True)
-        self.settle()
+        self.hand_back_leaving()
 
     def lose(self, flight: QueueFlight) -> None:
-        """Drop a queue that was lost while this member had it; `settle` gives it back."""
+        """Drop a queue that was lost while this member had it; `hand_back_leaving` gives it back."""
         with self._lock:
             self._in_flight.drop(flight, lost=True)
             flight.is_leaving = True
 
-    def settle(self) -> None:
+    def hand_back_leaving(self) -> None:
         """Give back the queues that leave and have nothing out; a failure of the disk is logged, and they are given back anyway."""
         with self._lock:
             going = [
