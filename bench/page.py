@@ -42,7 +42,7 @@ def goals(result: Result) -> str:
 
 # The number of rows in the README.
 _BEST = 3
-# What is not an engine: a goal beside it is a limit in other words.
+# Not engines: a goal beside one of them is a limit in other words.
 _NO_ENGINE = ("CPU of", "`pwrite`")
 
 

@@ -27,7 +27,7 @@ from penstock.format import arrow_schema
 
 __all__ = ["COLUMNS", "Column", "converter", "ddl_of", "pa", "pc", "pq", "store_columns"]
 
-# What a column of the kernel is called in Spark, where it is not its own name.
+# Spark's names of the kernel's columns, where they differ.
 _NAMES: dict[str, tuple[str, ...]] = {
     "body": ("value",),
     "queue": ("partition",),

@@ -227,7 +227,7 @@ class Exported:
             self._make_folder(folder.parent)
             mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
             folder.mkdir(mode, exist_ok=True)
-        # One that is there may have been made by an export that was killed before it was durable.
+        # A folder that exists may come from an export that was killed before the folder was durable.
         with suppress(PermissionError):
             Files().sync_folder(folder.parent)
 

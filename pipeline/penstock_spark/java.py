@@ -90,7 +90,7 @@ def local_session(
     """Return a Spark session on this machine, with the format "penstock" registered."""
     ensure_java()
     set_python()
-    # Of a local session only: executors elsewhere could not reach a driver on loopback.
+    # For a local session only: executors elsewhere could not reach a driver on loopback.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra

@@ -26,7 +26,7 @@ import attrs
 from penstock.errors import ConfigError
 from penstock.format.times import parse_duration, parse_time
 
-# What a misspelling has to be as near as, so that options of Spark's own are let through.
+# Minimum similarity for "did you mean"; high enough to let Spark's own options through.
 _NEAR = 0.75
 _SIZE = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

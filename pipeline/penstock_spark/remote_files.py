@@ -21,7 +21,7 @@ _BLOCK_BYTES = 256 << 10
 _BLOCKS_KEPT = 64
 # Enough for three queue entries, one of which is not zero where any is there.
 _PROBE_BYTES = 64
-# Of a store, so many small files are kept whole, each of at most a block: its own and a broker's configuration.
+# Small files of a store to cache whole, each of at most a block: its own and a broker's configuration.
 _WHOLE_KEPT = 64
 
 _T = TypeVar("_T")

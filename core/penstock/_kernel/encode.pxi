@@ -213,7 +213,7 @@ cdef class RecordEncoder:
         """Fill in tag, keys and other properties; return the object that, besides `tag`, must be held while the parts are used."""
         cdef Py_ssize_t i, count
         cdef object held = None
-        # Of an object of any other type, the Python module asks whether it has pairs.
+        # The Python module asks whether an object of any other type has pairs.
         cdef bint has_pairs = properties is not None and not (type(properties) is dict and not <dict>properties)
         m.tag.p, m.tag.n, m.text.p, m.text.n, m.keys, m.n_keys = NULL, 0, NULL, 0, spans, 0
         m.has_crc = self.crc_property

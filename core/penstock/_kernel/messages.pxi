@@ -89,7 +89,7 @@ A message to be stored.
         return type(self)(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
 
 
-# Of a body, in a text that stands for a message.
+# Bytes of a body that the repr of a message shows.
 cdef enum: BODY_SHOWN = 32
 
 

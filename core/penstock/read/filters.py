@@ -1,4 +1,4 @@
-"""What a read is asked for: filters by tag expression and by key, checked arguments, and the read status for an offset outside of a queue.
+"""Arguments of a read: filters by tag expression and by key, and the read status for an offset outside of a queue.
 
 Each check returns the checked value; see `format.arguments`.
 """

@@ -122,7 +122,7 @@ class OneQueueReader:
         Args:
             topic: the topic.
             queue: the queue's number.
-            offset: the queue offset to begin at. One that the queue does not hold is not an error: see
+            offset: the queue offset to begin at. An offset outside of the queue is not an error: see
                 `ReadResult.out_of_range`.
             limit: maximum number of messages, at least 1.
             tag: which messages to return.

@@ -1,8 +1,8 @@
 """Validates messages, and encodes batches of messages.
 
 The compiled kernel encodes plain messages itself (see `RecordEncoder`), and calls these functions for all others:
-they return the bytes to store, or raise `MessageError`. What is stored in place of a message with a delay or a partition key, an
-extension decides; see `Extension.rewrite`.
+they return the bytes to store, or raise `MessageError`. An extension decides what is stored in place of a message with a
+delay or a partition key; see `Extension.rewrite`.
 
 `put` makes the properties text from tag, keys and properties, and refuses some of them, for example a request for a
 delayed delivery. A copy of a message that is stored elsewhere keeps the text that it has there, byte by byte.

@@ -147,7 +147,7 @@ def _tasks(tracker: Any, group: str) -> tuple[int, int]:
         info = tracker.getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
             found = tracker.getStageInfo(stage)
-            # Of a stage that is long done, or that was left out, nothing is known any more.
+            # Nothing is known of a stage that is long done, or that was left out.
             if found is not None:
                 done += found.numCompletedTasks
                 total += found.numTasks

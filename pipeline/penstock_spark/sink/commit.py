@@ -561,7 +561,7 @@ class SinkCommitter:
             return
         self._check_there(self._shards[shard])
         with self._patience.until(lambda: self._open_store(self._shards[shard])) as store:
-            # What is counted, and where the rest begins, must outlive the machine before a note says so.
+            # Counted messages, and the offset where the rest begins, must be durable before a note names them.
             begin = store.flush()
             done = 0
             if noted is not None:

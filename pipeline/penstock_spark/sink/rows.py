@@ -41,7 +41,7 @@ COLUMNS: dict[str, Sequence[str]] = {
 # A piece is encoded, checked and appended as one: large enough to be quick, small enough for caches.
 PIECE_BYTES = 8 << 20
 PIECE_ROWS = 65_536
-# What is replaced in the names of staged files.
+# Characters that are replaced in the names of staged files.
 _UNFIT = re.compile(r"[^A-Za-z0-9-]+")
 
 

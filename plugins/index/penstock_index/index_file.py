@@ -64,7 +64,7 @@ _SLOTS_PER_CHUNK = 1024
 
 # Maximum of an entry's time: 68 years after the file's first record.
 SECONDS_MAX = (1 << 31) - 1
-# What is between topic and tag in the text of a tag's entry.
+# Separates topic and tag in the text of a tag's entry.
 _TAG_MARK = "#T#"
 # Maximum of records read in search of such entries, and of those with a tag: a broker gives every tag an entry, or none.
 _RECORDS_MAX, _TAGGED_MAX = 256, 16

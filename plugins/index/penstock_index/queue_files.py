@@ -22,7 +22,7 @@ An entry holds the address of its unit in place of the tag code: the unit's byte
 hash and any delivery time, so the value of an entry's third field shows which of these it is. Entries that Penstock writes
 hold the tag code itself, which a broker reads as well. Source: spec section 3.6.
 
-What is found at an address is checked before it is used. Bytes that cannot be a unit count as not found: the reader then
+The unit at an address is checked before it is used. Bytes that cannot be a unit count as not found: the reader then
 reads the record, and an opening after a crash writes the entry again.
 """
 

@@ -281,7 +281,7 @@ def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
 def with_present_codes(queue: Queue, run: Run) -> Run:
     """Return a run with the third fields that its entries have in the queue already, if they can be right.
 
-    Of a delayed message it is the delivery time. The log does not say what a level of a broker means that is configured
+    It is the delivery time of a delayed message. The log does not say what a level of a broker means that is configured
     with other delay levels. So a time that is there, and can be one of a level, is right. Where a broker wrote extension
     files it is the address of a unit (see `queue_files`), which may hold the bitmap of a filter.
     """

@@ -324,7 +324,7 @@ class MessagingExtension(Extension):
     # --- begin and end
 
     def attach(self, store: OpenStore) -> None:
-        """See `Extension`. What an earlier process left open is taken up before the first put."""
+        """See `Extension`. Takes up the work that an earlier process left open, before the first put."""
         self._store = store
         if self.context.read_only:
             return

@@ -17,10 +17,10 @@ REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
 DELAY = b"DELAY"
 # Where messages wait that are delivered at any time.
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Of a retried message: the topic and the message id that it was first stored with.
+# The topic and the message id that a retried message was first stored with.
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 WAIT = b"WAIT"
-# Of a retry or a dead letter: why the message was refused or given up.
+# Why the message of a retry or a dead letter was refused or given up.
 REASON = b"FAILURE_REASON"
 
 # What the store adds to the properties of a message, or of its later copies, and how long the values are at most.

@@ -61,7 +61,7 @@ _KNOWN = frozenset({*_FIELDS, *_DERIVED})
 _READ_ROWS = 2000
 # A row group of Parquet is in memory until it is written.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 65_536
-# What a time out of Python's range raises, for example.
+# Raised for example by a time out of Python's range.
 _NO_VALUE = (pa.ArrowException, ValueError, OverflowError)
 _ARROW_MAGIC = b"ARROW1"
 

@@ -75,7 +75,7 @@ def kind_of(path: str, kind: str | None = None, otherwise: str | None = None) ->
     """Return the format of a file, by its name unless it is given; raises `ConfigError` if it is not known, and no other is."""
     name = Path(path).name.lower()
     is_gzip = name.endswith(".gz")
-    # Of a compression that is not read, the content says so better than the name.
+    # If a compression is not read, the error about the content says so better than one about the name.
     bare = name[: -len(ending)] if (ending := Path(name).suffix) in _COMPRESSED else name
     found = kind or _ENDINGS.get(Path(bare).suffix)
     found = found or otherwise

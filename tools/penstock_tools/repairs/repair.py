@@ -135,7 +135,7 @@ def repair(
 
 
 class _Flags(NamedTuple):
-    """What a repair may do; see `repair`."""
+    """The permissions of a repair; see `repair`."""
 
     apply: bool
     cut: bool

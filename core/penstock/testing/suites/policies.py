@@ -411,7 +411,7 @@ class RetentionPolicyContract(ContractSuite):
 
 COUNT = 60
 
-# What a message may request besides to be stored.
+# Requests that a message may have besides to be stored.
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"partition_key": "k"},
     {"queue": 0, "delay_level": 3},

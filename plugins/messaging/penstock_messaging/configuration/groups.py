@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
     "consumeFromMinEnable": True, "notifyConsumerIdsChangedEnable": True, "retryMaxTimes": 16,
     "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1,
 }  # fmt: skip
-# What an entry has since 5.x as well.
+# Fields that an entry also has since 5.x.
 _SINCE_5: dict[str, Any] = {
     "attributes": {}, "consumeMessageOrderly": False, "consumeTimeoutMinute": 15,
     "groupRetryPolicy": {"type": "CUSTOMIZED"}, "groupSysFlag": 0,
@@ -131,7 +131,7 @@ class GroupConfigs:
         retry_queues: int | None = None,
         is_enabled: bool | None = None,
     ) -> GroupConfig:
-        """Change the configuration of a group, durably; one without gets one. What is None stays as it is.
+        """Change the configuration of a group, durably; one without gets one. Arguments that are None change nothing.
 
         Raises `CorruptionError` if the file cannot be parsed, and `MessageError` if the group's entry was set aside.
         """

@@ -81,7 +81,7 @@ class RetryRules:
 class Answers:
     """Records the answers to messages of one consumer. Safe from any thread.
 
-    What is recorded is recorded under the consumer's lock, in the order of the answers; waiting for the disk is done without it.
+    Answers are recorded under the consumer's lock, in their order; waiting for the disk is done without it.
     """
 
     def __init__(
@@ -360,8 +360,8 @@ class Answers:
     def record_bound(self, given: Sequence[HandedMessage]) -> tuple[Tickets, list[Exception]]:
         """Record the acknowledgements of bound messages; return what is to be synced, and what has failed.
 
-        A queue whose journal fails is lost: its next owner finds the acknowledgements in the decision. What an earlier call has
-        done, which an interrupt cut short, is not done again.
+        A queue whose journal fails is lost: its next owner finds the acknowledgements in the decision. The part that
+        an interrupted earlier call has done is not done again.
         """
         by_flight: dict[QueueFlight, list[HandedMessage]] = {}
         for message in given:

@@ -12,9 +12,9 @@ from penstock_messaging.properties_text import REASON
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
 
-# The states of a delivery. One that is over was redelivered, or will be, as another object; or its queue is gone. One that
-# is bound was delivered, and its acknowledgement is part of a transaction that has not ended. One that is late is over because
-# its time was: an answer to it still counts as long as nobody else has the message.
+# The states of a delivery. OVER: it was redelivered, or will be, as another object; or its queue is gone. BOUND: it was
+# delivered, and its acknowledgement is part of a transaction that has not ended. LATE: it is over because its time was: an
+# answer to it still counts as long as nobody else has the message.
 READY, OUT, DONE, OVER, BOUND, LATE, NACKED = range(7)
 ANSWERED = DONE, NACKED
 

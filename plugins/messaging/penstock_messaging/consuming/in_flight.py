@@ -5,7 +5,7 @@ each time that it is delivered it is a new `ConsumedMessage`, so that a late ans
 acknowledgement is part of a transaction that has not ended, it is bound (`BOUND`): no time ends that.
 
 Invariants:
-    * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
+    * The base of a queue is its lowest offset that is fetched and not done. Messages that are not done are never before it,
       even if an interrupt stops one of these functions halfway.
     * At most `out_max` messages are delivered or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base, or
       `out_max` if that is more.
@@ -456,8 +456,8 @@ class InFlight:
     def mend(self, flights: Iterable[QueueFlight], now_ns: int) -> bool:
         """Complete what an interrupt may have cut off within any of these functions; return whether there was anything.
 
-        A signal handler can raise between any two steps, and its program may go on with the consumer. What is open in a queue
-        counts: it is ready, waits, or is delivered.
+        A signal handler can raise between any two steps, and its program may go on with the consumer. The open messages of a
+        queue count: each is ready, waits, or is delivered.
         """
         before = len(self._ready), len(self.out)
         for message in list(self.out):

@@ -8,7 +8,7 @@ from penstock.format import arguments
 from penstock.format.names import check_topic
 
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
-# What a broker keeps for itself, and copies of messages: only consumed if they are named.
+# A broker's own topics, and copies of messages: only consumed if they are named.
 _NOT_BY_PATTERN = (
     "%",
     "RMQ_SYS_",

@@ -85,7 +85,7 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
-        # What an earlier opening delivered and did not save, until all is delivered that waited at this one: by level, up to where.
+        # Deliveries that an earlier opening did not save, until all that waited at this one is delivered: by level, up to where.
         self._made: CopiesMade | None = None
         self._made_to: dict[int, int] = {}
         self._unsaved_ms = _NEVER

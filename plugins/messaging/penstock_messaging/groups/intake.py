@@ -14,7 +14,7 @@ A kill between two of them is harmless. After 1, the next round finds pending ev
 the mark's log offset on, by first message id and number of tries. After 2 it finds them. After 3 the committed offset is the
 mark's new one. If there are no events, the fourth step is left to the next round.
 
-What a journal says of messages beyond the end of its queue is about messages that were lost with the log's tail. It is dropped:
+A journal may speak of messages beyond the end of its queue, which were lost with the log's tail. That is dropped:
 from the journal, if it has no owner; else the queue gets another generation, so that the owner loses it. So it does if
 somebody else has moved the committed offset.
 """
@@ -443,7 +443,7 @@ class Intake:
         try:
             self._groups.store.put_copies([copy for _, copy in copies])
         except MessageError:
-            # One that cannot be stored must not hold up the others.
+            # A retry that cannot be stored must not hold up the others.
             for message, copy in copies:
                 self._put_one(group, message, copy)
 

@@ -33,7 +33,7 @@ PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
 PREPARED, GROUP, UNIQUE, ID = b"TRAN_MSG", b"PGROUP", b"UNIQ_KEY", b"__transactionId__"
 CHECKS, FIRST_OFFSET = b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
-# What a caller must not set: a commit, a check, or a broker that takes over would go by it.
+# Properties that a caller must not set: a commit, a check, or a broker that takes over would go by them.
 _OF_THE_STORE = frozenset(
     name.decode()
     for name in (PREPARED, GROUP, UNIQUE, ID, CHECKS, FIRST_OFFSET, REAL_TOPIC, REAL_QUEUE)

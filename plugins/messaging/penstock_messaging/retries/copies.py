@@ -154,7 +154,7 @@ def _letter(
 ) -> tuple[Message, dict[bytes, bytes]]:
     """Return the dead letter of a message, and its properties."""
     pairs = pairs_of(stored_text(message))
-    # Of a delayed message that is given up, where it was to go.
+    # The topic to which a delayed message that is given up was to go.
     first = pairs.get(REAL_TOPIC, b"") if is_waiting(message.topic) else b""
     pairs.setdefault(RETRY_TOPIC, first or message.topic.encode())
     # As RocketMQ: an origin of blanks is none.

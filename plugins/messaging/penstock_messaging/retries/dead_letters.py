@@ -182,7 +182,7 @@ def replay(
 def _put_back(
     store: Store, group: str, batch: list[StoredMessage], *, to_topic: bool, dry_run: bool
 ) -> list[Replayed]:
-    """Put the copies of some dead letters; returns what was done with each. One that is refused does not hold up the others."""
+    """Put the copies of some dead letters; returns what was done with each. A refused copy does not hold up the others."""
     numbers = store.topics(system=True)
     done = []
     copies = []

@@ -1,8 +1,8 @@
 """Which messages that wait are cancelled by which: found by where their records are, or by key.
 
-A message is cancelled by another one of the timer topic that has its second and names its key. Of a message that is put to the
-timer topic again on the way, a process that was killed may leave more than one copy; all of them have its key. Changes nothing; not
-thread-safe.
+A message is cancelled by another one of the timer topic that has its second and names its key. A process that was
+killed may leave more than one copy of a message that is put to the timer topic again on the way; all of them have its key.
+Changes nothing; not thread-safe.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ class Cancellations:
         """Return what is cancelled by messages that are due, of these and of those that are due later, and what is done with that.
 
         Both as log offsets. A message that cancels others is done with in its own second, also if there is nothing left to cancel.
-        One that is looked at earlier is to be put again, also if that second has come: the files name it only before that.
+        If it is looked at earlier, it is to be put again, also if that second has come: the files name it only before that.
         """
         timers = [(each, waiting_timer(store, each.entry)) for each in taken]
         cancels = {

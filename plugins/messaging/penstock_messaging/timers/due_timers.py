@@ -232,8 +232,8 @@ def is_later(entry: WaitingTimer, timer: Timer, now_ms: int) -> bool:
 def due_in(entry: WaitingTimer, timer: Timer, now_ms: int) -> int:
     """Return when an entry of a second that has come is to be handled.
 
-    One that goes on waiting is handled at once, one that cancels others before these are due; it is put to its own second first, if
-    it is looked at earlier.
+    An entry that goes on waiting is handled at once, and one that cancels others before these are due; that is put to its own
+    second first, if it is looked at earlier.
     """
     if is_later(entry, timer, now_ms) or (timer.cancels and timer.second_ms > entry.slot_ms):
         return entry.slot_ms + 1

@@ -597,8 +597,8 @@ class TimerDelivery:
     def _saved_slot_ms(self, unit: TimerUnit, read_ms: int) -> int:
         """Return the second in which the files name a record from now on.
 
-        What is delivered is not looked at again; what waits is, also if the clock has gone back to before it. What cancels a message
-        is looked at again as long as the message is: an earlier save may have named that, or the one of which it is a copy.
+        A delivered message is not looked at again; a waiting one is, also if the clock has gone back to before it. A cancellation
+        is looked at again as long as its message is: an earlier save may have named that, or the one of which it is a copy.
         """
         is_over = unit.log_offset in self._gone
         if unit.log_offset in self._called_off:

@@ -5,7 +5,7 @@ A message with a time waits in `rmq_sys_wheel_timer`, queue 0, with these proper
 * REAL_TOPIC and REAL_QID: where it is to go.
 * TIMER_DELIVER_MS: when, in Unix milliseconds.
 * TIMER_OUT_MS: the second before that, always earlier: of 5000 ms it is 4000. A broker delivers at its end.
-* UNIQ_KEY: by which a broker can cancel it. One that the caller has given is kept.
+* UNIQ_KEY: by which a broker can cancel it. A UNIQ_KEY that the caller has given is kept.
 
 The delivered copy has them, too, and TIMER_ENQUEUE_MS (when it was taken in) and TIMER_DEQUEUE_MS (when it was delivered). To
 cancel a message, another one is put to the same topic with the same TIMER_OUT_MS and REAL_TOPIC; its TIMER_DEL_UNIQKEY names it:
@@ -43,7 +43,7 @@ SECOND_MS = 1000
 DELIVER_MS, OUT_MS = b"TIMER_DELIVER_MS", b"TIMER_OUT_MS"
 ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES = b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_ROLL_TIMES"
 DELETE_KEY, UNIQ_KEY = b"TIMER_DEL_UNIQKEY", b"UNIQ_KEY"
-# What a broker writes as the tag and the body of a message that cancels another one.
+# The tag and the body that a broker writes for a message that cancels another one.
 _CANCEL_TEXT, _CANCEL_BODY = b"TAGS\x01_RECALL_TAG_\x02", b"0"
 # A delivered message may be put again with its properties; these do not go along.
 _OF_THE_STORE = frozenset(

@@ -103,7 +103,7 @@ class TimerFiles:
         self._check = TimerCheck(0, 0, 0)
         # The fields of units that were added, six numbers each.
         self._added = array("q")
-        # What a save writes, until it has succeeded: positions, units, slots.
+        # The data of a save until it has succeeded: positions, units, slots.
         self._batch: tuple[Int64s, Structs, Structs] | None = None
         # Log offset and size of the record of the last unit, and of the last record that was taken in.
         self._last = self._newest = (-1, 0)
@@ -190,7 +190,7 @@ class TimerFiles:
     def _rebuild(self, units: Structs, before: Structs) -> None:
         """Write units for all records again, and remove the old files.
 
-        What is written before a crash says of each record what the old units do, and Penstock does all this again. A broker that
+        Units written before a crash say of each record what the old ones do, and Penstock does all this again. A broker that
         comes instead takes the new chains: these begin as the old ones' ends, and are parted from them when they are whole.
 
         Args:

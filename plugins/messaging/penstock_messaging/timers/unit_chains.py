@@ -33,7 +33,7 @@ def members(
         begin: the timer log's begin; a unit that names one before it is the first one that is left.
 
     Returns:
-        Indexes, and whether all chains are right. Of a second whose last chain is not, all units are returned.
+        Indexes, and whether all chains are right. If a second's last chain is not, all its units are returned.
     """
     order = np.lexsort((positions, seconds))
     sorted_seconds, at = seconds[order], positions[order]

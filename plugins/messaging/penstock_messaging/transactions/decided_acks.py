@@ -1,7 +1,7 @@
 """Decided acknowledgements that the journal of a queue lacks: since a crash came between, or its journal could not be written.
 
 A decision speaks of one owner's turn in a queue: it says nothing any more once the queue was taken anew, or the group was set
-elsewhere in it. Whoever takes a queue must therefore know what is decided about the turn before, which is what this module says.
+elsewhere in it. So the next owner of a queue must know what is decided about the turn before; this module says that.
 """
 
 from collections.abc import Callable, Iterable, Sequence

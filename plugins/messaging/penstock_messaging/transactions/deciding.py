@@ -202,7 +202,7 @@ class Deciding:
                 f"what a transaction acknowledges could not be written to {self._context.root}/penstock/decisions ({error}); "
                 f"nothing was stored and nothing acknowledged: free space or check the disk, and begin the transaction again"
             ) from error
-        # Who takes a queue from now on sees the decision. One that was lost before is another's.
+        # The next owner of a queue sees the decision from now on. A queue that was lost before is another's.
         pending.acks()
 
     def _carry_out(self, made: OpenDecision) -> None:
@@ -333,7 +333,7 @@ class Deciding:
         for each in some:
             if each.outcome is Outcome.UNKNOWN:
                 if each.pending is None and not self._those(each, lacking):
-                    # What is acknowledged was stored before.
+                    # The messages are stored before the acknowledgements are recorded.
                     each.outcome = Outcome.STORED
                 else:
                     unknown.append(each)

@@ -116,7 +116,7 @@ class Target {
         return pool[(int) (number % POOL)];
     }
 
-    /** What is digits in the key is written by hand: String.format would take longer than the rest of the message. */
+    /** The digits of the key are written by hand: String.format would take longer than the rest of the message. */
     static String key(long number) {
         char[] text = "key-000000000000".toCharArray();
         for (int at = text.length - 1; number > 0; at--, number /= 10) {
