@@ -1,14 +1,14 @@
-"""Builds the compiled kernel, `penstock._kernel`: for hatchling (wheels, editable installs), and as a command in a checkout.
+"""Builds the compiled kernel, `penstock._kernel`: for hatchling (wheels, editable installs), or as a command.
 
     python hatch_build.py             build the object beside its sources, unless the one there is of just these
     python hatch_build.py --requires  print what that needs of PyPI
 
-The compiler is $CC, or cc, gcc or clang where there is one; else zig's, which comes as a wheel from PyPI, needs nothing of the
-machine, and is asked for only then. Invariants:
+The compiler is $CC, or cc, gcc or clang where there is one; else zig's, which comes as a wheel from PyPI, needs nothing
+of the machine, and is asked for only then. Invariants:
 
-* An object is as new as its recipe: the digest of sources, flags and versions of the tools, which it holds. Times count nothing.
-* It appears whole, under its name, by a rename. Two builds in one checkout exclude each other; one for a wheel does so until
-  the wheel is made, so a wheel has just the object that was built for it.
+* An object is as new as its recipe, the digest of sources, flags and tools that it holds. Times do not count.
+* It appears whole, under its name, by a rename. Two builds in one checkout exclude each other; one for a wheel does so
+  until the wheel is made, so a wheel has just the object that was built for it.
 * The same recipe makes the same bytes, in whatever folder. Objects with sanitizers lie in a folder of their own.
 """
 
@@ -39,7 +39,7 @@ except ModuleNotFoundError:
 
 ROOT = Path(__file__).resolve().parent
 HATCHLING, CYTHON, ZIG = "hatchling>=1.27", "cython>=3.1,<4", "ziglang>=0.13"
-# Signed numbers from disk may wrap, and structures of bytes are read through other types: neither may be optimized away.
+# Signed numbers from disk may wrap, and structures of bytes are read through other types: neither may be optimized.
 FLAGS = ["-std=c11", "-O2", "-Wall", "-fwrapv", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared",
          "-pthread", "-D_GNU_SOURCE"]  # fmt: skip
 # No asserts, and no symbols: their names of files are all that would differ between two machines.
@@ -239,8 +239,8 @@ def compile_to(part: Path, recipe: Recipe, root: Path) -> str:
 def include_flags() -> list[str]:
     """Return the compiler's flags for this interpreter's headers.
 
-    Debian's `pyconfig.h` includes another one below `/usr/include`, by the name of the machine, and zig does not search the
-    machine's own folders. There it searches last, so it takes the C library's headers of its target from nowhere else.
+    Debian's `pyconfig.h` includes another one below `/usr/include`, by the name of the machine, and zig does not search
+    the machine's own folders. There it searches last, so the C library's headers are still its target's.
     """
     include = Path(sysconfig.get_path("include"))
     return [f"-I{include}", "-idirafter", str(include.parent)]

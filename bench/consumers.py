@@ -1,8 +1,8 @@
 """`python -m bench.consumers FOLDER`: what a consumer costs, and how soon it has a message.
 
-Prints microseconds a message for reading, iterating and acknowledging with `sync=False`, and for durable acknowledgements in
-batches of 100; and the time from `put` to the consumer's hand, in one process and across two. One run; the store is
-made in FOLDER, which decides what a sync costs.
+Prints microseconds a message for reading, iterating and acknowledging with `sync=False`, and for durable
+acknowledgements in batches of 100; and the time from `put` to the consumer's hand, in one process and across two. One
+run; the store is made in FOLDER, which decides what a sync costs.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 A ratio is the other engine's time divided by Penstock's, computed within each round; above 1 Penstock is faster. A put
 is timed until the queues have all messages, if both engines have queues; the goal is measured again up to the last
-receipt, for comparison. Every goal is measured with the default profile, and some also without the CRC over whole records.
+receipt, for comparison. Every goal is measured with the default profile, and some without the CRC over whole records.
 """
 
 import statistics
@@ -165,7 +165,8 @@ def _together() -> list[Goal]:
     # At most 1.5 times as long, messages made in both.
     return [Goal(
         work="transactions of 10 puts, 128 B", against="`put_many` of 10",
-        ours=("transaction 10 x 128 B", "penstock"), other=("transaction against put_many 10 x 128 B", "penstock"), least=0.67,
+        ours=("transaction 10 x 128 B", "penstock"), other=("transaction against put_many 10 x 128 B", "penstock"),
+        least=0.67,
     )]  # fmt: skip
 
 
@@ -254,7 +255,8 @@ def _consumers() -> list[Goal]:
             for size in SIZES for name, engine, least in against
         ]  # fmt: skip
     found += [
-        _plain(f"consumed in {consumers.MEMBERS} {what}, 100 acks at a time, {size}", name, f"{figure}, {size}", "consumer",
+        _plain(f"consumed in {consumers.MEMBERS} {what}, 100 acks at a time, {size}", name, f"{figure}, {size}",
+            "consumer",
                engine, 3.0, must=size == "128 B")
         for what, figure in (("threads", consumers.THREADS), ("processes", consumers.TOGETHER))
         for size in SIZES
@@ -338,9 +340,11 @@ def _why(goal: Goal, missing: Mapping[str, str]) -> str:
 def table(outcomes: list[Outcome]) -> str:
     """Return the table for a terminal: a star marks a required goal."""
     outcomes = [o for o in outcomes if o.median is not None or o.why != NOT_ASKED]
-    lines = [
-        f"{'  work':60}{'against':28}{'ratio':>8}  {'spread':16}{'goal':>6}  {'':7}{'no record CRC':>14}{'device bytes':>14}"
-    ]
+    header = (
+        f"{'  work':60}{'against':28}{'ratio':>8}  {'spread':16}{'goal':>6}  {'':7}{'no record CRC':>14}"
+        f"{'device bytes':>14}"
+    )
+    lines = [header]
     for outcome in outcomes:
         goal = outcome.goal
         least = f"<{goal.least:g}" if goal.other is None else f"{goal.least:g}"

@@ -1,7 +1,7 @@
 """`python -m bench.history`: shows the trend of each ratio from run to run, so that a slowdown is visible.
 
-`bench/history.jsonl` has one line per recorded run: date, machine, commit, and the ratios. Only runs on the same kind of
-machine are compared; a ratio that fell by more than the spread of both runs is marked.
+`bench/history.jsonl` has one line per recorded run: date, machine, commit, and the ratios. Only runs on the same kind
+of machine are compared; a ratio that fell by more than the spread of both runs is marked.
 """
 
 import argparse

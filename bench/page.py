@@ -67,7 +67,8 @@ def _compared(result: Result) -> tuple[list[str], str]:
     compared.sort(key=lambda goal: -goal["median"])
     rows = ["| work | compared with | times as fast (spread) |", "|---|---|---:|"]
     rows += [
-        f"| {goal['work'].strip()} | {goal['against']} | **{goal['median']:.2g}** ({goal['low']:.2g}-{goal['high']:.2g}) |"
+        f"| {goal['work'].strip()} | {goal['against']} | **{goal['median']:.2g}** "
+        f"({goal['low']:.2g}-{goal['high']:.2g}) |"
         for goal in compared
         if goal["median"] >= 1
     ]

@@ -28,7 +28,7 @@ class EngineError(Exception):
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with these variables, and with Python's byte code cache enabled, as for an installed package."""
+    """Return the environment with these variables, and with Python's byte code cache, as for an installed package."""
     found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return found | dict(variables)
 

@@ -95,7 +95,8 @@ def frames(spark: Any, folder: Path, rows: int, runs: int) -> list[dict[str, obj
     source = str(folder / "rows")
     made = spark.range(0, rows, 1, 2).selectExpr(
         "concat('key-', id % 100000) AS key",
-        f"cast(rpad(concat(md5(cast(id as string)), id), {BODY_BYTES}, md5(cast(id + 1 as string))) as binary) AS value",
+        f"cast(rpad(concat(md5(cast(id as string)), id), {BODY_BYTES}, md5(cast(id + 1 as string))) as binary) AS "
+        "value",
     )
     made.write.option("compression", "none").parquet(source)
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(max(rows * BODY_BYTES // 4, 1 << 20)))

@@ -1,7 +1,7 @@
 """`python -m bench.spark`: measures the pipeline on this machine, compared with Spark's own Parquet, in one run.
 
-Bodies of 1 KiB, warm, on two cores; jobs take turns in each round, so anything that slows the machine slows all of them.
-Shown are medians with their spread, the goal of each, and which are missed; `--json FILE` writes the figures,
+Bodies of 1 KiB, warm, on two cores; jobs take turns in each round, so anything that slows the machine slows all of
+them. Shown are medians with their spread, the goal of each, and which are missed; `--json FILE` writes the figures,
 `--mib N` and `--rounds N` make it shorter. MB/s and GB/s count bodies only, in powers of ten.
 """
 

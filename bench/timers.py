@@ -1,8 +1,8 @@
 """`python -m bench.timers FOLDER`: what messages at a time cost, and how late they are.
 
-Prints microseconds for each put with a time, beside those of a plain put; how long after its time each message of one busy second
-is in a consumer's hand, and how long after the end of that second the last one is; the memory that waiting messages take; and how
-long a store takes to open with them. One run; the store is made in FOLDER.
+Prints microseconds for each put with a time, beside those of a plain put; how long after its time each message of one
+busy second is in a consumer's hand, and how long after the end of that second the last one is; the memory that waiting
+messages take; and how long a store takes to open with them. One run; the store is made in FOLDER.
 """
 
 import argparse
@@ -88,7 +88,8 @@ def waiting(root: Path, count: int) -> Iterator[dict[str, Any]]:
         opened_s = time.perf_counter() - began
         yield {
             "what": "closed and opened with waiting messages", "messages": found, "close_s": round(closed_s, 2),
-            "open_s": round(opened_s, 2), "max_rss_grew_mb": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
+            "open_s": round(opened_s, 2),
+            "max_rss_grew_mb": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
         }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench.worker ENGINE`: one engine in its own process; one JSON command per line in, one answer per line out.
+"""`python -m bench.worker ENGINE`: one engine in a process; a JSON command per line in, an answer per line out.
 
 The Java driver in `bench/java` answers the same commands. Times are measured here, in the engine's process, not by the
 caller. `bench.process` is the caller.
@@ -213,7 +213,7 @@ class Worker:
         return {"is_there": self.engine.has_share()}
 
     def do_consume_together(self, batch: int, threads: int, at_ns: int) -> Answer:
-        """Consume from a time on until nothing comes any more; return how many there were, and when the last batch was done."""
+        """Consume from a time on until nothing comes; return how many there were, and when the last batch was done."""
         gc.collect()
         while len(self.members) < threads:
             self.members.append(self.engine.member())

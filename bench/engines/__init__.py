@@ -32,10 +32,10 @@ class Entry:
     """One engine with its settings.
 
     Attributes:
-        kind: which class drives it, see `make`; "rocketmq" has a JVM, "before" runs on the packages of another checkout.
+        kind: which class drives it, see `make`; "rocketmq" has a JVM, "before" runs another checkout's packages.
         settings: the settings it is opened with.
         words: a description for people.
-        share: the part of the messages that a turn gives it: slow engines get fewer, so that all turns last equally long.
+        share: the part of the messages that a turn gives it: slow engines get fewer, so that turns last equally long.
         warm: number of turns that are not counted.
     """
 

@@ -1,7 +1,7 @@
 """Penstock's consumer group, in the process that puts, or in another one beside it.
 
-Guarantees: `ack` returns when it is on disk; `ack(sync=False)` survives a crash of the process at once, and a power cut after
-at most a second. The messages have those of the flush policy `async`.
+Guarantees: `ack` returns when it is on disk; `ack(sync=False)` survives a crash of the process at once, and a power cut
+after at most a second. The messages have those of the flush policy `async`.
 """
 
 from collections.abc import Callable, Iterator

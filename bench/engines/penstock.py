@@ -1,7 +1,7 @@
 """Penstock through its public API. Settings are those of `penstock.open`.
 
 Guarantees: those of its flush policy. Under `async` a message survives a crash of the process from the receipt on, and
-a power cut after at most half a second; under `sync` a receipt means that it is on disk. A body's CRC is stored and checked.
+a power cut after at most half a second; under `sync` a receipt means that it is on disk. The body's CRC is checked.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,8 @@
 """A redis server of its own, with a stream and a consumer group, through redis-py (with hiredis) on a Unix socket.
 
-Guarantees: `appendfsync always` is on disk when an answer comes; `everysec` survives a crash of the server, and a power cut after
-about a second. The append-only file is never rewritten during a run, and there are no snapshots, to redis's advantage.
+Guarantees: `appendfsync always` is on disk at the answer; `everysec` survives a crash of the server, and a power cut
+after about a second. The append-only file is never rewritten during a run, and there are no snapshots, to redis's
+advantage.
 
 The server has no TCP port. It ends with the process that started it, also if that is killed.
 """
@@ -140,7 +141,7 @@ class RedisEngine(Engine):
         self._connect(Path((root / _PLACE).read_text()))
 
     def member(self) -> Callable[[int], int]:
-        """See `Engine`; each thread is a consumer of the group, and acknowledges a batch with the request for the next one."""
+        """See `Engine`; each thread is a consumer of the group, and acknowledges a batch with its next request."""
         name = f"{MEMBER}-{os.getpid()}-{next(self._numbers)}"
         handled: list[bytes] = []
 

@@ -1,7 +1,7 @@
 """A queue as a table of SQLite, as programs build one: a consumer leases rows, and deletes those that it has handled.
 
-One transaction a batch: it deletes the batch before and leases the next one, so that a batch costs one commit. Guarantees:
-`synchronous=FULL` is on disk at each commit, in both journal modes. A partial index has the rows that are free.
+One transaction a batch: it deletes the batch before and leases the next one, so that a batch costs one commit.
+Guarantees: `synchronous=FULL` is on disk at each commit, in both journal modes. A partial index has the free rows.
 """
 
 import sqlite3

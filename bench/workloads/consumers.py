@@ -1,8 +1,8 @@
-"""Consumer groups: acknowledging in batches and one by one, the time from a put to a consumer's hand, and what extensions cost puts.
+"""Consumer groups: acknowledging in batches and singly, the time from a put to a consumer, and what extensions cost.
 
-Every consumer takes up to 100 messages at a time (litequeue one: it has no other way) and accesses each body. The messages are
-there before the clock starts, and are written back. A group has one consumer with one thread; one with several threads, in the
-process that puts; or several, each in a process of its own.
+Every consumer takes up to 100 messages at a time (litequeue one: it has no other way) and accesses each body. The
+messages are there before the clock starts, and are written back. A group has one consumer with one thread; one with
+several threads, in the process that puts; or several, each in a process of its own.
 """
 
 import shutil
@@ -88,7 +88,7 @@ def _together(bench: Bench, words: str, *, in_processes: bool) -> None:
 
 
 class Group:
-    """A process that fills a queue, and a group's members: threads of it, or processes of their own. A context manager."""
+    """A process that fills a queue, and a group's members: its threads, or processes. A context manager."""
 
     def __init__(self, bench: Bench, engine: str, root: Path, *, in_processes: bool) -> None:
         self._bench = bench
@@ -118,7 +118,7 @@ class Group:
             time.sleep(0.05)
 
     def consume(self, count: int, size: int) -> int:
-        """Let the members consume this number of messages; return the nanoseconds from the first start to the last answer."""
+        """Let the members consume so many messages; return the nanoseconds from the first start to the last answer."""
         self._writer.call("supply", count=count, size=size)
         self._bench.write_back()
         return self._take(count)
@@ -172,7 +172,7 @@ def _keep(
 
 
 def _extensions(bench: Bench) -> None:
-    """Put normal messages with and without extensions, and on another commit; the fastest of some short turns counts."""
+    """Put messages with and without extensions, and on another commit; the fastest of some short turns counts."""
     engines = ("penstock", "penstock-alone", "penstock-before")
     count = bench.scaled(20_000)
     with Session(bench, "extensions", engines) as session:

@@ -127,7 +127,7 @@ __all__ = [
     "repair",
 ]
 
-# The modules of the public names, besides `errors`. Each is imported on first access, since most programs need only a few.
+# The modules of the public names, besides `errors`. Each is imported on first access: most programs need few.
 _NAMES = {
     "penstock.contracts": (
         "Allocator",

@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False, auto_pickle=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: binding=False, auto_pickle=False
 # cython: embedsignature=True, embedsignature.format=clinic
 """The compiled kernel: the only code that encodes or parses records at speed, and the functions built on it.
 

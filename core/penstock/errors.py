@@ -49,8 +49,8 @@
         - BusyError                the store cannot keep up; nothing was stored, try again
         - DispatcherFailedError    queues or index lack stored messages; an answer would omit them
 
-Details are available as attributes. Each message says what happened, to which file or argument, and what to do. An `OSError`
-passes through unless the failure makes the store unusable.
+Details are available as attributes. Each message says what happened, to which file or argument, and what to do. An
+`OSError` passes through unless the failure makes the store unusable.
 """
 
 import pickle
@@ -224,7 +224,8 @@ class LongTopicError(TopicError):
         super().__init__(
             topic,
             f"it has {size} bytes, and a broker created this directory. Brokers before 5.0 end their log at the first "
-            f"record whose topic has over {limit} bytes; set log.long_topics = true if no such broker opens this directory",
+            f"record whose topic has over {limit} bytes; set log.long_topics = true if no such broker opens this "
+            "directory",
         )
 
 
@@ -248,8 +249,8 @@ class TopicPermissionError(TopicError):
         self.perm = perm
         super().__init__(
             topic,
-            f"its configuration forbids messages (perm {perm} lacks 2, write); nothing was stored. A broker would store "
-            f"them. To allow them, set perm with Store.alter_topic or `penstock topic alter`",
+            f"its configuration forbids messages (perm {perm} lacks 2, write); nothing was stored. A broker would "
+            "store them. To allow them, set perm with Store.alter_topic or `penstock topic alter`",
         )
 
 
@@ -277,8 +278,9 @@ class TopicQueueError(QueueError):
         self.topic = topic
         super().__init__(queue, count - 1)
         text = (
-            f"queue {queue} of topic {topic!r} is refused: the topic has {count} queues, from 0 to {count - 1}; nothing "
-            f"was stored. Put to one of these, or give the topic more with Store.alter_topic or `penstock topic alter`"
+            f"queue {queue} of topic {topic!r} is refused: the topic has {count} queues, from 0 to {count - 1}; "
+            "nothing was stored. Put to one of these, or give the topic more with Store.alter_topic or `penstock topic "
+            "alter`"
         )
         self.args = (text,)
 
@@ -500,10 +502,11 @@ class OutcomeUnknownError(StorageError):
         first = f"{done} was done; " if done else ""
         who = f"the process that has the store open for writing ({holder})"
         super().__init__(
-            f"{path}: {first}it is not known whether {call} was done: it was begun by {who}, which was killed since, or needs longer. "
-            f"Look at the store before you try again"
+            f"{path}: {first}it is not known whether {call} was done: it was begun by {who}, which was killed since, "
+            "or needs longer. Look at the store before you try again"
             if begun
-            else f"{path}: {first}{call} was not: {who} has not begun it in time. Look at the store before you try again"
+            else f"{path}: {first}{call} was not: {who} has not begun it in time. Look at the store before you try "
+            "again"
         )
 
 
@@ -558,8 +561,8 @@ class LostQueueError(StorageError):
         self.queue = queue
         self.reason = reason
         super().__init__(
-            f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
-            f"message may be redelivered, to this consumer or another one"
+            f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: "
+            "the message may be redelivered, to this consumer or another one"
         )
 
 
@@ -572,8 +575,8 @@ class AlreadyAnsweredError(StorageError):
         self.offset = offset
         self.reason = reason
         super().__init__(
-            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was recorded: {reason}. "
-            f"Answer each message once"
+            f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was "
+            f"recorded: {reason}. Answer each message once"
         )
 
 
@@ -589,7 +592,8 @@ class QueueHeldError(StorageError):
         self.queue = queue
         self.holder = holder
         if topic == "*":
-            text = f"group {shown(group)} has a consumer, {holder}; the group was not changed. Close that consumer first"
+            name = shown(group)
+            text = f"group {name} has a consumer, {holder}; the group was not changed. Close that consumer first"
         else:
             text = (
                 f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its "
@@ -604,8 +608,8 @@ class TransactionEndedError(StorageError):
     def __init__(self, call: str) -> None:
         self.call = call
         super().__init__(
-            f"{call} is refused: the transaction is used outside of its `with` block, at the end of which its messages are "
-            f"stored or dropped; nothing was stored. Begin a new one with store.transaction()"
+            f"{call} is refused: the transaction is used outside of its `with` block, at the end of which its messages "
+            "are stored or dropped; nothing was stored. Begin a new one with store.transaction()"
         )
 
 
@@ -664,8 +668,8 @@ class PreparedFinishedError(PenstockError):
         self.transaction_id = transaction_id
         self.outcome = outcome
         super().__init__(
-            f"prepared message {transaction_id} was {outcome} before; nothing was stored by this call. Finish each prepared "
-            f"message once"
+            f"prepared message {transaction_id} was {outcome} before; nothing was stored by this call. Finish each "
+            "prepared message once"
         )
 
 
@@ -678,7 +682,7 @@ class DispatcherFailedError(StorageError):
         self.reached = reached
         self.end = end
         super().__init__(
-            f"dispatcher {name} fails ({reason}): its files have the messages below log offset {reached} and lack those "
-            f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
-            f"catches up. Check the disk; the store retries by itself, see stats()"
+            f"dispatcher {name} fails ({reason}): its files have the messages below log offset {reached} and lack "
+            f"those from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until "
+            "it catches up. Check the disk; the store retries by itself, see stats()"
         )

@@ -1,4 +1,4 @@
-"""Loads the compiled kernel, `penstock._kernel`, from where the package is; refuses a kernel that does not match these modules.
+"""Loads the compiled kernel, `penstock._kernel`, beside the package; refuses one that does not match these modules.
 
 `penstock/__init__` calls `load` before anything else, so every other module may use `from penstock._kernel import ...`.
 
@@ -6,7 +6,7 @@
 * In a wheel it is beside the modules; `_kernel.abi` holds the digest of the sources that it was built from.
 * In a zip it is refused: Python loads no compiled module from there.
 
-Imports no other Penstock module: all of them may need the kernel, and `hatch_build.py` takes the digest and the paths from here.
+Imports no other Penstock module: all of them may need the kernel, and `hatch_build.py` uses its digest and paths.
 """
 
 import hashlib

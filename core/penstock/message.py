@@ -69,7 +69,7 @@ class ReadResult(NamedTuple):
 
     @property
     def at_end(self) -> bool:
-        """Whether the queue had no message at `next_offset` or after it: reading on finds nothing until the next put."""
+        """Whether the queue had no message from `next_offset` on: reading on finds nothing until the next put."""
         return self.next_offset >= self.max_offset
 
     @property

@@ -4,9 +4,8 @@ Uses only `penstock.format.record`, the readable definition of the format: no ke
 lock. It reads the files of `commitlog/` in order of name, accepts each record whose lengths, log offset and CRC are
 correct, and skips anything else up to the next such record. It changes nothing.
 
-After corrupt bytes, the only evidence for a record is that it contains its own log offset, although a body may hold
-the bytes of another record. `penstock repair` has more evidence (see `resync`). The tests compare the kernel's scans
-with this one.
+After corrupt bytes, the only evidence for a record is that it contains its own log offset, although a body may hold the
+bytes of another record. `penstock repair` has more evidence (see `resync`). Tests compare the kernel's with this one.
 """
 
 import argparse

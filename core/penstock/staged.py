@@ -64,8 +64,7 @@ def encoding_for(
 ) -> Encoding:
     """Return the encoding of a store's records, as `penstock.open` with these settings would encode them.
 
-    With multiple paths, the records fit into each of the stores. Takes no lock and changes nothing; a store
-    need not exist yet.
+    With multiple paths, the records fit into each of the stores. Changes nothing; a store need not exist yet.
     """
     call = "encoding_for"
     if not paths:

@@ -6,8 +6,8 @@ call `register` instead.
 In reading order: `errors`, `option_parser` (options as Spark passes them), `java` (a Java and a local session), `arrow`
 (pyarrow, and the columns of messages in Spark's types), `remote_files` (the files of a store at a URL), `stores` (from
 paths to stores); then the folders `source` and `sink`; `export_folder` (Parquet files that `jobs.export` and `archive`
-write, and `jobs.replay` reads), `archive` (the retention policy), the folder `jobs`; `cli` (the commands), `plugin` (what Penstock
-loads).
+write, and `jobs.replay` reads), `archive` (the retention policy), the folder `jobs`; `cli` (the commands), `plugin`
+(what Penstock loads).
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""pyarrow, for every module here that needs it at run time, and a message's columns in Spark: names and types. This module does not import pyspark.
+"""pyarrow, for the modules here that need it at run time, and a message's columns in Spark. Does not import pyspark.
 
 The absence of pyarrow is an error that names the extra. The commands of `penstock spark` import a job before they start
 Spark, so pyarrow is the first package that they miss.

@@ -141,9 +141,11 @@ def _runs(*, settings: bool = False) -> Callable[[Callable[..., int]], Callable[
 
         found: Callable[..., int] = json_option(quiet_option(with_run))
         found = settings_options(found) if settings else found
-        found = click.option("--remote", metavar="URL", help="Run over Spark Connect, for example sc://host:15002.")(found)  # fmt: skip
+        found = click.option("--remote", metavar="URL",
+            help="Run over Spark Connect, for example sc://host:15002.")(found)  # fmt: skip
         return click.option(
-            "--master", metavar="URL", help="Spark's master, for example local[2] or spark://host:7077; by default all cores of this machine."
+            "--master", metavar="URL",
+            help="Spark's master, for example local[2] or spark://host:7077; by default all cores of this machine."
         )(found)  # fmt: skip
 
     return decorate
@@ -172,9 +174,12 @@ def _text(value: object) -> str:
 
 # --- the jobs
 
-_TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")  # fmt: skip
-_SKIP_LOST = click.option("--skip-lost", is_flag=True, help="Skip messages that retention deletes during the run.")  # fmt: skip
-_SINK_OPTIONS = click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, for example partitions=8.")  # fmt: skip
+_TOPICS = click.option("--topic", "topics", multiple=True,
+    help="Only this topic; may be given several times.")  # fmt: skip
+_SKIP_LOST = click.option("--skip-lost", is_flag=True,
+    help="Skip messages that retention deletes during the run.")  # fmt: skip
+_SINK_OPTIONS = click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
+    help="An option of the sink, for example partitions=8.")  # fmt: skip
 
 
 @group.command(
@@ -189,7 +194,7 @@ _SINK_OPTIONS = click.option("--option", "options", multiple=True, metavar="KEY=
 @click.option("--findings-to", metavar="FOLDER", help="A new folder for the findings as Parquet.")
 @_runs(settings=True)
 def verify_command(run: _Run, **given: Any) -> int:
-    """Check log, queues and index of stores, every segment in parallel. The exit code is 1 if there is a finding that is not a note.
+    """Check log, queues and index of stores, every segment in parallel. Exit code 1 if a finding is not a note.
 
     PATHS are stores, globs of them, or datasets. The findings are those of `penstock verify`; nothing is changed.
     """
@@ -337,24 +342,28 @@ def export_command(run: _Run, names: tuple[str, ...], **given: Any) -> int:
 )
 @click.argument("source")
 @click.argument("target")
-@click.option("--only", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given several times.")  # fmt: skip
+@click.option("--only", "topics", multiple=True, metavar="TOPIC",
+    help="Only this topic; may be given several times.")  # fmt: skip
 @click.option("--tag", "tags", multiple=True, help="Only this tag; may be given several times.")
 @click.option(
     "--where",
     metavar="SQL",
     help="Only rows for which this expression over the source's columns is true.",
 )
-@click.option("--to-topic", "topic", metavar="TOPIC", help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
+@click.option("--to-topic", "topic", metavar="TOPIC",
+    help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
 @click.option("--key", metavar="SQL", help="An expression that gives the key.")
 @click.option("--to-tag", "tag", metavar="SQL", help="An expression that gives the tag.")
 @click.option("--partition", metavar="SQL", help="An expression that gives the queue number.")
-@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="Maximum number of rows read per second, before the filter.")  # fmt: skip
+@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0,
+    help="Maximum number of rows read per second, before the filter.")  # fmt: skip
 @click.option(
     "--bytes-per-second",
     metavar="SIZE",
     help="Maximum number of bytes read per second, for example 10m.",
 )
-@click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows per batch; by default 500,000, or with a rate those of five seconds.")  # fmt: skip
+@click.option("--batch-rows", type=click.IntRange(0), default=0,
+    help="Rows per batch; by default 500,000, or with a rate those of five seconds.")  # fmt: skip
 @click.option("--app", metavar="NAME", help="The name under which another run continues this one.")
 @_SKIP_LOST
 @_SINK_OPTIONS
@@ -409,7 +418,8 @@ def _made_of(cls: type, given: dict[str, Any]) -> Any:
 def compact_command(run: _Run, options: tuple[str, ...], **given: Any) -> int:
     """Write the latest message of each key of TOPIC in the store SOURCE into a new store TARGET.
 
-    Messages are written in the order in which they were stored. If the command is killed, run it again to complete it; a repeated run adds nothing.
+    Messages are written in the order in which they were stored. A killed command is completed by running it again,
+    which adds nothing twice.
     """
     pairs = _pairs_of(options, "--option", "KEY=VALUE")
     done = run.job("compact", options=pairs, **given)

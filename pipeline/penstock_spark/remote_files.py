@@ -1,4 +1,4 @@
-"""Reads stores at a URL of any kind that fsspec supports, for example `s3://bucket/store`. This module does not import pyspark.
+"""Reads stores at any URL that fsspec supports, for example `s3://bucket/store`. Does not import pyspark.
 
 These stores must no longer be written to: an object is assumed to stay as it was first listed. Bytes are fetched in
 whole blocks, and the last few blocks of a file are cached while it is open; small files that are read whole, and where
@@ -159,7 +159,7 @@ class RemoteFile(File):
         return data
 
     def data_end(self) -> int:
-        """Return where the zeros at the end begin; it is found by a search, as there are none between a queue's entries."""
+        """Return where the zeros at the end begin; found by a search, as there are none between entries."""
         if self._key not in self._data_ends:
             self._data_ends[self._key] = self._find_data_end()
         return self._data_ends[self._key]

@@ -1,12 +1,11 @@
-"""The stores of a read or a write: a folder, a pattern, a list, a dataset, a URL; and how they are opened. This module does not import pyspark.
+"""The stores of a read or write: a folder, pattern, list, dataset, URL; and their opening. Does not import pyspark.
 
-A store is identified by its absolute path or its URL, in the column `store` and in offsets. An empty folder that matches
-a pattern is skipped.
+A store is identified by its absolute path or its URL, in the column `store` and in offsets. An empty folder that
+matches a pattern is skipped.
 
 A dataset is several stores under one folder, its shards. One store has one writer at a time; a dataset has one for each
 of its shards. The manifest `penstock-dataset.json` holds `{"format": 1, "shards": ["shard-000", ...]}`: the names of
-folders beside it. It is written once, when the dataset is created. It is never changed, since it determines the shard of
-each key.
+folders beside it. It is written once, with the dataset, and never changed, since it determines the shard of each key.
 
 Once all shards are stores, the file `penstock/sink/made` is written beside the manifest. After that, a shard without
 a store is one whose disk is not mounted, or that was lost. This is an error: such a shard is neither created nor
@@ -138,8 +137,8 @@ def _write_manifest(root: Path, names: list[str]) -> None:
 def keep_folder(files: Files, folder: Path, root: Path) -> None:
     """Create `folder`, which is below `root`, and make its name durable, and the names of the folders between them.
 
-    A process that is killed between creating a folder and syncing the one above leaves a name that is visible but not on
-    the disk. A caller that relies on the name calls this first, since a power failure could remove the name afterwards.
+    A process that is killed between creating a folder and syncing the one above leaves a name that is visible but not
+    on the disk. A caller that relies on the name calls this first, since a power failure could remove the name.
     """
     files.make_folder_durably(folder)
     for each in folder.parents:

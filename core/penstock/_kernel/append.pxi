@@ -144,7 +144,9 @@ cdef class Draft:
     cdef int64_t text
     cdef bint has_born
 
-    cdef int fill(self, RecordEncoder encoder, topic, body, queue, tag, keys, properties, flag, born_time_ms, born_host) except -1:
+    cdef int fill(
+        self, RecordEncoder encoder, topic, body, queue, tag, keys, properties, flag, born_time_ms, born_host
+    ) except -1:
         cdef Parts *m = &self.parts
         cdef bytes own_body = encoder.body(body)
         cdef bytes host = encoder.store_host
@@ -228,7 +230,7 @@ cdef class Appender:
     cdef uint8_t *open_page
 
     def __cinit__(self, RecordEncoder encoder not None, AppendLock lock not None, append_slowly):
-        """`append_slowly(draft)` appends one record under the lock, with a roll or a channel's write; sets its log offset."""
+        """`append_slowly(draft)` appends a record under the lock, with a roll or channel's write; sets its offset."""
         self.encoder, self.lock, self.append_slowly = encoder, lock, append_slowly
         self.open_page = page_of_this_process()
         if self.open_page is NULL:
@@ -307,7 +309,7 @@ cdef class Appender:
     cdef bint store(self, Draft draft, int64_t now_ms) noexcept nogil:
         """Store a record in the segment's memory or gather buffer; return False if it does not fit or is not allowed.
 
-        Only Python objects that the draft and the appender hold are accessed, and no step can fail after the first byte.
+        Only Python objects that the draft and the appender hold are accessed, and no step fails after the first byte.
         """
         cdef int64_t position
         cdef uint8_t *at = NULL
@@ -362,7 +364,8 @@ cdef class Appender:
             self.lock.wait(False)
         if self.refusals or not self.store(draft, now_ms):
             self.append_slowly(draft)
-        made.log_offset, made.queue, made.queue_offset = draft.parts.log_offset, draft.parts.queue, draft.parts.queue_offset
+        made.log_offset, made.queue = draft.parts.log_offset, draft.parts.queue
+        made.queue_offset = draft.parts.queue_offset
         made.store_time_ms, made.size = draft.parts.store_ms, <int32_t>draft.size
         made.store_host, made.status, made.durability = self.encoder.store_host, self.accepted, self.durability
         if self.settles or self.is_idle:
@@ -428,7 +431,7 @@ cdef class Producer:
 
 
 cdef class BatchProducer:
-    """A batch that is filled by `put`: see `penstock.store.batches`. Safe from any thread if the subclass uses `_hold`."""
+    """A batch that is filled by `put`: see `penstock.store.batches`. Thread-safe if the subclass uses `_hold`."""
 
     cdef Batch batch
     cdef Appender appender
@@ -465,7 +468,8 @@ cdef class BatchProducer:
         cdef int32_t number
         if (
             batch is not None and self.holds == 0 and appender.refusals == 0 and appender.open_page[0]
-            and (wait is True or wait is False) and delay_level is ZERO and partition_key is None and delay is ZERO and deliver_at is None
+            and (wait is True or wait is False) and delay_level is ZERO and partition_key is None
+            and delay is ZERO and deliver_at is None
             and born_host is None and type(body) is bytes and PyBytes_GET_SIZE(body) < LONG_BYTES
         ):
             encoder = batch.encoder
@@ -489,13 +493,14 @@ cdef class BatchProducer:
                     return
                 batch.shorten(len(batch) - 1)
         self.add(Message(
-            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level, wait=wait,
-            born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key, delay=delay, deliver_at=deliver_at,
+            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
+            delay_level=delay_level, wait=wait, born_time_ms=born_time_ms, born_host=born_host,
+            partition_key=partition_key, delay=delay, deliver_at=deliver_at,
         ))
 
 
 def store_records(memory, int64_t position, data, sizes):
-    """Copy complete records into a file's memory; each record's size is written last, so that no partial record is valid.
+    """Copy complete records into a file's memory; each record's size is written last: no partial record is valid.
 
     Args:
         memory: the file's memory, writable.

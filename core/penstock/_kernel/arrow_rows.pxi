@@ -26,8 +26,8 @@ cdef class ArrowRows:
     cdef Rows rows
     cdef list held
 
-    def __cinit__(self, RecordEncoder encoder not None, Py_ssize_t count, topic, body, *, queue=None, tag=None, keys=None,
-                  flag=None, born_ms=None, pairs=None):
+    def __cinit__(self, RecordEncoder encoder not None, Py_ssize_t count, topic, body, *, queue=None, tag=None,
+                  keys=None, flag=None, born_ms=None, pairs=None):
         """Hold columns of `count` values each.
 
         Args:
@@ -84,7 +84,7 @@ cdef class ArrowRows:
 
 
 cdef inline bint value_of(const Texts *texts, Py_ssize_t row, Span *span) noexcept nogil:
-    """Set `span` to one value; return False if its offsets are invalid. Each is read once: another thread may change them."""
+    """Set `span` to one value; return False if its offsets are invalid. Reads each once: others may change them."""
     cdef int32_t start, stop
     span.p, span.n = texts.data, 0
     if texts.bounds is NULL:
@@ -105,7 +105,9 @@ cdef inline int take_text(Growing *scratch, Span text, int64_t *at) except -1 no
     return 0
 
 
-cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growing *scratch, Span *topic, int64_t *queue) except -1 nogil:
+cdef bint fill_row(
+    const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growing *scratch, Span *topic, int64_t *queue
+) except -1 nogil:
     """Fill in the parts of a row; return False if it is not plain."""
     cdef Span tag, word
     cdef int64_t number, size, topic_at, tag_at, keys_at, text_at

@@ -1,8 +1,8 @@
 /* The platform that the kernel is built for, and the digests of its sources; part of every build.
  *
  * The build hook (hatch_build.py) passes two digests. PENSTOCK_SOURCES is the digest of the sources: `penstock.kernel`
- * compares it with the sources beside it, or with the digest in the wheel. PENSTOCK_BUILD is the digest of sources, flags
- * and tool versions: the hook searches an object's bytes for it, without loading the object, to decide whether to build.
+ * compares it with the sources beside it, or with the digest in the wheel. PENSTOCK_BUILD is the digest of sources,
+ * flags and tool versions: the hook searches an object's bytes for it, without loading it, to decide whether to build.
  */
 #ifndef PENSTOCK_BUILD_H
 #define PENSTOCK_BUILD_H

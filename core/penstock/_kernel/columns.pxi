@@ -1,5 +1,5 @@
 # Columns in Arrow's layout: 32-bit offsets, the bytes of all values, and a bit for each row that has a value.
-# Each column is made in two passes without the GIL: the first computes its size, the second writes at most that many bytes.
+# Each column is made in two passes without the GIL: the first computes its size, the second writes up to that.
 
 cdef enum: BORN_HOST_END = 56
 # While one record is checked, the memory of the record this many entries later is prefetched.
@@ -242,7 +242,7 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
         ranges: see `scan`; CRCs are checked if these are given.
 
     Returns:
-        Rows (see `penstock.format.columns.ROW`), and the first row that is not valid or does not match its entry, or -1.
+        Rows (see `penstock.format.columns.ROW`), and the first row that is not valid or unlike its entry, or -1.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()

@@ -2,7 +2,7 @@
 
    If the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
    before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or fewer, are
-   processed with tables. On aarch64, the processor's CRC instructions are used. The choice is made when the module loads.
+   processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it loads.
 
    No state, no locks, no Python: callable without the GIL. Only [p, p + n) is read. */
 #pragma once
@@ -54,7 +54,7 @@ typedef struct { uint64_t first, second; } CrcFold;
 static CrcFold crc_fold_16, crc_fold_64, crc_fold_256;
 static int crc_folds, crc_folds_wide;
 
-/* x to the power `n`, reflected; the product of two reflected numbers is one bit too low, so the factor is shifted up. */
+/* x to the power `n`, reflected; the product of two reflected numbers is one bit too low, so the factor is shifted. */
 static uint64_t crc_power(int n)
 {
     uint32_t value = 0x80000000u;

@@ -1,5 +1,5 @@
-# Deliveries: what a consumer delivers of stored messages. They are made, delivered and answered many at a time, since a call
-# for each message would cost more than everything else that is done with it.
+# Deliveries: what a consumer delivers of stored messages. They are made, delivered and answered many at a time, since a
+# call for each message would cost more than everything else that is done with it.
 
 from cpython.object cimport PyTypeObject
 
@@ -63,7 +63,9 @@ def deliver(type kind not None, list messages not None, topic, flight, dict open
     return made
 
 
-def hand_out(list deliveries not None, int64_t before, int64_t after, by, int64_t since_ns, dict out not None, until_ns):
+def hand_out(
+    list deliveries not None, int64_t before, int64_t after, by, int64_t since_ns, dict out not None, until_ns
+):
     """Give deliveries to `by`, if all have the state `before`: then they have the state `after`, and are in `out`.
 
     Returns:
@@ -93,7 +95,7 @@ def of_one_flight(list deliveries not None, type kind not None):
 
 
 def open_offsets(list deliveries not None, dict opened not None):
-    """Return the offsets of deliveries that are open, ascending, without repetitions: a range if they are consecutive."""
+    """Return the offsets of open deliveries, ascending, without repetitions: a range if they are consecutive."""
     cdef int64_t first = 0, following = 0
     cdef bint is_run = True
     for given in deliveries:

@@ -74,8 +74,8 @@ static inline int grouping_make(Grouping *g, int64_t count)
     return 1;
 }
 
-/* Returns the table place at which the search for a queue begins. The table's address is part of the hash, so that nobody
-   can choose queue numbers that collide. */
+/* Returns the table place at which the search for a queue begins. The table's address is part of the hash, so that
+   nobody can choose queue numbers that collide. */
 static inline uint64_t cursor_place(const Grouping *g, int64_t topic, int64_t queue)
 {
     uint64_t v = (uint64_t)topic * 0x9E3779B97F4A7C15u + (uint64_t)queue + (uint64_t)(uintptr_t)g->table;
@@ -192,7 +192,7 @@ static inline int64_t seconds_since(int64_t time_ms, int64_t base_ms)
     return seconds > SECONDS_MAX ? SECONDS_MAX : seconds;
 }
 
-/* Returns the next entry's number; a corrupt one in the header is limited to the range from 1 to the number of entries. */
+/* Returns the next entry's number; a corrupt one in the header is limited to 1 up to the number of entries. */
 static inline int64_t index_count(const IndexMemory *x)
 {
     int64_t count = get32(x->p + INDEX_COUNT_AT);
@@ -224,7 +224,8 @@ static inline int put_key(const IndexMemory *x, int64_t number, int32_t hash, in
    header counts only complete entries. */
 static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64_t first)
 {
-    int64_t number = index_count(x), start = number, used = get32(x->p + SLOT_COUNT_AT), stop, time_ms = 0, log_offset = 0;
+    int64_t number = index_count(x), start = number, used = get32(x->p + SLOT_COUNT_AT);
+    int64_t stop, time_ms = 0, log_offset = 0;
     int64_t begin_ms = get64(x->p + BEGIN_MS_AT), begin_offset = get64(x->p + BEGIN_OFFSET_AT);
     stop = keys->rows.n - first < x->entries - number ? keys->rows.n : first + x->entries - number;
     for (int64_t key = first; key < stop; key++)
@@ -256,7 +257,8 @@ static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64
 }
 
 /* Sets slots and predecessors as they are after adding `count` entries in order; both arrays must be zero. */
-static inline void index_links(const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
+static inline void index_links(
+    const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
 {
     IndexMemory x = {NULL, 0, slot_count, 0};
     for (int64_t i = 0; i < count; i++) {
@@ -273,24 +275,28 @@ typedef struct {
 
 static inline int may_hold(const IndexMemory *x, const Sought *s)
 {
-    return get32(x->p + INDEX_COUNT_AT) > 1 && get64(x->p + BEGIN_MS_AT) <= s->end_ms && get64(x->p + END_MS_AT) >= s->begin_ms;
+    return get32(x->p + INDEX_COUNT_AT) > 1 && get64(x->p + BEGIN_MS_AT) <= s->end_ms
+        && get64(x->p + END_MS_AT) >= s->begin_ms;
 }
 
-/* Returns whether an entry's record may have a time in the range. Entries have whole seconds, so the bounds are widened by
-   one second. The result is 1 for the first entry, whose seconds have another base, and without a base. The largest
+/* Returns whether an entry's record may have a time in the range. Entries have whole seconds, so the bounds are widened
+   by one second. The result is 1 for the first entry, whose seconds have another base, and without a base. The largest
    number of seconds also means any later time. */
-static inline int may_be_timed(const Sought *s, int64_t log_offset, int64_t first_offset, int64_t base_ms, int64_t seconds)
+static inline int may_be_timed(
+    const Sought *s, int64_t log_offset, int64_t first_offset, int64_t base_ms, int64_t seconds)
 {
     int64_t since_ms = 1000 * seconds;
     if (log_offset == first_offset || base_ms <= 0)
         return 1;
-    return base_ms <= s->end_ms + 1000 - since_ms && (base_ms > s->begin_ms - 1000 - since_ms || seconds == SECONDS_MAX);
+    return base_ms <= s->end_ms + 1000 - since_ms
+        && (base_ms > s->begin_ms - 1000 - since_ms || seconds == SECONDS_MAX);
 }
 
-/* Follows a chain from entry `*number` on, or from its slot if that is 0, for at most `steps` entries. Stores the log offsets
-   of entries that may match in `found`, and returns how many. `*number` is set to the entry to continue with, 0 at the end.
-   Entries that the header does not count yet are included: each was complete before its slot was written. */
-static inline int64_t index_follow(const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
+/* Follows a chain from entry `*number` on, or from its slot if that is 0, for at most `steps` entries. Stores the log
+   offsets of entries that may match in `found`, and returns how many. `*number` is set to the entry to continue with, 0
+   at the end. Entries that the header does not count yet are included: each was complete before its slot was. */
+static inline int64_t index_follow(
+    const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
 {
     int64_t count = 0, at = *number, bound = x->entries, base_ms, first_offset;
     *number = 0;
@@ -325,7 +331,8 @@ static inline int has_phrase(Span text, Span phrase)
     for (int64_t at = 0; at <= text.n - phrase.n;) {
         const uint8_t *space;
         int64_t end = at + phrase.n;
-        if ((end == text.n || text.p[end] == ' ') && (phrase.n == 0 || memcmp(text.p + at, phrase.p, (size_t)phrase.n) == 0))
+        if ((end == text.n || text.p[end] == ' ')
+            && (phrase.n == 0 || memcmp(text.p + at, phrase.p, (size_t)phrase.n) == 0))
             return 1;
         space = at < text.n ? memchr(text.p + at, ' ', (size_t)(text.n - at)) : NULL;
         if (!space)

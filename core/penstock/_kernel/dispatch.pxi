@@ -22,7 +22,8 @@ cdef extern from "_kernel/dispatch.h" nogil:
         int32_t hash
         int64_t begin_ms, end_ms
     enum:
-        QUEUE_ENTRY_SIZE, PRE_BLANK_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, INDEX_ENTRY_SIZE, LANE_REFUSED, TYPE_ROLLBACK
+        QUEUE_ENTRY_SIZE, PRE_BLANK_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, INDEX_ENTRY_SIZE, LANE_REFUSED,
+        TYPE_ROLLBACK
     int grouping_make(Grouping *g, int64_t count)
     void grouping_free(Grouping *g)
     int64_t at_row(const NumberColumn *c, int64_t row)
@@ -67,7 +68,8 @@ cdef class HeldNumbers:
 
     cdef inline NumberColumn column(self) noexcept:
         cdef NumberColumn c
-        c.p, c.n, c.stride, c.width = <const uint8_t *>self.view.buf, self.view.shape[0], self.view.strides[0], self.view.itemsize
+        c.p, c.n = <const uint8_t *>self.view.buf, self.view.shape[0]
+        c.stride, c.width = self.view.strides[0], self.view.itemsize
         return c
 
 
@@ -350,8 +352,10 @@ def index_file_links(entries, int64_t slots):
     return table, previous
 
 
-def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t number=0):
-    """Find entries of a key in an index file: return log offsets, newest first, and the number to continue with, 0 at the end.
+def index_file_find(
+    memory, int64_t slots, int64_t entries, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t number=0
+):
+    """Find a key in an index file: return log offsets, newest first, and the number to continue with, 0 at the end.
 
     Hashes collide, and an entry's time is rounded, so the caller must check the records. A chain ends at an entry whose
     predecessor's number is not smaller, or is outside of the memory.
@@ -381,7 +385,7 @@ def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, in
 
 def record_with_key(window, int64_t position, int64_t log_offset, bytes topic not None, bytes key not None,
                     int64_t begin_ms, int64_t end_ms, bytes ranges not None):
-    """Return the message at a position if its record is valid and has this topic, this key, and a time within the bounds.
+    """Return the message at a position if its record is valid and has this topic and key, and a time within the bounds.
 
     Args:
         window: bytes of the log.
@@ -413,7 +417,9 @@ def record_with_key(window, int64_t position, int64_t log_offset, bytes topic no
     return made if copy_out(span, &row, to) else False
 
 
-def record_time(window, int64_t position, int64_t log_offset, int64_t size, bytes topic, int64_t queue, int64_t ordinal):
+def record_time(
+    window, int64_t position, int64_t log_offset, int64_t size, bytes topic, int64_t queue, int64_t ordinal
+):
     """Return the store time of the record at a position, if it states the requested size, queue and ordinal; else None.
 
     Lengths, log offset, queue and ordinal are checked, but no checksum: use it only if a wrong time is harmless.

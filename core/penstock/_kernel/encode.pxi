@@ -25,7 +25,7 @@ cdef class QueueCursor:
 
 
 cdef inline bint utf8_of(object text, Span *span) noexcept:
-    """Set `span` to the UTF-8 of a text, valid as long as the text; return False if it is not exactly a `str`, or has no UTF-8."""
+    """Set `span` to the UTF-8 of a text, valid as long as the text; return False if it is no `str`, or has no UTF-8."""
     cdef Py_ssize_t n = 0
     span.p, span.n = NULL, 0
     if type(text) is not str:
@@ -46,7 +46,7 @@ cdef inline bint is_words(Span text) noexcept nogil:
 
 
 cdef int64_t whole(object value, int64_t low, int64_t high, str name) except? -1:
-    """Return an integer of any integer type that fits its field; raises for a bool, a float, or a number out of range."""
+    """Return an integer of any type that fits its field; raises for a bool, a float, or a number out of range."""
     cdef int overflow = 0
     cdef long long number
     if type(value) is not int:
@@ -173,7 +173,7 @@ cdef class RecordEncoder:
         return turns if forgotten != self.forgotten else self.turns.setdefault(cursor.topic, turns)
 
     def take_turns(self, topic, Py_ssize_t count):
-        """Let the queues of a topic take `count` turns; return the number of the first queue, and how many take turns."""
+        """Let a topic's queues take `count` turns; return the number of the first queue, and how many take turns."""
         cdef Turns turns = self._turns_of(topic)
         cdef Py_ssize_t first = turns.following
         turns.following = (first + count) % turns.queues
@@ -186,7 +186,7 @@ cdef class RecordEncoder:
         self.turns.pop(topic, None)
 
     def cursor_of(self, topic, queue):
-        """Return the cursor of a queue, of the next in turn for None; raises `TopicError` or `QueueError` for an invalid one."""
+        """Return the cursor of a queue, of the next in turn for None; may raise `TopicError` or `QueueError`."""
         return self.cursor(topic, queue)
 
     cdef QueueCursor _new_cursor(self, topic, queue):
@@ -210,7 +210,7 @@ cdef class RecordEncoder:
         return body
 
     cdef object text(self, Parts *m, Span *spans, tag, keys, properties):
-        """Fill in tag, keys and other properties; return the object that, besides `tag`, must be held while the parts are used."""
+        """Fill in tag, keys and other properties; return what, besides `tag`, must be held while the parts are used."""
         cdef Py_ssize_t i, count
         cdef object held = None
         # The Python module asks whether an object of any other type has pairs.
@@ -268,7 +268,7 @@ cdef struct LaneName:
     int32_t queue
 
 
-# A batch up to this size keeps the GIL while it is stamped: otherwise another thread would run while the append lock is held.
+# A batch up to this size keeps the GIL while it is stamped: else another thread would run under the append lock.
 cdef enum: NOGIL_BYTES = 64 << 10
 
 
@@ -324,7 +324,9 @@ cdef class Batch:
 
     cdef int check_free(self) except -1:
         if self.is_busy or self.is_spent or self.lent:
-            raise BufferError("the batch cannot be changed: its bytes are in use, it was appended, or another thread adds to it")
+            raise BufferError(
+                "the batch cannot be changed: its bytes are in use, it was appended, or another thread adds to it"
+            )
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
@@ -404,7 +406,8 @@ cdef class Batch:
             if name.queue == queue and is_same(name.topic, topic):
                 return near[0]
         with gil:
-            near[0] = self.number_of(self.encoder.cursor(PyUnicode_DecodeUTF8(<const char *>topic.p, topic.n, NULL), queue))
+            near[0] = self.number_of(
+                self.encoder.cursor(PyUnicode_DecodeUTF8(<const char *>topic.p, topic.n, NULL), queue))
         return near[0]
 
     cdef int put(self, Parts *m, int32_t number) except -1 nogil:
@@ -518,7 +521,7 @@ cdef class Batch:
         return row
 
     def add_record(self, QueueCursor cursor not None, record, *, bint has_crc):
-        """Add a complete valid record, converted to this batch's form; `has_crc` says whether it ends in a CRC of its own."""
+        """Add a complete valid record, in this batch's form; `has_crc` says whether it ends in a CRC of its own."""
         # Copied: the bytes may be in a file that another process changes meanwhile.
         cdef bytes own = bytes(record), text = None
         cdef Span span = span_of(own)
@@ -535,7 +538,7 @@ cdef class Batch:
         if has_crc:
             m.text.n -= CRC_PROPERTY_SIZE
         if m.text.n and not self.encoder.crc_property and m.text.p[m.text.n - 1] != 2:
-            # Penstock's texts end with a pair's end: a text that ends in zero looks like a sector that was never written.
+            # Penstock's texts end with a pair's end: one that ends in zero looks like a sector never written.
             text = m.text.p[:m.text.n] + b"\x02"
             m.text = span_of(text)
         if m.text.n >= LONG_TEXT:
@@ -562,7 +565,7 @@ cdef class Batch:
     # --- appending
 
     def fit(self, Py_ssize_t start, int64_t room):
-        """Return the first row, from `start` on, that does not fit into `room` bytes, and the total size of the rows before it."""
+        """Return the first row, from `start` on, that does not fit into `room` bytes, and the size of those before."""
         cdef Appended *places = <Appended *>self.places.p
         cdef Py_ssize_t row, count = len(self)
         cdef int64_t size = 0
@@ -587,9 +590,9 @@ cdef class Batch:
         """Write offsets and store time into the records, and CRCs over those that have CRCs of their own.
 
         Args:
-            pieces: (row, log offset) of each slice of the batch: from that row on, records are consecutive from that offset.
+            pieces: (row, log offset) of each slice of the batch: from there on, records are consecutive.
             store_ms: the store time of all records.
-            first_mark: numbers the records, from this number on, in PREPAREDTRANSACTIONOFFSET; 0 leaves the field alone.
+            first_mark: numbers the records, from this on, in PREPAREDTRANSACTIONOFFSET; 0 leaves the field.
             rest_mark: written to all records but the first, in place of the numbers after `first_mark`, if it is not 0.
         """
         cdef Py_ssize_t row, count = len(self), cursor_count = len(self.own_cursors), piece_count = len(pieces)

@@ -178,6 +178,7 @@ cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
     Py_ssize_t PyList_GET_SIZE(object)
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
-    int PyBuffer_FillInfo(Py_buffer *view, object owner, void *memory, Py_ssize_t size, int readonly, int flags) except -1
+    int PyBuffer_FillInfo(
+        Py_buffer *view, object owner, void *memory, Py_ssize_t size, int readonly, int flags) except -1
     object PyObject_RichCompare(object, object, int)
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)

@@ -4,17 +4,17 @@
  * there, oldest first. Requests that arrive meanwhile are for the next round. Before the next round, it waits a short
  * while for the waiters that were just notified, which are likely to append again.
  *
- * The rounds run in a thread of the gate, which does not use the interpreter, or, without that thread, in the threads that
- * call `gate_run_round`: so tests decide when to sync. A file, or the progress file, without a descriptor is synced or
- * written by a function of the store (`GateCalls`), which takes the interpreter's lock. `lock` is not held then, but
- * `marking` may be, so no thread waits for either of them while it holds the interpreter's lock.
+ * The rounds run in a thread of the gate, which does not use the interpreter, or, without that thread, in the threads
+ * that call `gate_run_round`: so tests decide when to sync. A file, or the progress file, without a descriptor is
+ * synced or written by a function of the store (`GateCalls`), which takes the interpreter's lock. `lock` is not held
+ * then, but `marking` may be, so no thread waits for either of them while it holds the interpreter's lock.
  *
  * Invariants:
- *   - `flushed` advances over bytes that were synced, in a file that still has its name, and that a slot of the progress
- *     file records; over a file's end only after its folder was synced too. Waiters are notified after that.
- *   - A failure is permanent. It is set (puts are refused, the progress file records it) before anybody is notified of it.
- *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false. What
- *     `GateCalls` uses is released only after the thread has ended.
+ *   - `flushed` advances over bytes that were synced, in a file that still has its name, and that a slot of the
+ *     progress file records; over a file's end only after its folder was synced too. Waiters are notified after that.
+ *   - A failure is permanent. It is set (puts are refused, the progress file records it) before anybody is notified.
+ *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false.
+ *     What `GateCalls` uses is released only after the thread has ended.
  */
 #pragma once
 #include <fcntl.h>
@@ -55,7 +55,7 @@ typedef struct {
     int (*mark)(void *store, const uint8_t *slot, int64_t position);
 } GateCalls;
 
-/* One file of the log. The descriptor, and the memory that the pointers point into, belong to the store, which holds them. */
+/* One file of the log. The descriptor, and the memory that the pointers point into, belong to the store. */
 typedef struct {
     void *what;              /* passed to `GateCalls.sync`; NULL if the descriptors are used */
     int file;
@@ -121,7 +121,8 @@ static int64_t mark_fill(Gate *g)
 static int mark_write(Gate *g)
 {
     int64_t position = mark_fill(g);
-    return g->mark >= 0 ? write_all(g->mark, g->slot, MARK_BYTES, position) : g->calls.mark(g->calls.store, g->slot, position);
+    return g->mark >= 0 ? write_all(g->mark, g->slot, MARK_BYTES, position)
+                        : g->calls.mark(g->calls.store, g->slot, position);
 }
 
 static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
@@ -136,8 +137,8 @@ static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
     return error;
 }
 
-/* The store writes a slot of its own, and calls `mark_end` afterwards. Without a slot it is the last one, with another visible
-   offset unless that is negative. */
+/* The store writes a slot of its own, and calls `mark_end` afterwards. Without a slot it is the last one, with another
+   visible offset unless that is negative. */
 static void mark_begin(Gate *g, const uint8_t *slot, int64_t visible)
 {
     pthread_mutex_lock(&g->marking);
@@ -163,8 +164,8 @@ static void gate_tell_all(Gate *g)
     pthread_cond_broadcast(&g->changed);
 }
 
-/* With the lock held. Only the first failure counts. If `at` is below the flushed offset, that offset is lowered: the synced
-   bytes were not those that were appended. The caller then writes the slot and notifies all waiters. */
+/* With the lock held. Only the first failure counts. If `at` is below the flushed offset, that offset is lowered: the
+   synced bytes were not those that were appended. The caller then writes the slot and notifies all waiters. */
 static void gate_set_failure(Gate *g, GateFailure failure, int error, int64_t at)
 {
     if (at < g->flushed)
@@ -463,7 +464,7 @@ static void *gate_run(void *given)
     return NULL;
 }
 
-/* Runs one round in the calling thread. Returns 1; 0 if nothing is requested, or another thread is at it; or GATE_CUT. */
+/* Runs one round in the calling thread. Returns 1; 0 if nothing is requested, or another thread is in it; GATE_CUT. */
 static int gate_run_round(Gate *g)
 {
     int done = 0;

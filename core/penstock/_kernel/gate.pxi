@@ -17,7 +17,7 @@ cdef raise_system_error(int number):
 cdef class GatherBuffer:
     """Records in memory that wait for one write to their file. One thread appends, any number may commit.
 
-    A channel with such a buffer puts records there, and its `commit` writes them: with `commit` and the file's descriptor,
+    A channel with such a buffer puts records there, and its `commit` writes them: with `commit` and the descriptor,
     or, if the file has none, with a write of its own between `peek` and `drop`.
     """
 
@@ -57,7 +57,7 @@ cdef class GatherBuffer:
         return self.state.start, PyBytes_FromStringAndSize(<const char *>self.state.bytes, self.state.count)
 
     def drop(self, int64_t stop):
-        """Drop bytes that are in the file now, up to a position; bytes that were appended again since `peek` are kept."""
+        """Drop bytes that are in the file now, up to a position; those appended again since `peek` are kept."""
         gathered_drop(&self.state, stop)
 
 
@@ -123,9 +123,9 @@ cdef class SyncGate:
 
         Args:
             sequence: the number of the progress file's slot that was written last.
-            mark: the descriptor of the progress file, which is duplicated; or a function that writes a slot at a position.
+            mark: the descriptor of the progress file, which is duplicated; or a function that writes a slot.
             wake: called to request that another thread, or this one, calls `run`; None to start a thread of the gate.
-            slot: what to write of a failure before the first `write_mark`; without it, that has only the gate's own fields.
+            slot: what to write of a failure before the first `write_mark`; without it, only the gate's own fields.
         """
         cdef Gate *gate = self.here()
         cdef int error
@@ -274,7 +274,7 @@ cdef class SyncGate:
             PyErr_CheckSignals()
 
     def wait(self, int64_t end_offset, int64_t newest_ms, int64_t latest_ms, int64_t timeout_ms=-1, *, bint runs=False):
-        """Request a sync; return `FLUSHED` when the log is durable up to `end_offset`, `LATE` after the time-out, or `FAILED`.
+        """Request a sync; return `FLUSHED` once the log is durable to `end_offset`, `LATE` on time-out, or `FAILED`.
 
         Args:
             end_offset: the end of a record, or of the log.
@@ -379,7 +379,7 @@ cdef class SyncGate:
         return has_ended
 
     def close(self, int64_t timeout_ms=0):
-        """End the thread; return whether it ended in time. In any case it does not access the store's memory any more."""
+        """End the thread; return whether it ended in time. It never accesses the store's memory any more."""
         cdef Gate *gate = self.gate
         cdef bint has_ended
         if self.open_page[0] == 0:

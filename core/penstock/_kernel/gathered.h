@@ -3,8 +3,8 @@
  * They are appended under the log's append lock, and written by the thread that commits: the sync thread, or a reader.
  * There are two buffers: while one is written, the other takes appended records.
  *
- * Invariants: `bytes[0 .. count)` belong to the file at `start`. Dropped bytes are in the file, or `error` is set: then they
- * are lost, and no more bytes are accepted.
+ * Invariants: `bytes[0 .. count)` belong to the file at `start`. Dropped bytes are in the file, or `error` is set: then
+ * they are lost, and no more bytes are accepted.
  */
 #pragma once
 #include <errno.h>
@@ -40,8 +40,8 @@ static inline int gathered_begin(Gathered *g)
 
 static inline void gathered_end(Gathered *g) { free(g->bytes), free(g->spare); }
 
-/* Returns memory for `size` bytes at a position of the file, with the lock held; NULL, without the lock, if they do not fit.
-   Waiting bytes from that position on were left by an interrupted append, and are overwritten. */
+/* Returns memory for `size` bytes at a position of the file, with the lock held; NULL, without the lock, if they do not
+   fit. Waiting bytes from that position on were left by an interrupted append, and are overwritten. */
 static inline uint8_t *gathered_place(Gathered *g, int64_t position, int64_t size)
 {
     pthread_mutex_lock(&g->lock);
@@ -104,7 +104,7 @@ static inline int gathered_commit(Gathered *g, int file)
     return error;
 }
 
-/* Drops bytes that are in the file, up to a position, except those that were appended again since `rewritten` was set. */
+/* Drops bytes that are in the file, up to a position, except those appended again since `rewritten` was set. */
 static inline void gathered_drop(Gathered *g, int64_t stop)
 {
     pthread_mutex_lock(&g->lock);

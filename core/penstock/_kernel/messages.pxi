@@ -6,7 +6,7 @@ def _made_message(dict fields, kind=Message):
 
 
 cdef object keys_of(keys):
-    """Return keys as a tuple. A single string, or what is no sequence, is kept, so that `put` refuses it with a clear message."""
+    """Return keys as a tuple. A string, or what is no sequence, is kept, so that `put` refuses it clearly."""
     if type(keys) is tuple or isinstance(keys, str) or not hasattr(type(keys), "__iter__"):
         return keys
     return tuple(keys)
@@ -21,7 +21,7 @@ A message to be stored.
     Attributes:
         topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
         body: any bytes, up to `log.body_bytes_max` (4 MiB).
-        queue: the queue's number within the topic, from 0; by default the topic's queues in turn, or by `partition_key`.
+        queue: the queue's number within the topic, from 0; by default in turn, or by `partition_key`.
         tag: one word to filter by; empty for no tag.
         keys: texts to find the message by; none has a space, which separates them in the record.
         properties: further text pairs; values must not be empty.
@@ -35,7 +35,7 @@ A message to be stored.
         sys_flag: RocketMQ's SYSFLAG bits; address bits are set by the store.
         reconsume_times: how often the message was delivered before, for copies.
         prepared_offset: log offset of the prepared message, for copies of transactions.
-        partition_key: text that picks the queue, by Java's hash of it; messages with the same key are in the same queue.
+        partition_key: text that picks the queue, by Java's hash of it; equal keys have the same queue.
     """
 
     cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait

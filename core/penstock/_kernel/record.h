@@ -36,8 +36,8 @@ typedef struct { const uint8_t *p; int64_t n; } Span;
 
 enum { CRC_NOW = 1, CRC_LATER = 2 };
 
-/* The parts of a record. Hosts are 8 or 20 bytes; `text` follows tag and keys in the properties. If `has_crc` is CRC_LATER,
-   only room for the record's own CRC is reserved, and `record_seal` writes it later. */
+/* The parts of a record. Hosts are 8 or 20 bytes; `text` follows tag and keys in the properties. If `has_crc` is
+   CRC_LATER, only room for the record's own CRC is reserved, and `record_seal` writes it later. */
 typedef struct {
     Span body, topic, tag, text, born_host, store_host;
     const Span *keys;
@@ -61,7 +61,8 @@ static inline int64_t text_size(const Parts *m)
 
 static inline int64_t record_size(const Parts *m, int64_t text)
 {
-    return FIXED_SIZE - 16 + m->born_host.n + m->store_host.n + m->body.n + m->topic.n + (m->topic.n > V1_TOPIC_MAX) + text;
+    return FIXED_SIZE - 16 + m->born_host.n + m->store_host.n + m->body.n + m->topic.n
+        + (m->topic.n > V1_TOPIC_MAX) + text;
 }
 
 static inline uint8_t *put_span(uint8_t *at, Span s)
@@ -117,8 +118,8 @@ static inline int32_t flags_of(const Parts *m)
 
 /* Writes a record of `size` bytes at p, which has room, and returns where it ends.
 
-   The order of stores: size and own log offset, everything else, magic. If the process is killed in between, the magic is
-   incomplete, so the log ends before this record. The body is copied first, and its CRC is computed from the copy:
+   The order of stores: size and own log offset, everything else, magic. If the process is killed in between, the magic
+   is incomplete, so the log ends before this record. The body is copied first, and its CRC is computed from the copy:
    another thread may change the caller's bytes meanwhile. */
 static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, int64_t text)
 {
@@ -159,7 +160,7 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     return at;
 }
 
-/* Copies a complete record of `size` bytes in the store order of `record_write`; fewer than 8 bytes are copied in any order. */
+/* Copies a complete record of `size` bytes in the store order of `record_write`; fewer than 8 bytes in any order. */
 static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
 {
     if (size < 8) {
@@ -177,8 +178,8 @@ static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
     RELEASE;
 }
 
-/* Writes the fields that are known only when a record is appended; the record is still private. Its own CRC, if it has one,
-   must be written afterwards. */
+/* Writes the fields that are known only when a record is appended; the record is still private. Its own CRC, if it has
+   one, must be written afterwards. */
 static inline void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
 {
     int born = get32(p + 36) & BORN_IPV6 ? 20 : 8;
@@ -203,9 +204,9 @@ static inline void record_mark(uint8_t *p, int64_t mark)
 
 /* --- parsing */
 
-/* The numbers of a record, and the positions of its parts from its first byte; `position` is the record's own position in the
-   memory that it was parsed in. This list is the only one: `Record` and the rows of `penstock.format.columns` are made from
-   it. The fields of eight bytes come first, so there is no padding. */
+/* The numbers of a record, and the positions of its parts from its first byte; `position` is the record's own position
+   in the memory that it was parsed in. This list is the only one: `Record` and the rows of `penstock.format.columns`
+   are made from it. The fields of eight bytes come first, so there is no padding. */
 #define RECORD_FIELDS(I64, I32) \
     I64(position) I64(queue_offset) I64(log_offset) I64(born_ms) I64(store_ms) I64(prepared) \
     I32(size) I32(queue) I32(flag) I32(sys_flag) I32(reconsume) I32(crc) \
@@ -227,8 +228,8 @@ typedef enum {
     RECORD_INVALID,  /* size and magic are those of a record, but the rest is not valid */
 } RecordState;
 
-/* Parses a record and checks that the lengths of its parts add up. All of `r` is set only if RECORD_OK is returned; `size`
-   and `magic` are set if there are eight bytes. */
+/* Parses a record and checks that the lengths of its parts add up. All of `r` is set only if RECORD_OK is returned;
+   `size` and `magic` are set if there are eight bytes. */
 static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
 {
     int32_t size, magic, at, n;
@@ -246,7 +247,7 @@ static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r
     r->born_ms = get64(p + 40);
     at = BORN_HOST_AT + (r->sys_flag & BORN_IPV6 ? 20 : 8);
     n = r->sys_flag & STORE_IPV6 ? 20 : 8;
-    /* These follow: store time and host, three numbers, and the lengths of topic and properties (three bytes at least). */
+    /* These follow: store time and host, three numbers, and the lengths of topic and properties (3 bytes or more). */
     if (size - at - n - 8 < 16 + 3)
         return RECORD_INVALID;
     r->store_ms = get64(p + at), at += 8 + n;
@@ -305,9 +306,9 @@ static inline void record_prefetch(const uint8_t *p, int64_t size)
 
 enum { CHECK_CRC = 1, CHECK_TORN = 2 };
 
-/* The checks in addition to the lengths and the stated log offset. `ranges` are pairs of log offsets, ascending, between
-   which every record ends in a CRC of its own; records from `torn_from` on were written by Penstock, and perhaps not
-   synced. */
+/* The checks in addition to the lengths and the stated log offset. `ranges` are pairs of log offsets, ascending,
+   between which every record ends in a CRC of its own; records from `torn_from` on were written by Penstock, and
+   perhaps not synced. */
 typedef struct {
     int32_t checks, n_ranges;
     const int64_t *ranges;
@@ -334,8 +335,8 @@ static inline int is_zero(const uint8_t *p, int64_t n)
     return n <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)(n - 1)) == 0);
 }
 
-/* Returns whether topic or properties look like a sector that was never written: Penstock's do not end in zero, and hold no
-   sector of zeros. A record that ends in a matching CRC of its own is never torn. */
+/* Returns whether topic or properties look like a sector that was never written: Penstock's do not end in zero, and
+   hold no sector of zeros. A record that ends in a matching CRC of its own is never torn. */
 static inline int is_torn(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
 {
     int looks_torn = (r->topic_size && !p[r->topic_at + r->topic_size - 1]) || (r->text_size && !p[r->size - 1]);

@@ -83,7 +83,9 @@ cdef RecordState scan_rows(Span window, int64_t base, const Checks *checks, Tabl
         at += row.size
 
 
-def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
+def scan(
+    window, int64_t base, int checks, bytes ranges not None, int64_t torn_from=INT64_MAX, int64_t sector_bytes=512
+):
     """Parse consecutive records from a window's start; stop at the first that is not valid.
 
     Args:
@@ -182,7 +184,7 @@ def own_crcs(window, rows):
 cdef class HeldRows:
     """Rows from Python, held while this object exists: the bytes of `Record`s, which may hold anything.
 
-    A typed memoryview compares the names and types of all fields at each call, which costs more than the work on a few rows.
+    A typed memoryview compares the names and types of all fields at each call, which costs more than a few rows.
     """
 
     cdef Held held

@@ -194,10 +194,12 @@ cdef class StoredMessage:
         return (self.store_host_bytes() + self.outside[28:36]).hex().upper()
 
     def __repr__(self):
-        cdef str words = "".join([f", {name}={value!r}" for name, value in (("tag", self.tag), ("keys", self.keys)) if value])
+        pairs = ("tag", self.tag), ("keys", self.keys)
+        cdef str words = "".join([f", {name}={value!r}" for name, value in pairs if value])
         return (
             f"StoredMessage(topic={self.topic!r}, queue={self.queue}, queue_offset={self.queue_offset}, "
-            f"log_offset={self.log_offset}{words}, store_time_ms={self.store_time_ms} ({time_shown(self.store_time_ms)}), body={body_shown(self.body)})"
+            f"log_offset={self.log_offset}{words}, store_time_ms={self.store_time_ms} "
+            f"({time_shown(self.store_time_ms)}), body={body_shown(self.body)})"
         )
 
     def __eq__(self, other):
@@ -413,8 +415,8 @@ cdef list copied(Span window, const Record *rows, int64_t count):
 def run_of(const int64_t[::1] log_offsets, const int64_t[::1] sizes, int64_t limit, int64_t room, int64_t gap):
     """Return how many entries can be read together, and the end of the last one's record.
 
-    Each record begins at or after the end of the one before, at most `gap` bytes after it, and ends at or before the log
-    offset `limit`; together they span at most `room` bytes. The first record is included if it ends before the limit.
+    Each record begins at or after the end of the one before, at most `gap` bytes after it, and ends at or before the
+    log offset `limit`; together they span at most `room` bytes. The first is included if it ends before the limit.
     """
     cdef int64_t i, end, count = log_offsets.shape[0]
     if sizes.shape[0] != count:

@@ -42,23 +42,23 @@ static inline void give_page_back(uint8_t *page) { munmap(page, (size_t)sysconf(
 
 /* The wake word: the process that makes a fact true wakes the processes that wait for it.
  *
- * An even word means that nobody waits, an odd one that somebody may. It is in shared memory, and changes in two ways only:
+ * An even word means that nobody waits, an odd one that somebody may. It is in shared memory, and changes in two ways:
  *
  *   waiter   W1 sets the lowest bit                  waker   N1 makes the fact true (stores, writes to files)
  *            W2 reads the word: v                            N2 full fence
  *            W3 checks the fact                              N3 reads the word; even: done
  *            W4 sleeps while the word is v                   N4 odd: adds 1 and wakes all sleepers
  *
- * There is a full fence between W1 and W3 as well, so either W3 sees the store of N1, or N3 sees the store of W1. In the
- * first case, the waiter has seen the fact. In the second case, the word is not v after N4: W4 does not begin to sleep, or is
- * woken. N4 clears the bit and advances the count in one store, so no waiter that still sleeps on v is missed.
+ * There is a full fence between W1 and W3 as well, so either W3 sees the store of N1, or N3 sees the store of W1. In
+ * the first case, the waiter has seen the fact. In the second case, the word is not v after N4: W4 does not begin to
+ * sleep, or is woken. N4 clears the bit and advances the count in one store, so no waiter that sleeps is missed.
  *
- * A killed waiter leaves the bit set: the next N4 makes one unnecessary call, and clears it. A waker that is killed within N4
- * leaves sleepers, whose sleep has a limit; `wake_all` with `always` wakes those too. The word has the value v again only
- * after 2^31 wake-ups, which no sleep lasts. */
+ * A killed waiter leaves the bit set: the next N4 makes one unnecessary call, and clears it. A waker that is killed
+ * within N4 leaves sleepers, whose sleep has a limit; `wake_all` with `always` wakes those too. The word has the value
+ * v again only after 2^31 wake-ups, which no sleep lasts. */
 
-/* W1, by a system call: if the file was truncated, a store by this process would kill it (SIGBUS). `aside` is another word
- * of the memory, on which nobody sleeps. Returns 0, or an error number. */
+/* W1, by a system call: if the file was truncated, a store by this process would kill it (SIGBUS). `aside` is another
+ * word of the memory, on which nobody sleeps. Returns 0, or an error number. */
 static inline int wake_ask(int32_t *word, int32_t *aside)
 {
     /* Sets *word |= 1, wakes sleepers on `aside` (there are none), and none on `word`, because it was not -1 before. */
@@ -76,8 +76,8 @@ static inline int wake_sleep(int32_t *word, int32_t v, int64_t at_most_ns)
     return done == 0 || errno == EAGAIN ? 0 : errno;
 }
 
-/* N2 to N4: returns whether anybody was waiting. With `always`, sleepers are woken even if the word is even. The word is read
- * from the file, and changed by a system call, as in W1; `file` is -1 for memory that cannot be truncated. */
+/* N2 to N4: returns whether anybody was waiting. With `always`, sleepers are woken even if the word is even. The word
+ * is read from the file, and changed by a system call, as in W1; `file` is -1 for memory that cannot be truncated. */
 static inline int wake_all(int32_t *word, int file, int64_t position, int always)
 {
     const unsigned int add_one = FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0xfff);

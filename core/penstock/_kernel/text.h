@@ -4,7 +4,7 @@
 
 enum { NAME_END = 1, PAIR_END = 2 };
 
-/* Finds the next pair of a properties text that has a name and a value; returns 0 at the end. `*at` is moved after the pair. */
+/* Finds the next pair of a properties text that has a name and a value; returns 0 at the end. `*at` moves past it. */
 static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, Span *value)
 {
     while (*at < end) {
@@ -25,8 +25,8 @@ static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, 
 
 static inline int is_same(Span a, Span b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, (size_t)a.n) == 0); }
 
-/* Returns the value of a property; n = 0 if there is none. If a name occurs twice the last value counts, as in Java. `wanted`
-   must not be empty or contain NAME_END: so it suffices to compare a pair's name up to its first NAME_END. */
+/* Returns the value of a property; n = 0 if there is none. If a name occurs twice the last value counts, as in Java.
+   `wanted` must not be empty or contain NAME_END: so it suffices to compare a pair's name up to its first NAME_END. */
 static inline Span property(Span text, Span wanted)
 {
     Span found = {text.p, 0};
@@ -85,8 +85,8 @@ static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
     return 0;
 }
 
-/* Returns one character of UTF-8. Bytes that are not UTF-8 give U+FFFD, one for each longest incomplete character, as in
-   Python and Java; `*is_whole` is set to 0 then. */
+/* Returns one character of UTF-8. Bytes that are not UTF-8 give U+FFFD, one for each longest incomplete character, as
+   in Python and Java; `*is_whole` is set to 0 then. */
 static inline uint32_t utf8_next(const uint8_t **at, const uint8_t *end, int *is_whole)
 {
     const uint8_t *p = *at;
@@ -179,7 +179,8 @@ static inline int is_key(Span s)
     return s.n > 0 && is_plain(s) && memchr(s.p, ' ', (size_t)s.n) == NULL;
 }
 
-/* Returns whether a tag expression can select a tag, or there is none: `||` joins tags, `*` is any, spaces around one do not count. */
+/* Returns whether a tag expression can select a tag, or there is none: `||` joins them, `*` is any, outer spaces do
+   not count. */
 static inline int is_tag(Span s)
 {
     if (!is_plain(s))

@@ -43,7 +43,9 @@ cdef class Numbers:
             free(self.columns[i].p)
 
     cdef tuple taken(self):
-        return tuple([PyBytes_FromStringAndSize(<const char *>self.columns[i].p, self.columns[i].n) for i in range(self.count)])
+        return tuple([
+            PyBytes_FromStringAndSize(<const char *>self.columns[i].p, self.columns[i].n) for i in range(self.count)
+        ])
 
 
 cdef inline Span text_of(Span window, const Record *row) noexcept nogil:
@@ -97,8 +99,8 @@ def indexed(window, rows):
 
     Returns:
         The tag code of each row's queue entry: Java's hash of the tag, 0 if there is none; native i64. And every key,
-        UNIQ_KEY first, then the words of KEYS, as columns of row (i64) and of the index hash of `topic#key` (i64), in log
-        order.
+        UNIQ_KEY first, then the words of KEYS, as columns of row (i64) and of the index hash of `topic#key` (i64), in
+        log order.
     """
     cdef Held held = Held(window)
     cdef HeldRows given = HeldRows(rows)

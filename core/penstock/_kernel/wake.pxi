@@ -42,8 +42,8 @@ cdef class WakeWord:
     def sleep(self, int32_t seen, int64_t at_most_ns):
         """Return True when the word is not `seen` or a wake comes, False after `at_most_ns` nanoseconds.
 
-        Releases the GIL. Signal handlers run meanwhile, and their exceptions are raised here. Raises `OSError` if the file
-        was truncated.
+        Releases the GIL. Signal handlers run meanwhile, and their exceptions are raised here. Raises `OSError` if the
+        file was truncated.
         """
         cdef int64_t until = clock_ns() + at_most_ns
         cdef int64_t left = at_most_ns

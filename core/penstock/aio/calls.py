@@ -1,4 +1,4 @@
-"""How a call that blocks is awaited, in a few threads that the calls of a store share; and how tasks wait for messages."""
+"""Awaits calls that block, in a few threads that the calls of a store share; and lets tasks wait for messages."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ def iterated(
     most: int = _FETCHED,
     refused: Mapping[str, str] = _NOTHING,
 ) -> Callable[Concatenate[Any, Arguments], AsyncGenerator[Result, None]]:
-    """Return the function whose `async for` fetches what an iterator of the wrapped object gives, up to `most` at a time.
+    """Return the function whose `async for` fetches the items of the wrapped object's iterator, up to `most` at a time.
 
     `refused` says of an argument that would never end in a thread what it must be.
     """
@@ -120,7 +120,7 @@ def iterated(
 
 
 def _some_of(source: Iterator[Result], most: int) -> tuple[list[Result], bool, Exception | None]:
-    """Return the next items, whether they are the last, and the error that ended them: what came before it is not lost."""
+    """Return the next items, whether they are the last, and the error that ended them, after which they still count."""
     found: list[Result] = []
     size = 0
     try:
@@ -171,7 +171,7 @@ _STOP_LIMIT_S = 60.0
 
 
 class Bell:
-    """Tells tasks that there may be something new. Safe from any thread; its thread starts with the first task that waits."""
+    """Tells tasks that there may be something new. Safe from any thread; its own starts with the first waiting task."""
 
     def __init__(self, waiter: MessageWaiter) -> None:
         self._waiter = waiter
@@ -181,7 +181,7 @@ class Bell:
         self._is_closed = False
 
     def listen(self) -> "asyncio.Future[None]":
-        """Return a future that is done once there may be something that was not there before this call; call `forget`."""
+        """Return a future that is done once there may be something newer than this call; call `forget`."""
         listener = asyncio.get_running_loop().create_future()
         with self._lock:
             self._listeners.add(listener)

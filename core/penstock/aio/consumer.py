@@ -24,7 +24,7 @@ _TIMEOUT_MAX_S = 365 * 86_400.0
 
 
 class AsyncMessage:
-    """A message that an `AsyncConsumer` has delivered: all attributes of a `ConsumedMessage`, and answers to be awaited.
+    """A message that an `AsyncConsumer` delivered: the attributes of a `ConsumedMessage`, and answers to be awaited.
 
     Attributes:
         message: the message whose answers block.
@@ -181,7 +181,7 @@ class AsyncConsumer(Wrapper):
         *,
         handler_timeout: float | None = None,
     ) -> None:
-        """Await `handler` for each message, in up to `workers` tasks, until `close`: acks if it returns, nacks if it raises.
+        """Await `handler` for each message, in up to `workers` tasks, until `close`: acks if it returns, else nacks.
 
         See `contracts.Consumer.run`; no signal ends it. If the task is cancelled, the consumer is closed.
         """

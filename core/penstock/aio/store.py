@@ -32,7 +32,7 @@ from penstock.store.store import Store
 class AsyncPrepared(Wrapper):
     """A prepared message, for the tasks of one event loop; see `contracts.Prepared`.
 
-    As a context manager, it is finished at the end of the block as `contracts.Prepared` says, also if the task is cancelled.
+    As a context manager, it is finished at the block's end as `contracts.Prepared` says, also if the task is cancelled.
 
     Attributes:
         prepared: the prepared message whose methods block.
@@ -49,7 +49,7 @@ class AsyncPrepared(Wrapper):
         return getattr(self.prepared, name)
 
     async def commit(self, *, wait: bool = True) -> Receipt:
-        """Put the message into its topic; see `contracts.Prepared.commit`. It is committed even if the task is cancelled."""
+        """Put the message into its topic, even if the task is cancelled; see `contracts.Prepared.commit`."""
         return await completed(self._jobs, partial(self.prepared.commit, wait=wait))
 
     async def rollback(self) -> None:
@@ -72,7 +72,7 @@ class AsyncPrepared(Wrapper):
 
 
 class AsyncTransaction(Wrapper):
-    """Messages that are stored together at the end of an `async with` block, or not at all; see `contracts.Transaction`.
+    """Messages that are stored together at the end of an `async with` block, or not; see `contracts.Transaction`.
 
     Attributes:
         transaction: the transaction whose end blocks.
@@ -110,7 +110,7 @@ class AsyncTransaction(Wrapper):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Store all messages, or drop them after an exception; what has begun is completed even if the task is cancelled."""
+        """Store all messages, or drop them after an exception; completed even if the task is cancelled."""
         end = partial(self.transaction.__exit__, kind, error, trace)
         if kind is None:
             await completed(self._jobs, end)
@@ -135,7 +135,7 @@ def open(path: str | Path, **settings: Any) -> "Entered[AsyncStore]":  # noqa: A
 
 
 class AsyncStore(Wrapper):
-    """An open store, for the tasks of one event loop. Each call is that of `Store`; those that are iterators give an `async for`.
+    """An open store, for the tasks of one event loop. The calls are those of `Store`; iterators are for `async for`.
 
     Attributes:
         store: the store whose methods block.
@@ -199,7 +199,7 @@ class AsyncStore(Wrapper):
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """Return the result of any function, called in one of the threads of this store's calls; completed even if cancelled."""
+        """Return the result of any function, called in a thread of this store's calls; completed even if cancelled."""
         return await completed(self._jobs, partial(method, *args, **kwargs))
 
     async def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> Receipt:
@@ -221,7 +221,7 @@ class AsyncStore(Wrapper):
     def consumer(
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
     ) -> Entered[AsyncConsumer]:
-        """Return a consumer of a group: `async with store.consumer(...) as consumer`, or `await`; see `Store.consumer`."""
+        """Return a consumer of a group, for `async with`, or `await`; see `Store.consumer`."""
 
         async def joined() -> AsyncConsumer:
             call = partial(self.store.consumer, group, topics, **options)
@@ -234,7 +234,7 @@ class AsyncStore(Wrapper):
     def prepare(
         self, topic: str, body: bytes, *, group: str, **options: Any
     ) -> Entered[AsyncPrepared]:
-        """Store a message that readers see only once it is committed, for `async with`, or `await`; see `Store.prepare`."""
+        """Store a message that readers see once it is committed, for `async with` or `await`; see `Store.prepare`."""
 
         async def stored() -> AsyncPrepared:
             call = partial(self.store.prepare, topic, body, group=group, **options)

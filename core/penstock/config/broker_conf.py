@@ -64,8 +64,8 @@ def _unescaped(text: str) -> str:
         word = found[1]
         if word == "u":
             raise ConfigError(
-                f"{text[:80]!r} in the broker.conf has an escape without four hexadecimal digits; a broker refuses the file. "
-                f"Write \\\\ for a backslash"
+                f"{text[:80]!r} in the broker.conf has an escape without four hexadecimal digits; a broker refuses the "
+                "file. Write \\\\ for a backslash"
             )
         return chr(int(word[1:], 16)) if len(word) > 1 else _CHARACTERS.get(word, word)
 
@@ -76,8 +76,8 @@ def _broker_number(name: str, value: str) -> int:
     limit = 1 << (63 if name == _LONG else 31)
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not -limit <= int(value) < limit:
         raise ConfigError(
-            f"{name} is {value[:80]!r} in the broker.conf; it must be a whole number of {limit.bit_length()} bits, without spaces "
-            f"after it: a broker takes no other, and uses its default"
+            f"{name} is {value[:80]!r} in the broker.conf; it must be a whole number of {limit.bit_length()} bits, "
+            "without spaces after it: a broker takes no other, and uses its default"
         )
     # A broker deletes files from 85 percent on, even if this setting is higher.
     return min(int(value), 85) if name == "diskMaxUsedSpaceRatio" else int(value)

@@ -1,10 +1,10 @@
-"""The sections of the configuration: frozen classes with the defaults, some of which depend on the store's profile. See `sources`.
+"""The sections of the configuration: frozen classes with defaults, some of the store's profile. See `sources`.
 
 It is read once and passed down; nothing reads a file or the environment later.
 
-Profiles depend on who created the store. Two can be requested by name; the others apply to existing stores. When Penstock creates a
-store, or opens another program's store for writing, it records the profile in `penstock/geometry.json`, so that the store keeps these
-defaults permanently.
+Profiles depend on who created the store. Two can be requested by name; the others apply to existing stores. When
+Penstock creates a store, or opens another program's store for writing, it records the profile in
+`penstock/geometry.json`, so that the store keeps these defaults permanently.
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,13 +81,12 @@ class LogConfig:
     """The commit log.
 
     Attributes:
-        checksum: "crc32" covers bodies, as RocketMQ does; "crc32+record" adds a CRC over each whole
-            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check. None is
-            the default of the store's profile.
+        checksum: "crc32" covers bodies, as RocketMQ does; "crc32+record" adds a CRC over each whole record (20 bytes
+            and about 0.3 us a message), which RocketMQ 5.2 and later check. None is the default of the store's profile.
         body_bytes_max: the maximum size of a message body in bytes.
         store_host: address and port written into records and message ids.
         long_topics: accept topics of over 127 bytes in a directory that a broker created. Brokers before 5.0 do not
-            know the version of such records, and end their log at the first one. Stores that Penstock created
+            know the version of such records, and end their log at the first one. Penstock's own stores
             always accept them.
         busy_ms: when one append holds the append lock for longer than this, waiting appends raise `BusyError`.
     """
@@ -176,8 +175,8 @@ class ExtensionsConfig:
     """The extensions of the store.
 
     Attributes:
-        use: extensions, in the order in which they are asked. An empty list leaves only the store itself: no consumers, and
-            no configuration of topics.
+        use: extensions, in the order in which they are asked. An empty list leaves only the store itself: no consumers,
+            and no configuration of topics.
     """
 
     use: list[str] = attrs.Factory(lambda: ["messaging"])
@@ -222,9 +221,8 @@ class PluginsConfig:
 class Config:
     """Everything that can be configured, checked.
 
-    A value of None was not given and depends on the store: `for_store` fills it in. `profile` is the requested
-    profile. `options` holds each strategy's options by (section, name). `origins` names the source of each dotted
-    key that was given.
+    A value of None was not given and depends on the store: `for_store` fills it in. `profile` is the requested profile.
+    `options` holds each strategy's options by (section, name). `origins` has the source of each given key.
     """
 
     profile: str | None = None
@@ -243,7 +241,7 @@ class Config:
     origins: Mapping[str, str] = attrs.Factory(dict)
 
     def for_store(self, profile: Profile, geometry: Geometry | None = None) -> "Config":
-        """Return the configuration with None replaced by these defaults, and by the store's file sizes if they are given."""
+        """Return the configuration with None replaced by these defaults, and by the store's file sizes if given."""
         found: dict[str, dict[str, Any]] = {
             "log": {"checksum": profile.checksum},
             "retention": {"use": list(profile.retention)},

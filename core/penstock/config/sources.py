@@ -1,7 +1,7 @@
 """Reads settings from their sources, and builds the checked, frozen configuration.
 
-Precedence of the sources, lowest to highest: a TOML file, the environment, overrides. Every table is checked, used or not: an unknown key
-is an error that suggests the nearest known key.
+Precedence of the sources, lowest to highest: a TOML file, the environment, overrides. Every table is checked, used or
+not: an unknown key is an error that suggests the nearest known key.
 """
 
 import difflib
@@ -36,7 +36,7 @@ class Sourced(NamedTuple):
 
 
 def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Given:
-    """Return (value, origin) by dotted key from all sources; precedence, lowest to highest: file, environment, overrides."""
+    """Return (value, origin) by dotted key; precedence of sources, lowest to highest: file, environment, overrides."""
     given: Given = {}
     if path is not None:
         given.update(_from_file(path))

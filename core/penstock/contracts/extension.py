@@ -1,4 +1,4 @@
-"""Extensions: work around a store, such as consumers, delays and transactions; and the public methods of the store that they use."""
+"""Extensions: work around a store, such as consumers or delays; and the store's public methods that they use."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
 
 class MessageWaiter(Protocol):
-    """Waits for new messages, of any process: `ask`, then a check for messages, then `rest` or `go_on`. Not thread-safe."""
+    """Waits for new messages of any process: `ask`, then a check, then `rest` or `go_on`. Not thread-safe."""
 
     def ask(self) -> None:
         """Call before a check: a message that is published after the check then ends `rest`."""
@@ -71,8 +71,8 @@ class MessageBatch(Protocol):
         """Append all messages as one atomic batch; returns their receipts. The batch takes no more messages.
 
         Args:
-            wait: whether to wait as a put does, under a flush policy that makes puts wait; None if a message requests it.
-            decision: the number of the decision that belongs to the batch; `decided_batches` finds it by the low 30 bits.
+            wait: whether to wait as a put does, if the flush policy makes puts wait; None if a message requests it.
+            decision: the number of the batch's decision; `decided_batches` finds it by the low 30 bits.
         """
 
 
@@ -130,7 +130,7 @@ class OpenStore(Protocol):
         """Return a batch to which messages are added one by one, and that is stored whole or not at all."""
 
     def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions, low 30 bits each, of the whole atomic batches that begin at `log_offset` or after it."""
+        """Return the decisions, low 30 bits each, of the whole atomic batches that begin at or after `log_offset`."""
 
     def flush(self) -> int:
         """Make all messages put so far durable."""
@@ -187,11 +187,11 @@ class SummaryLine(NamedTuple):
 
 
 class Extension(Strategy):
-    """Adds behaviour around a store (`[extensions]`). Any number may be configured; each gets one instance an open store.
+    """Adds behaviour around a store (`[extensions]`). Any number may be configured; each has an instance an open store.
 
     The order of calls: the constructor; `attach`, once the store is open; any of the other methods, from any thread;
-    `detach`, before the store closes. A store that is opened read-only has extensions, too: `context.read_only` is True,
-    and `rewrite`, `check_put` and `queues_of` are not called.
+    `detach`, before the store closes. A store that is opened read-only has extensions, too: `context.read_only` is
+    True, and `rewrite`, `check_put` and `queues_of` are not called.
 
     Attributes:
         record_reserve: by how many bytes the copies that it stores later of a message may be larger than the message's record. A
@@ -213,12 +213,12 @@ class Extension(Strategy):
     def attach(self, store: OpenStore) -> None:
         """Begin: the store is recovered, and takes puts unless it is read-only.
 
-        Background work is started with `context.spawn`, and stopped in `detach`. If this raises, the store is closed, and the
-        opening raises the same exception.
+        Background work is started with `context.spawn`, and stopped in `detach`. If this raises, the store is closed,
+        and the opening raises the same exception.
         """
 
     def detach(self) -> None:
-        """End all work; the store still takes puts, unless it has failed. Must not raise. May be called more than once."""
+        """End all work; the store still takes puts, unless it has failed. Must not raise. May be called again."""
 
     def check_put(self, topic: str, queue: int) -> None:
         """Raise a `MessageError` to refuse puts to a queue.
@@ -228,29 +228,29 @@ class Extension(Strategy):
         """
 
     def queues_of(self, topic: str) -> int | None:
-        """Return over how many queues, from number 0, messages without a queue number are distributed; None if that is not known here.
+        """Return over how many queues, from 0, messages without a queue number are distributed; None if not known here.
 
-        Called before the first such message to a topic, and again after `OpenStore.recheck_puts`. One queue if no extension knows.
+        Called before a topic's first such message, and again after `OpenStore.recheck_puts`. One if no extension knows.
         """
         return None
 
     def add_queue(self, topic: str, queue: int) -> None:
-        """Give a topic that messages have created a queue, before messages whose queues were picked elsewhere are put to it."""
+        """Give a topic that messages created a queue, before messages with queues picked elsewhere are put to it."""
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
-        """Return what is stored in place of a message that requests more than to be stored; None if that is not known here.
+        """Return what is stored in place of a message that requests more than to be stored; None if not known here.
 
-        Called for a message with a delay or a partition key; one without a partition key has a queue number. Must return a message
-        with a queue number and none of these requests, or such a message with its whole properties text, as `put_copies` takes it. Raises a
-        `MessageError` to refuse the message.
+        Called for a message with a delay or a partition key; one without a partition key has a queue number. Must
+        return a message with a queue number and none of these requests, or such a message with its whole properties
+        text, as `put_copies` takes it. Raises a `MessageError` to refuse the message.
         """
         return None
 
     def summary(self) -> Sequence[SummaryLine]:
-        """Return lines for `LowLevelStore.summary` and `penstock stat`, such as what waits, and for how long; none by default.
+        """Return lines for `LowLevelStore.summary` and `penstock stat`, such as what waits; none by default.
 
-        Called for a store opened read-only, too, so it must read what it says from the store's files. Lines about what the
-        store does not use are left out.
+        Called for a store opened read-only, too, so it must read what it says from the store's files. Lines about what
+        the store does not use are left out.
         """
         return []
 

@@ -1,4 +1,4 @@
-"""Consumers, transactions, prepared and delayed messages and configurations of topics, as programs see them; extensions provide them."""
+"""Consumers, transactions, prepared and delayed messages, and topics, as programs see them; extensions provide them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -17,8 +17,8 @@ class ConsumerOptions(TypedDict, total=False):
             with a time zone, Unix seconds, or a `timedelta`: so long ago. Default "earliest", for `broadcast` "latest".
         ack_wait: seconds, or a `timedelta`, after which a message that was neither acknowledged nor nacked is delivered
             again, 0.001 s to 86,400 s; default 30. `run` extends it while its handler works.
-        max_in_flight: maximum number of messages that are delivered and not answered, 1 to 1,000,000; default 1000. A queue is
-            read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
+        max_in_flight: maximum number of messages that are delivered and not answered, 1 to 1,000,000; default 1000. A
+            queue is read at most so many offsets, or 2,000 if that is more, beyond its first message without an answer.
         workers: how many threads `run` uses, 1 to 1024; default 1.
         ordered: deliver one message of a queue at a time, in order: the next one waits for the answer, also while a
             nacked message waits for its retry; default False.
@@ -76,13 +76,13 @@ class GroupLag(NamedTuple):
 class ConsumedMessage(Protocol):
     """A message that a consumer has delivered; it has all attributes of `StoredMessage`, and methods to answer it.
 
-    A retried message has the topic and the `message_id` that it had when it was first put; `stored` is the copy that was read.
+    A retried message has the topic and the `message_id` of its first put; `stored` is the copy that was read.
 
     Attributes:
         stored: the message as it is stored.
         topic: the topic that it was first put to.
-        attempt: 1, and 1 more for each time that the message was nacked, or that the process of its consumer died with it.
-            Being redelivered because it was released or not answered in time does not count.
+        attempt: 1, and 1 more for each time that the message was nacked, or that the process of its consumer died with
+            it. Being redelivered because it was released or not answered in time does not count.
     """
 
     stored: StoredMessage
@@ -150,13 +150,13 @@ class Consumer(Protocol):
     queue went to another member: when this consumer closes, or its process ends. A process that dies with a message in
     hand counts as one that nacked it; the message's last try is then delivered while nothing else is.
 
-    Iterating delivers one message after another and waits for new ones without end; it ends when the consumer is closed. A
-    loop that is left with `break` releases what it has delivered; the last message at the next request of the same thread.
+    Iterating delivers one message after another and waits for new ones without end; it ends when the consumer closes. A
+    loop that is left with `break` releases what it has delivered; the last message at the thread's next request.
 
     Use it as a context manager. If an `Exception` leaves the block, the message in hand is nacked: the one that
     this thread got last, by iterating or by a `poll` that returned only one. Everything else that was delivered or
-    fetched is released, and another consumer gets it at once, without being counted as a retry. So is everything when the
-    block ends in any other way: at its end, with `KeyboardInterrupt`, `SystemExit` or a cancelled task.
+    fetched is released, and another consumer gets it at once, without being counted as a retry. So is everything when
+    the block ends in any other way: at its end, with `KeyboardInterrupt`, `SystemExit` or a cancelled task.
     """
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
@@ -190,20 +190,20 @@ class Consumer(Protocol):
     ) -> None:
         """Call `handler` for each message, in `workers` threads, until `close`: acks if it returns, nacks if it raises.
 
-        `ack_wait` is extended as long as the handler works, for `handler_timeout` seconds at most. After these, the message
-        is redelivered; how the first handler ends still counts as long as nobody else has the message.
+        `ack_wait` is extended as long as the handler works, for `handler_timeout` seconds at most. After these, the
+        message is redelivered; how the first handler ends still counts as long as nobody else has the message.
 
         A message that the handler has answered itself is left as it is. `close` may be called by the handler, another
-        thread or a signal handler: this returns when the handlers have returned. It does the same after Ctrl-C or SIGTERM in
-        the main thread, unless the program handles the signal itself; a second one acts as always. An exception that is
-        not an `Exception`, such as `SystemExit`, ends all threads and is raised here.
+        thread or a signal handler: this returns when the handlers have returned. It does the same after Ctrl-C or
+        SIGTERM in the main thread, unless the program handles the signal itself; a second one acts as always. An
+        exception that is not an `Exception`, such as `SystemExit`, ends all threads and is raised here.
         """
 
     def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
         """Acknowledge one message or many: the group does not get them again.
 
-        Returns when that is on disk, or with `sync=False` at once: then a crash of the machine within the next second may
-        lose it, and a crash of the process does not. Many messages in one call, or threads at the same time, share a sync.
+        Returns when it is on disk, or with `sync=False` at once: then a crash of the machine within the next second may
+        lose it, and a crash of the process does not. Many messages in one call, or threads, share a sync.
 
         An acknowledgement counts also after `ack_wait`, even if the message was redelivered.
 
@@ -226,16 +226,16 @@ class Consumer(Protocol):
         delay: float | timedelta | None = None,
         reason: str | BaseException | None = None,
     ) -> None:
-        """Nack messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
+        """Nack messages, durably: they are retried later, and become dead letters after `max_retries`.
 
         Does nothing for a message that was redelivered after `ack_wait`.
 
         Args:
             messages: one message or many.
-            delay: how long to wait before the retry, at most 2 hours: seconds, or a `timedelta`; rounded up to one of the
-                18 delays of RocketMQ (docs/delays.md). None: 10 s, and longer after each retry, or one second with `ordered`.
-            reason: why: a text, or an exception, of which type and text are kept. The retry and the dead letter carry its first
-                64 bytes as the property FAILURE_REASON, and `penstock dlq show` shows it.
+            delay: how long to wait before the retry, at most 2 hours: seconds, or a `timedelta`; rounded up to one of
+                the 18 delays of RocketMQ (docs/delays.md). None: 10 s, longer after each retry; with `ordered`, 1 s.
+            reason: why: a text, or an exception, of which type and text are kept. The retry and the dead letter carry
+                its first 64 bytes as the property FAILURE_REASON, and `penstock dlq show` shows it.
 
         Raises:
             AlreadyAnsweredError: a message was acknowledged or nacked before; nothing was recorded.
@@ -264,7 +264,7 @@ class Consumer(Protocol):
             topic: the topic.
             queue: the queue's number; all queues of the topic that this consumer has if None.
             offset: the queue offset to continue at. One before the first message means the first message.
-            time: the store time to continue at: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago.
+            time: the store time to go to: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
 
         Raises:
             ArgumentError: this consumer does not have the queue, or the offset is after its end.
@@ -339,12 +339,12 @@ class PutOptions(TypedDict, total=False):
 class Transaction(Protocol):
     """Messages that are stored together at the end of a `with` block, or not at all; returned by `Store.transaction`.
 
-    An exception that leaves the block drops all of them. All methods may be called from any thread, inside of the block.
+    An exception that leaves the block drops all of them. Any thread may call the methods, inside of the block.
     """
 
     @property
     def receipts(self) -> Sequence[Receipt]:
-        """The receipts of the messages, in the order of the calls, once the block has ended; empty before, and if it failed."""
+        """The receipts of the messages, in the order of the calls, once the block has ended; else empty."""
 
     def put(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> None:
         """Check a message as `Store.put` does, and add it to the transaction.
@@ -361,14 +361,14 @@ class Transaction(Protocol):
         """Check messages as `Store.put_many` does, and add all of them to the transaction, or none if this raises."""
 
     def ack(self, messages: AnsweredMessages) -> None:
-        """Acknowledge one message of a consumer, or many, when the block ends: if and only if the messages put here are stored.
+        """Acknowledge a consumer's message, or many, when the block ends: if and only if its messages are stored.
 
-        They are held until then: no other answer to them is taken, and `ack_wait` does not end. If the transaction fails, they are
-        given back as if this had not been called: they can be answered, and have their whole `ack_wait`. A transaction without
-        messages to store acknowledges as `Consumer.ack` does.
+        They are held until then: no other answer to them is taken, and `ack_wait` does not end. If the transaction
+        fails, they are given back as if this had not been called: they can be answered, and have their whole
+        `ack_wait`. A transaction without messages to store acknowledges as `Consumer.ack` does.
 
         Raises:
-            ArgumentError: one is not a message that a group's consumer of this store object has delivered; none is held.
+            ArgumentError: one was not delivered by a group's consumer of this store object; none is held.
             AlreadyAnsweredError: one has an answer, is part of a transaction, or was redelivered; none is held.
             LostQueueError: this consumer no longer has the queue of one; none is held.
             TransactionEndedError: the block has ended, or has not begun.
@@ -383,19 +383,19 @@ class Transaction(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Store all messages, or drop them after an exception; if this raises, nothing was stored and nothing acknowledged.
+        """Store all messages, or drop them after an exception; if this raises, nothing was stored or acknowledged.
 
-        Only after a failure of the disk during the flush, the outcome is open until the store is opened again: it then has
-        all messages, or none.
+        Only after a failure of the disk during the flush, the outcome is open until the store is opened again: it then
+        has all messages, or none.
         """
 
 
 class Prepared(Protocol):
     """A message that is stored, and that no reader of its topic sees until it is committed. Safe from any thread.
 
-    As a context manager, it is committed at the end of the block, unless it was finished there. If an exception leaves the
-    block, it is rolled back; but if the store was opened with a check-back for its group, that decides instead, since the
-    exception may have come after the commit of your database.
+    As a context manager, it is committed at the end of the block, unless it was finished there. If an exception leaves
+    the block, it is rolled back; but if the store was opened with a check-back for its group, that decides instead,
+    since the exception may have come after the commit of your database.
 
     Attributes:
         transaction_id: its id, also in the property UNIQ_KEY.
@@ -424,10 +424,10 @@ class Prepared(Protocol):
 
     @property
     def message(self) -> StoredMessage:
-        """The half message, with the body, tag, keys and properties; raises `OffsetError` if retention has deleted it."""
+        """The half message, with body, tag, keys and properties; raises `OffsetError` if retention deleted it."""
 
     def commit(self, *, wait: bool = True) -> Receipt:
-        """Put the message into its topic; returns its receipt. Waits for the disk as `Store.put` does, unless `wait` is False.
+        """Put the message into its topic; return its receipt. Waits for the disk as `Store.put`, if `wait` is True.
 
         Raises:
             PreparedFinishedError: it was committed or rolled back before; nothing was stored.
@@ -484,10 +484,10 @@ class TopicOptions(TypedDict, total=False):
     """The optional arguments of `Store.create_topic` and `Store.alter_topic`; None is as left out.
 
     Attributes:
-        queues: how many queues the topic has, 1 to 65,536; default of a new one `extensions.messaging.default_queues`, 4.
+        queues: how many queues the topic has, 1 to 65,536; default for a new one `extensions.messaging.default_queues`.
         write_queues: how many of them new messages are distributed to; default as many as `queues`.
         perm: the sum of 4 (may be read) and 2 (may be put to); default of a new topic 6.
-        attributes: attributes of RocketMQ 5 to add or change, such as `{"message.type": "FIFO"}`; an empty text removes one.
+        attributes: RocketMQ 5's, to add or change, such as `{"message.type": "FIFO"}`; an empty text removes one.
     """
 
     queues: int | None
@@ -503,7 +503,7 @@ class TopicConfig(NamedTuple):
         topic: its name.
         read_queues: how many queues consumers read: 0 up to this number.
         write_queues: how many queues new messages are distributed to; less than `read_queues` while queues are drained.
-        perm: the sum of 4 (may be read), 2 (may be put to) and, in a broker's topics, 1 (topics are created after it) and 8.
+        perm: the sum of 4 (may be read), 2 (may be put to) and, in a broker's topics, 1 (a template of topics) and 8.
         order: clients of a broker use the name server's order of queues; without effect in Penstock.
         attributes: attributes of RocketMQ 5, such as `message.type`; empty in files of 4.x.
         is_auto: the topic was created by its first message; imports and Spark sinks add the queues that they put to.

@@ -1,8 +1,8 @@
 """The file system. The only folder that calls the operating system for files, maps, locks and syncs.
 
-In reading order: `file` (one open file), `file_system` (paths, folders, renames), `blocks` (disk blocks allocated ahead of
-the writes), `volume` (a file system synced as a whole), `lock_file` (who may write). `penstock.testing` implements the
-same interface on a simulated disk.
+In reading order: `file` (one open file), `file_system` (paths, folders, renames), `blocks` (disk blocks allocated ahead
+of the writes), `volume` (a file system synced as a whole), `lock_file` (who may write). `penstock.testing` implements
+the same interface on a simulated disk.
 """
 
 from penstock.files.file import (

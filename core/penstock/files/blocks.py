@@ -1,25 +1,25 @@
 """Allocates blocks ahead of the writes to a file, and writes zeros into them. No other module does either.
 
-A file that is written front to back has its full length when it is created, but blocks are allocated in steps, each step
-before the first byte is written to its range. If a step is used up quickly, the next one is eight times as large; if it
-lasts long, the next one has half its size. The next file continues with the same step size.
-If the disk has no room for an allocation, `OSError` (ENOSPC) is raised.
+A file that is written front to back has its full length when it is created, but blocks are allocated in steps, each
+step before the first byte is written to its range. If a step is used up quickly, the next one is eight times as large;
+if it lasts long, the next one has half its size. The next file continues with the same step size. If the disk has no
+room for an allocation, `OSError` (ENOSPC) is raised.
 
-A memory write through a map into a hole kills the process if the disk is full (SIGBUS). The system loads folios rather than
-pages, and allocates blocks for whole folios: where any program reads a file ahead, up to `FOLIO_BYTES` that are aligned to their
-size. So a memory write is only safe where the whole of such a unit has blocks (measured on ext4, Linux 6.18: with blocks for
-1.25 MiB, a process that wrote into them after a read of the file died of SIGBUS).
+A memory write through a map into a hole kills the process if the disk is full (SIGBUS). The system loads folios rather
+than pages, and allocates blocks for whole folios: where any program reads a file ahead, up to `FOLIO_BYTES` that are
+aligned to their size. So a memory write is only safe where the whole of such a unit has blocks (measured on ext4, Linux
+6.18: with blocks for 1.25 MiB, a process that wrote into them after a read of the file died of SIGBUS).
 
-A memory write through a map into a page that is not in memory waits until the system has loaded the page. With read-ahead the
-system loads large folios as well, and a memory write into any part of a folio makes the next sync write all of it. Without
-read-ahead it loads pages one by one, with a fault each. Writing zeros first, `ZEROS_BYTES` at once, is cheaper than
-either, but makes one large folio. So zeros are written ahead only where no put waits for its sync, and only after a step
-that was filled without a sync. If the file is synced repeatedly, the remaining zeros are withdrawn (docs/decisions/0010).
+A memory write through a map into a page that is not in memory waits until the system has loaded the page. With
+read-ahead the system loads large folios as well, and a memory write into any part of a folio makes the next sync write
+all of it. Without read-ahead it loads pages one by one, with a fault each. Writing zeros first, `ZEROS_BYTES` at once,
+is cheaper than either, but makes one large folio. So zeros are written ahead only where no put waits for its sync, and
+only after a step that was filled without a sync. If the file is synced again, they are withdrawn (decision 10).
 
 Invariants:
     * Every byte from the first position to `end` has a block: a plain write there cannot run out of room.
     * Every unit that holds a byte before `mapped_end` has all its blocks, or ends with the file.
-    * Zeros are written only by the thread that appends, after the end of the bytes it is about to write, and before `end`.
+    * Zeros are written only by the thread that appends, after the bytes that it is about to write, and before `end`.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ _SHORT_MS, _LONG_MS = 200, 2000
 # The second step of a fast-written store fills a folio, so that single records may be stored through a map.
 _GROWTH = 8
 assert STEP_BYTES_MIN % PAGE_BYTES == 0
-# A larger value makes no put faster and delays one put in a thousand; half of it costs a tenth more. 113 messages of 1 KiB,
-# each with its own sync, fill this many bytes; spread over 600 messages, their syncs write less than 32 KiB each.
+# A larger value makes no put faster and delays one put in a thousand; half of it costs a tenth more. 113 messages of 1
+# KiB, each with its own sync, fill this many bytes; spread over 600 messages, their syncs write less than 32 KiB each.
 ZEROS_BYTES = 128 << 10
 # This many syncs within a step do not come from an interval: messages are synced one by one.
 _MANY_SYNCS = 2
@@ -105,7 +105,7 @@ class Blocks:
         self._syncs = 1
 
     def reserve(self, stop: int) -> None:
-        """Allocate blocks for the bytes up to `stop`, or the file's end; raises `OSError` (ENOSPC) if there is no room."""
+        """Allocate blocks up to byte `stop`, or the file's end; raises `OSError` (ENOSPC) if there is no room."""
         stop = min(stop, self._capacity)
         if stop <= self.end:
             return
@@ -119,13 +119,13 @@ class Blocks:
         except OSError as error:
             if error.errno not in NO_ROOM or most == least:
                 raise
-            # The requested bytes may fit even if the step does not. The file system may have allocated a part of the step.
+            # The bytes may fit even if the step does not. The file system may have allocated a part of the step.
             self._file.punch(least, most)
             self._step_bytes = STEP_BYTES_MIN
             self._allocate(least)
 
     def prepare(self, position: int, stop: int) -> int:
-        """Allocate blocks for bytes [position, stop), which are written next; return the end of the range for mapped stores.
+        """Allocate blocks for bytes [position, stop), written next; return the end of the range for mapped stores.
 
         The caller must call this again before a store past the returned position. Raises `OSError` (ENOSPC, EIO) if
         blocks cannot be allocated or zeros cannot be written; the caller must not store anything then.

@@ -20,8 +20,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PAGE_BYTES = 4096
 # The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
 FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
-# Bytes written at once become one folio of the page cache, and a memory write into any part of a folio makes the next sync
-# write all of it. Bytes that are later changed and synced in small amounts are written in slices of this size.
+# Bytes written at once become one folio of the page cache, and a memory write into any part of a folio makes the next
+# sync write all of it. Bytes that are later changed and synced in small amounts are written in slices of this size.
 PIECE_BYTES = 16 << 10
 _ZEROS = bytes(PIECE_BYTES)
 # The descriptor of standard error.
@@ -38,8 +38,8 @@ _POPULATED_AT_ONCE = 16 << 20
 def open_descriptor(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
     """Return a new descriptor, never that of standard input, output or error.
 
-    In a process whose standard streams are closed, the system gives their numbers to the next files, and whatever prints
-    would write into a store. These numbers are taken by the null device then.
+    In a process whose standard streams are closed, the system gives their numbers to the next files, and whatever
+    prints would write into a store. These numbers are taken by the null device then.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     if descriptor > _STANDARD_MAX:
@@ -163,7 +163,7 @@ class File:
             end = os.lseek(self._fd, start, os.SEEK_HOLE)
 
     def hole_from(self, position: int) -> int:
-        """Return the first position from `position` on that has no written block; the file's length if there is none."""
+        """Return the first position from `position` on without a written block; the file's length if none."""
         return os.lseek(self._fd, position, os.SEEK_HOLE)
 
     def sync(self) -> None:
@@ -195,7 +195,7 @@ class File:
                 self.pwrite(data, position)
 
     def punch(self, start: int, stop: int) -> bool:
-        """Turn bytes [start, stop) into a hole of zeros; return False, with nothing changed, if that is not supported."""
+        """Turn bytes [start, stop) into a hole of zeros; return False, and change nothing, if not supported."""
         if stop <= start:
             return True
         mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
@@ -220,7 +220,7 @@ class File:
         """Turn bytes [start, stop) into zeros; they stay allocated."""
         if stop <= start or self.zero_range(start, stop):
             return
-        # Not every file system supports that: write the zeros. Cached pages are dropped first, as they would keep large folios.
+        # Where that is not supported, write the zeros. Cached pages, which would keep large folios, are dropped first.
         os.fdatasync(self._fd)
         os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
         for position in range(start, stop, len(_ZEROS)):
@@ -247,7 +247,7 @@ class File:
         """
         size = self.size
         self.erase(0, size)
-        # The file is zero already. Without support for populating (before Linux 5.14), pages are loaded one by one later.
+        # The file is zero already. Before Linux 5.14, which cannot populate, pages are loaded later.
         with contextlib.suppress(OSError):
             self._populate(self.map(size, writable=True))
         self.sync_all()
@@ -292,7 +292,7 @@ class File:
         return made
 
     def _populate(self, made: mmap.mmap) -> None:
-        """Load all pages of a map, each as a folio of its own: read-ahead, which makes large folios, is off meanwhile."""
+        """Load all pages of a map, each as its own folio: read-ahead, which makes large ones, is off meanwhile."""
         size, address = len(made), address_of(made)
         made.madvise(mmap.MADV_RANDOM)
         try:

@@ -123,8 +123,8 @@ class Files:
     def listing(self, folder: str) -> list[Listed]:
         """Return what is in `folder`, sorted by name; a link is neither file nor folder.
 
-        The same facts as `entries`, but faster, for callers that list a hundred thousand folders; likewise `folders` and
-        `numbered`. A subclass that replaces `entries` must replace all four.
+        The same facts as `entries`, but faster, for callers that list a hundred thousand folders; likewise `folders`
+        and `numbered`. A subclass that replaces `entries` must replace all four.
         """
         found = []
         with os.scandir(folder) as names:
@@ -177,7 +177,7 @@ class Files:
             return 0
 
     def version(self, path: Path) -> tuple[int, int, int]:
-        """Return time of the last write, inode number and size of a file, which tell whether it has changed; zeros if there is none."""
+        """Return a file's time of last write, inode and size, which show whether it changed; zeros if it is missing."""
         try:
             found = os.lstat(path)
         except FileNotFoundError:
@@ -310,7 +310,7 @@ class Files:
         return lock_file.held_here(path)
 
     def lock_owner(self, path: Path) -> int | None:
-        """Return the process that holds the lock as a Java broker does; None if no process does, or Penstock holds it."""
+        """Return the process that holds the lock as a Java broker does; None if none does, or Penstock holds it."""
         return lock_file.owner(path)
 
     @property

@@ -35,7 +35,7 @@ class Leaving(Protocol):
 
 
 _to_leave: "weakref.WeakSet[Leaving]" = weakref.WeakSet()
-# Held from the opening of a descriptor until a `Lock` owns it, and by a fork. Reentrant, since a signal handler may fork.
+# Held from the opening of a descriptor until a `Lock` owns it, and by a fork. Reentrant: a signal handler may fork.
 _opening = threading.RLock()
 
 
@@ -78,7 +78,7 @@ class Lock:
         self.leave()
 
     def has_name(self, path: Path) -> bool:
-        """Return whether the locked file is the one at `path`; False once it was removed or replaced, or the lock released.
+        """Return whether the locked file is at `path`; False once it was removed or replaced, or the lock released.
 
         A program that removes lock files can do so between the opening and the locking of another one: both would then
         hold a lock of "the" file.

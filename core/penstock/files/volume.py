@@ -25,7 +25,7 @@ from penstock.files.file import open_descriptor, system_error
 # The `statfs` types of ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h).
 _REPORTING = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
 _LINUX_MIN = (5, 8)
-# Network and user-space file systems, by their `statfs` type: locks and syncs there depend on another machine or program.
+# Network and user-space file systems, by their `statfs` type: locks and syncs depend on another machine or program.
 _REMOTE = {
     0x6969: "nfs",
     0x517B: "smb",
@@ -101,7 +101,7 @@ def open_volume(folder: Path) -> Volume | None:
 
 
 def remote_kind(folder: Path) -> str | None:
-    """Return the name of the file system that holds a folder if it is a network or user-space one, such as "nfs"; else None."""
+    """Return the name of a folder's file system if it is a network or user-space one, such as "nfs"; else None."""
     descriptor = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return _REMOTE.get(_type_of(descriptor))

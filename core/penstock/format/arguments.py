@@ -1,4 +1,4 @@
-"""Checks the arguments of public calls; each function returns the checked value, or raises an error that names the argument.
+"""Checks the arguments of public calls; each function returns the checked value, or an error names the argument.
 
 The functions take the name of the call, the name of the argument, and the value. A wrong type raises
 `ArgumentTypeError`, a wrong value `ArgumentError`. They are called once per call, never once per message.
@@ -173,10 +173,10 @@ def folder(call: str, name: str, value: object) -> Path:
 
 
 def moment_ms(call: str, name: str, value: object, *, up: bool, ago: bool = True) -> int:
-    """Return a `datetime`, Unix seconds, or with `ago` how long ago, as whole Unix milliseconds; fractions are rounded up, or down.
+    """Return a `datetime`, Unix seconds, or with `ago` a `timedelta`, as whole Unix milliseconds, rounded up or down.
 
-    A `datetime` must have a time zone: the zone of one without would be a guess. Numbers that only milliseconds can be, as all
-    stored times are, are refused.
+    A `datetime` must have a time zone: the zone of one without would be a guess. Numbers that only milliseconds can be,
+    as all stored times are, are refused.
     """
     expected = _TIME_OR_AGO if ago else _TIME
     if isinstance(value, timedelta) and ago:

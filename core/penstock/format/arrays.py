@@ -1,7 +1,7 @@
 """numpy, imported at its first use, and the types of arrays that several modules name.
 
-Importing numpy takes more processor time than everything else that `penstock stat` does, which needs none of it. Modules
-that are loaded with a store take `np` from here; what they compute at import must not touch it.
+Importing numpy takes more processor time than everything else that `penstock stat` does, which needs none of it.
+Modules that are loaded with a store take `np` from here; what they compute at import must not touch it.
 """
 
 import re

@@ -10,7 +10,7 @@ except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
-# All columns with their types; the first nine are the default. One of a number is all it takes to show a field of a row.
+# All columns with their types; the first nine are the default. A number needs nothing else to be shown.
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "queue": pa.int32(),

@@ -4,8 +4,8 @@ A row holds the fields of a record as the kernel parses it (`Record` in `_kernel
 records at known positions, `scan` for consecutive records. Bytes from disk may be hostile: a row that is not `valid`
 holds only its position, size and magic, and nothing is read outside of the window.
 
-A slice of text (properties, tags, keys) is a start and a size in a buffer of bytes. The kernel finds the slices; no Python object is
-created for a row, except by `RowPieces.texts`.
+A slice of text (properties, tags, keys) is a start and a size in a buffer of bytes. The kernel finds the slices; no
+Python object is created for a row, except by `RowPieces.texts`.
 """
 
 import functools

@@ -1,7 +1,6 @@
-"""Checks which topic names and queue numbers may become folders of a store, and knows the topics that hold no delivered message.
+"""Checks which topics and queue numbers may become folders, and knows the topics without delivered messages.
 
-The check is made for messages that a caller puts, and for records of a possibly hostile log when its queues
-are rebuilt.
+The check is for messages that a caller puts, and for records of a possibly hostile log when queues are rebuilt.
 """
 
 import operator
@@ -19,7 +18,7 @@ QUEUE_MAX = 65_535
 SIDE_FOLDER = "penstock"
 NAME_DIGITS = 20
 
-# Where RocketMQ keeps messages with a delay, prepared messages and the answers to them, and prepared messages that nobody finished.
+# Where RocketMQ keeps delayed messages, prepared ones, the answers to them, and those that nobody finished.
 _WAITING = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -92,7 +91,7 @@ def is_system(topic: str) -> bool:
 
 
 def is_hidden(topic: str) -> bool:
-    """Return whether lists leave a topic out unless asked for it: a system topic that holds no messages for programs."""
+    """Return whether lists leave a topic out by default: a system topic that holds no messages for programs."""
     return is_system(topic) and not topic.startswith(("%DLQ%", "%LMQ%"))
 
 
@@ -107,7 +106,7 @@ def check_queue(queue: object) -> int:
         number = queue
     else:
         try:
-            number = -1 if isinstance(queue, bool) else int(operator.index(queue))  # type: ignore[arg-type] # that is the question
+            number = -1 if isinstance(queue, bool) else int(operator.index(queue))  # type: ignore[arg-type] # checked
         except TypeError:
             number = -1
     if not 0 <= number <= QUEUE_MAX:

@@ -48,7 +48,7 @@ def encode_properties(
         if plain is not None:
             return plain
     parts = []
-    # None is accepted for no tag, no keys and no properties; other values of a wrong type are not, even if they are false.
+    # None is accepted for no tag, no keys and no properties; other values of a wrong type, even false ones, are not.
     if tag is not None and (type(tag) is not str or tag):
         parts.append(f"{TAGS}{NAME_END}{_check_tag(tag)}{PAIR_END}")
     words = [] if keys is None else _check_keys(keys)
@@ -126,7 +126,7 @@ def tag_text(tag: str) -> bytes:
 
 
 def is_tag(tag: str) -> bool:
-    """Return whether a tag expression can select a tag: `||` joins tags, `*` is any, and spaces around one do not count."""
+    """Return whether a tag expression can select a tag: `||` joins tags, `*` is any, and outer spaces do not count."""
     return "||" not in tag and tag not in ("", "*") and tag.strip(TRIMMED) == tag
 
 
@@ -135,8 +135,8 @@ def _check_tag(tag: object) -> str:
     if not is_tag(text):
         raise PropertyError(
             TAGS,
-            f"no consumer could select the tag {shown(text)}: `||` joins tags, `*` is any tag, and spaces around a tag do not "
-            f"count; use another tag",
+            f"no consumer could select the tag {shown(text)}: `||` joins tags, `*` is any tag, and spaces around a tag "
+            "do not count; use another tag",
         )
     return text
 
@@ -189,7 +189,8 @@ def _check_keys(keys: Any) -> list[str]:
     texts = [_check_value(KEYS, key) for key in keys]
     for text in texts:
         if " " in text:
-            raise PropertyError(KEYS, f"a space separates keys, so {shown(text)} is not one key: give several as a list, or use another character")  # fmt: skip
+            raise PropertyError(KEYS, f"a space separates keys, so {shown(text)} is not one key: give several as a "
+                "list, or use another character")  # fmt: skip
     return texts
 
 
@@ -220,8 +221,8 @@ def _check_name(name: object) -> None:
 def decode_properties(text: bytes | memoryview) -> dict[str, str]:
     """Return the pairs of a properties text; if a name occurs twice the last value counts, as in Java.
 
-    The CRC of the record is left out: it was written by the store, or is a stale one that a broker copied. Parts without a
-    name, a separator or a value are dropped, as RocketMQ's parser does.
+    The CRC of the record is left out: it was written by the store, or is a stale one that a broker copied. Parts
+    without a name, a separator or a value are dropped, as RocketMQ's parser does.
     """
     pairs = {}
     for part in str(text, "utf-8", "replace").split(PAIR_END):

@@ -12,7 +12,7 @@ _DIGITS_MAX = 1000
 
 
 def parse_rocketmq_json(text: str) -> dict[str, object]:
-    """Return the object in RocketMQ's JSON, with quoted or bare integer keys; raises `ValueError` if it is not valid."""
+    """Return the object in RocketMQ's JSON, with quoted or bare integer keys; raises `ValueError` if invalid."""
     quoted = _BARE_KEY.sub(lambda m: m[1] or f'"{m[2]}"{m[3]}', text)
     try:
         found = json.loads(quoted, parse_int=_number)

@@ -1,8 +1,8 @@
 """Times and durations as text: on the command line, and in Spark's options.
 
 A time is written as Penstock prints it (`2026-11-23 10:00:00.250Z`), with the offset of another time zone
-(`2026-11-23 11:00+01:00`), as a date, as Unix seconds as in Python, as Unix milliseconds as in JSON, or relative to now (`90s`,
-`15min`, `1h`, `1h30min`, `7d`, `2w`: so long ago). A time without a zone is in UTC, as the times that Penstock prints.
+(`2026-11-23 11:00+01:00`), as a date, as Unix seconds as in Python, as Unix milliseconds as in JSON, or relative to now
+(`90s`, `15min`, `1h`, `1h30min`, `7d`, `2w`: so long ago). A time without a zone is in UTC, as in what Penstock prints.
 """
 
 import math
@@ -28,8 +28,8 @@ _SECONDS = re.compile(r"[0-9]{9,11}(\.[0-9]{1,9})?")
 # From 1973 on.
 _MILLISECONDS = re.compile(r"[0-9]{12,15}")
 _FORMS = (
-    "a time is written like '2026-11-23 10:00:00.250Z', '2026-11-23 11:00+01:00', '2026-11-23' (without a zone: UTC), as "
-    "Unix seconds or milliseconds, or as a time ago: 90s, 15min, 1h, 7d"
+    "a time is written like '2026-11-23 10:00:00.250Z', '2026-11-23 11:00+01:00', '2026-11-23' (without a zone: UTC), "
+    "as Unix seconds or milliseconds, or as a time ago: 90s, 15min, 1h, 7d"
 )
 
 

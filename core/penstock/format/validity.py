@@ -8,9 +8,9 @@ is never guessed from a record, because its last twenty bytes are text from a ca
 matching CRC property proves that no byte of the record has changed. A CRC property that does not match proves nothing,
 since brokers copy stale ones, and callers may write text that looks like one.
 
-The kernel implements the rule (`is_valid_at` in `_kernel/record.h`), for one record or many. `check` is the same rule in
-plain Python: it returns what is wrong with a record that the kernel has refused. Property tests compare both with each
-other and with `record.decode_record`.
+The kernel implements the rule (`is_valid_at` in `_kernel/record.h`), for one record or many. `check` is the same rule
+in plain Python: it returns what is wrong with a record that the kernel has refused. Property tests compare both with
+each other and with `record.decode_record`.
 """
 
 import struct

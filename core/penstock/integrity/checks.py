@@ -1,8 +1,8 @@
-"""Checks beside those of the records: the metadata files, the marks of atomic batches, and what explains the findings in a copy.
+"""Checks beside those of records: metadata files, marks of atomic batches, and what explains findings in a copy.
 
-A copy of a store that was made during writes contains each file at a different time, so its queues, index and metadata files may be ahead
-of its log or lag it, and the log may end with an incomplete record. Opening the copy for writing repairs all of that. Copying never explains
-invalid bytes before the last valid record of the log.
+A copy of a store that was made during writes contains each file at a different time, so its queues, index and metadata
+files may be ahead of its log or lag it, and the log may end with an incomplete record. Opening the copy for writing
+repairs all of that. Copying never explains invalid bytes before the last valid record of the log.
 """
 
 import struct
@@ -252,8 +252,9 @@ class BatchCheck:
         begin, end, reached, self._end = self._begin, self._end, self._reached, 0
         yield self._note(
             begin,
-            f"messages that were to be stored together, at log offsets {begin} to {end}, are there only up to {reached}: a "
-            f"process was killed meanwhile, and another program has written the store before Penstock opened it",
+            f"messages that were to be stored together, at log offsets {begin} to {end}, are there only up to "
+            f"{reached}: a process was killed meanwhile, and another program has written the store before Penstock "
+            "opened it",
         )
 
     def _note(self, log_offset: int, text: str) -> Finding:

@@ -1,9 +1,8 @@
 """Digests of full segments: checksums of each block of a file at the time it was sealed.
 
-RocketMQ's CRC covers bodies only. A digest covers every byte of a segment that is full and durable, so
-a flipped bit in a header, or any other silent change, is detected, and located within one block. Digests are in
-the side folder, which RocketMQ ignores: one file per segment, written atomically. Layout of
-`penstock/digests/<20 digits>` (big-endian)::
+RocketMQ's CRC covers bodies only. A digest covers every byte of a segment that is full and durable, so a flipped bit in
+a header, or any other silent change, is detected, and located within one block. Digests are in the side folder, which
+RocketMQ ignores: one file per segment, written atomically. Layout of `penstock/digests/<20 digits>` (big-endian)::
 
     magic 8s  base_offset i64  size i64  mtime_ns i64  block_bytes u32  count u32  whole u32
     (crc32c u32  crc32 u32){count}  crc32 u32        # the last 4 bytes, over all before them
@@ -212,7 +211,7 @@ class DigestReader:
         return min(len(self._blocks) * BLOCK_BYTES, self.segment.capacity)
 
     def step(self) -> int:
-        """Read the next block; returns its length, 0 after the last. Raises `OffsetError` if the segment was deleted."""
+        """Read the next block; returns its length, 0 after the last. `OffsetError` if the segment was deleted."""
         segment = self.segment
         size = min(BLOCK_BYTES, segment.capacity - self.position)
         if size == 0:

@@ -1,9 +1,9 @@
 """Verifies a store: finds inconsistencies in log, queues, index, digests and metadata files. Changes nothing.
 
-Records after corruption in the log are checked, too (see `resync`). The checks of segments are independent of each other, so they can
-run in multiple processes, which are spawned, never forked, since the caller may have threads, locks and mapped files; the findings are
-in log order in any case. While a store is being written, only the records that its queues contain are compared with them. The queues of
-a closed store must contain all records, and nothing else.
+Records after corruption in the log are checked, too (see `resync`). The checks of segments are independent of each
+other, so they can run in multiple processes, which are spawned, never forked, since the caller may have threads, locks
+and mapped files; the findings are in log order in any case. While a store is being written, only the records that its
+queues contain are compared with them. The queues of a closed store must contain all records, and nothing else.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ class Scope:
         is_ours: Penstock wrote last, so its metadata files and digests are trusted.
         is_live: a process has the store open for writing.
         flushed: the log was on disk up to this log offset; 0 if that is not known, or a writer is active.
-        noted: in a copy, the log was on disk up to this log offset when it was noted, perhaps later than the log was copied.
+        noted: in a copy, the log offset up to which the log was on disk, noted perhaps later than the log was copied.
         deep: digests and metadata files are checked, too.
         rejected: records that are corrupt according to the queue offsets around them, by log offset.
         torn_at: the log offset of a torn tail, which the next open for writing cuts off; None for none.
@@ -147,12 +147,15 @@ class Scope:
     sequence: int = 0
 
 
-_GONE = "restore them from a copy; `penstock repair PATH --apply` gives those records up, and the store then opens for writing"
+_GONE = (
+    "restore them from a copy; `penstock repair PATH --apply` gives those records up, and the store then opens for "
+    "writing"
+)
 # The result for one segment: findings, counts, and the state of each checker.
 Result = tuple[list[Finding], Tally, list[object]]
 
 
-# Checks segments in so many processes, which end when the iterator is exhausted or closed; yields the result of each, in order.
+# Checks segments in so many processes, which end with the iterator; yields the result of each, in order.
 # The last argument is called with the number of bytes that all of them have checked so far, while a result is awaited.
 Spread = Callable[[list[int], Scope, int, Callable[[int], None]], Iterator[Result]]
 
@@ -164,8 +167,8 @@ class Verification:
         files: the file system.
         root: the store's folder.
         log: the commit log.
-        dispatchers: the dispatchers whose files are compared with the log; without a queue index, or without any, the log
-            is checked against what its last writer published, or by itself.
+        dispatchers: the dispatchers whose files are compared with the log; without a queue index, or without any, the
+            log is checked against what its last writer published, or by itself.
         end: returns the log's end if this process writes the store; None if it only reads it.
         spread: checks segments in other processes; None if that is not possible.
     """
@@ -232,13 +235,14 @@ class Verification:
         return [self._note_finding(note) for note in found]
 
     def _short_files(self) -> Iterator[Finding]:
-        """Yield the segments whose files have another size than all; a crash may leave an empty one, which is no finding."""
+        """Yield the segments whose files have another size; a crash may leave an empty one, which is no finding."""
         for entry in self._files.entries(self._log.folder):
             segment = next((s for s in self._log.segments if s.path == entry.path), None)
             if segment is not None and entry.size not in (0, segment.capacity):
                 yield Finding(
                     "log", entry.path, entry.size, segment.base_offset + entry.size,
-                    f"the file has {entry.size} bytes instead of {segment.capacity}; so the store is not opened for writing",
+                    f"the file has {entry.size} bytes instead of {segment.capacity}; so the store is not opened for "
+                    "writing",
                     "`penstock repair PATH --apply` extends it with zeros; or restore the segment from a copy",
                 )  # fmt: skip
 
@@ -361,12 +365,15 @@ class Verification:
         """Yield the findings of the checkers after the last segment, then those in digest and metadata files."""
         if scope.seen is not None and tally.log_end > scope.seen:
             text = (
-                f"readers may not see the log from offset {scope.seen} to its end at {tally.log_end}: the store was not closed cleanly; "
-                f"the next opening for writing brings the rest into queues and index"
+                f"readers may not see the log from offset {scope.seen} to its end at {tally.log_end}: the store was "
+                "not closed cleanly; the next opening for writing brings the rest into queues and index"
             )
             yield Finding("log", self._log.folder, -1, scope.seen, text, is_note=True)
         if scope.flushed > tally.log_end and self._log.find(scope.flushed - 1) is None:
-            text = f"records up to log offset {scope.flushed} were on disk, and the log ends at {tally.log_end}: its last segments are gone"
+            text = (
+                f"records up to log offset {scope.flushed} were on disk, and the log ends at {tally.log_end}: its last "
+                "segments are gone"
+            )
             yield Finding("log", self._log.folder, -1, tally.log_end, text, _GONE)
         for checker in checkers:
             yield from checker.finish(scope.extent)
@@ -549,7 +556,8 @@ def _end_of_records(
         if stop == log.torn_at or (not is_torn and head.strip(b"\0")):
             yield Finding(
                 "log", segment.path, position, stop,
-                "a torn tail: the bytes after the last record are not a record, or only a part of messages that are stored together",
+                "a torn tail: the bytes after the last record are not a record, or only a part of messages that are "
+                "stored together",
                 "no action is needed: opening for writing, or `penstock repair PATH --apply`, cuts it off",
             )  # fmt: skip
         return

@@ -86,9 +86,9 @@ def penstock_segment_expired(
 ) -> None:
     """A segment is about to be deleted; its file is still complete and can be read, or copied to an archive.
 
-    `config` is the store's `penstock.config.model.Config`. If a plugin raises, the segment and all later ones stay in the
-    store; the exception is logged, and the hook is called again in the next retention run. After a restart, the hook may
-    be called again for the same segment.
+    `config` is the store's `penstock.config.model.Config`. If a plugin raises, the segment and all later ones stay in
+    the store; the exception is logged, and the hook is called again in the next retention run. After a restart, the
+    hook may be called again for the same segment.
     """
 
 

@@ -3,9 +3,9 @@
 That is all that the list of commands needs, so this module imports nothing heavy: no contracts, no numpy, no attrs.
 `registry` goes on with the strategies that the plugins offer.
 
-A search reads the entry points of every distribution (5 ms for 150 of them), once for each state of the search path. In folders it is done
-here: importing `importlib.metadata`, which parses metadata as e-mail, takes more processor time than the whole rest of
-`penstock --help`. Distributions in zip files and those of other finders are left to `importlib.metadata`.
+A search reads the entry points of every distribution (5 ms for 150 of them), once for each state of the search path. In
+folders it is done here: importing `importlib.metadata`, which parses metadata as e-mail, takes more processor time than
+the whole rest of `penstock --help`. Other finders, and zip files, are left to `importlib.metadata`.
 """
 
 import functools

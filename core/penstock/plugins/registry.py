@@ -1,10 +1,9 @@
 """Finds the installed plugins, and looks strategies up by name.
 
-The entry-point group `penstock` is not loaded by pluggy's own loop, which silently ignores a second entry
-point of the same name, and lets one broken package stop the host. A plugin that does not load is set
-aside: a warning and `Registry.plugins` name it. That is fatal only if the configuration requires the
-plugin, or names a strategy that no other plugin offers. A name that two plugins offer is an error only
-if the configuration uses it.
+The entry-point group `penstock` is not loaded by pluggy's own loop, which silently ignores a second entry point of the
+same name, and lets one broken package stop the host. A plugin that does not load is set aside: a warning and
+`Registry.plugins` name it. That is fatal only if the configuration requires the plugin, or names a strategy that no
+other plugin offers. A name that two plugins offer is an error only if the configuration uses it.
 
 Only this module makes untyped calls; it returns typed classes.
 """
@@ -101,10 +100,10 @@ class Registry:
         self.plugins = plugins
         self._manager = manager
         self._silenced: set[tuple[str, str]] = set()
-        self.writers = StrategySet("write", SegmentWriter)  # type: ignore[type-abstract] # only asked about, never called
-        self.allocators = StrategySet("alloc", Allocator)  # type: ignore[type-abstract] # only asked about, never called
+        self.writers = StrategySet("write", SegmentWriter)  # type: ignore[type-abstract] # never called
+        self.allocators = StrategySet("alloc", Allocator)  # type: ignore[type-abstract] # never called
         self.flush_policies = StrategySet("flush", FlushPolicy)
-        self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # only asked about, never called
+        self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # never called
         self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
         self.extensions = StrategySet("extensions", Extension)
 
@@ -121,7 +120,7 @@ class Registry:
         return {each.kind: each for each in found}
 
     def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
-        """Call every plugin's hook for an event, even if others raise; return (plugin, exception) of those that raised."""
+        """Call every plugin's hook for an event, even if some raise; return (plugin, exception) of those."""
         raised: list[tuple[str, Exception]] = []
         for implementation in getattr(self._manager.hook, event).get_hookimpls():
             try:

@@ -178,7 +178,7 @@ def checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
 def by_queue(
     call: str, name: str, offsets: Offsets | None, topics: Sequence[str], places: Sequence[Place]
 ) -> Mapping[Place, int]:
-    """Return queue offsets by topic and queue; raises `ArgumentError` if one is ambiguous or of a topic that is not read."""
+    """Return queue offsets by topic and queue; raises `ArgumentError` if one is ambiguous, or its topic is not read."""
     if offsets is None:
         return {}
     if not isinstance(offsets, Mapping):

@@ -132,7 +132,7 @@ class TimeSearch:
         self._low, self._high = bounds
 
     def first_from(self, bound_ms: int) -> int:
-        """Return the queue offset of the first message stored at or after a time; the end of the queue if there is none."""
+        """Return the queue offset of the first message stored at or after a time; the queue's end if none."""
         first, stop = self._low, self._high
         while stop - first > _CHUNK:
             middle = (first + stop) // 2

@@ -90,7 +90,8 @@ class OneQueueReader:
     def topics(self, *, system: bool = False) -> dict[str, list[int]]:
         """Return every topic that has messages, with the numbers of its queues that have; see also `topic_configs`.
 
-        With `system` also topics that RocketMQ keeps for itself. Those hold delayed, prepared and retried messages, for example; dead letters (`%DLQ%...`) are always listed.
+        With `system` also topics that RocketMQ keeps for itself. Those hold delayed, prepared and retried messages, for
+        example; dead letters (`%DLQ%...`) are always listed.
         """
         system = arguments.flag("topics", "system", system)
         self._settle()
@@ -106,7 +107,7 @@ class OneQueueReader:
         return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset that the next message will get; 0 for a queue, or a topic, that does not exist yet."""
+        """Return the queue offset that the next message will get; 0 for a queue or topic that does not exist yet."""
         self._settle()
         return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
@@ -116,8 +117,8 @@ class OneQueueReader:
         """Read up to `limit` messages of a queue from `offset` on.
 
         Returns RocketMQ's status and the offset to continue with, even if nothing was found, or if a queue of the topic
-        has no message yet. `tag` is `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
-        entries. A corrupt record is skipped and counted in `stats()`.
+        has no message yet. `tag` is `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call
+        inspects at most 800 entries. A corrupt record is skipped and counted in `stats()`.
 
         Args:
             topic: the topic.
@@ -159,7 +160,7 @@ class OneQueueReader:
     def _read_contiguous(
         self, topic: str, queue: int, start: int, stop: int
     ) -> list[StoredMessage]:
-        """Return all messages of [start, stop) if each is present, valid, and near the one before; else an empty list."""
+        """Return all messages of [start, stop) if each is valid, and near the one before; else an empty list."""
         if stop - start == 1:
             return self._read_one(topic, queue, start)
         entries = self._queue_index.entries(topic, queue, start, stop)
@@ -273,11 +274,11 @@ class OneQueueReader:
 
     def _check_is_known(self, call: str, topic: str, queue: int | None = None) -> None:
         """Like `_refuse_unknown`, in calls that an extension makes for topics which nobody has put to yet."""
-        # Without a configuration, and before a reader sees that of a new topic, a queue may be there that has no message yet.
+        # Without a configuration, or before a reader sees it, a new topic may have a queue without a message.
         self._refuse_unknown(call, topic, queue if self._declared_queues(topic) else None)
 
     def _refuse_unknown(self, call: str, topic: str, queue: int | None) -> None:
-        """Raise if a topic has neither this queue nor, by its configuration, will have it; with None, if there is no such topic."""
+        """Raise if a topic neither has this queue nor will by its configuration; with None, if no such topic exists."""
         known, declared = self.topics(system=True), self._declared_queues(topic)
         there = known.get(topic, [])
         if not there and not declared:

@@ -1,4 +1,4 @@
-"""The queue index for readers, in which queues that are not understood never look empty; and the space that topics use."""
+"""The queue index for readers, in which no queue that is not understood looks empty; and the space of topics."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -84,10 +84,10 @@ class Reader(OneQueueReader):
             queue: only this queue of each topic; all queues if None.
             tag: a tag, several joined by `||`, or `*` for all messages.
             key: only messages with this key; `find` is faster where they are few.
-            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
+            since: only messages stored then or later: an aware `datetime`, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
-            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
-                that are not in the mapping are read from their first message on.
+            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset.
+                Queues that are not in the mapping are read from their first message on.
             limit: maximum number of messages, at least 1.
             follow: at the end, wait for new messages instead of stopping; then a topic need not exist yet.
 
@@ -176,7 +176,7 @@ class Reader(OneQueueReader):
         since: float | datetime | timedelta | None,
         wanted: TagFilter,
     ) -> Iterator[StoredMessage]:
-        """Yield the messages present now, from the offsets in `reached` on, then new ones as they arrive, without end."""
+        """Yield the present messages from the offsets in `reached` on, then new ones as they arrive, without end."""
         after_ms = arguments.INT64_MIN
         if since is not None:
             after_ms = arguments.moment_ms("scan", "since", since, up=True)
@@ -200,7 +200,7 @@ class Reader(OneQueueReader):
                 waiter.rest()
 
     def _first_from(self, topic: str, queue: int, time_ms: int) -> int:
-        """Return the queue offset of the first message stored at or after a time; the end of the queue if there is none."""
+        """Return the queue offset of the first message stored at or after a time; the queue's end if none."""
         bounds = (
             self._queue_index.min_offset(topic, queue),
             self._queue_index.max_offset(topic, queue),
@@ -270,7 +270,7 @@ class Reader(OneQueueReader):
     def at(self, log_offset: int) -> StoredMessage:
         """Return the message whose record begins at `log_offset`.
 
-        Raises `NoRecordError`, which names the nearest records, if none begins there, and `CorruptionError` if the
+        Raises `NoRecordError`, which names the nearest records, if none begins there, `CorruptionError` if the
         record is corrupt.
         """
         self._show()
@@ -300,7 +300,8 @@ class Reader(OneQueueReader):
         if message.message_id != message_id.upper():
             raise OffsetError(
                 message.log_offset, self._log.min_offset, self._log.committed_offset,
-                text=f"no message of the store has the id {message_id}; the one at its log offset has {message.message_id}",
+                text=f"no message of the store has the id {message_id}; the one at its log offset has "
+                f"{message.message_id}",
             )  # fmt: skip
         return message
 
@@ -315,8 +316,8 @@ class Reader(OneQueueReader):
         Args:
             topic: the topic.
             queue: the queue's number.
-            time: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago. A `datetime` without a zone is
-                refused, since its zone would be a guess.
+            time: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago. A `datetime` without a
+                zone is refused, since its zone would be a guess.
             boundary: `lower` or `upper`.
 
         Raises:
@@ -345,13 +346,13 @@ class Reader(OneQueueReader):
     ) -> list[StoredMessage]:
         """Return the messages with that key, in the order in which they were stored.
 
-        Key and topic are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a key. A key with spaces
-        matches consecutive keys.
+        Key and topic are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a key. A key with
+        spaces matches consecutive keys.
 
         Args:
             key: the key.
             topic: only messages of this topic; of all topics if None.
-            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
+            since: only messages stored then or later: an aware `datetime`, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
             limit: return only the newest `limit` messages.
 
@@ -370,8 +371,8 @@ class Reader(OneQueueReader):
             high = arguments.moment_ms("find", "until", until, up=False)
         if self._key_index is None:
             raise ConfigError(
-                "find needs a key index, and the store has none: add a dispatcher that is one to index.use; `penstock plugins` "
-                "lists the installed ones"
+                "find needs a key index, and the store has none: add a dispatcher that is one to index.use; `penstock "
+                "plugins` lists the installed ones"
             )
         found: list[StoredMessage] = []
         for name in self.topics(system=True) if topic is None else (check_topic(topic),):
@@ -441,11 +442,11 @@ class Reader(OneQueueReader):
         rows: int = 65_536,
         verify: bool = True,
     ) -> "pa.RecordBatchReader":
-        """Return the messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
+        """Return the messages of some topics as a stream of Arrow record batches, in the order of storing.
 
-        The stream reads each batch on request, reads the log once, and ends with the last message that is present at the
-        call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open until
-        the end. A request for a batch may raise Penstock's errors.
+        The stream reads each batch on request, reads the log once, and ends with the last message that is present at
+        the call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open
+        until the end. A request for a batch may raise Penstock's errors.
 
         Args:
             topics: one topic or more.
@@ -453,14 +454,14 @@ class Reader(OneQueueReader):
             queue: only this queue of each topic; all queues if None.
             tag: a tag, several joined by `||`, or `*` for all messages.
             key: only messages with this key.
-            since: only messages stored then or later: a `datetime` with a time zone, Unix seconds, or a `timedelta`, so long ago.
+            since: only messages stored then or later: an aware `datetime`, Unix seconds, or a `timedelta`, so long ago.
             until: only messages stored at or before this time.
-            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset. Queues
-                that are not in the mapping are read from their first message on.
+            start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset.
+                Queues that are not in the mapping are read from their first message on.
             stop: the queue offset before which to end, in the same form.
             rows: maximum number of rows in a batch.
-            verify: check every record's CRC, so that a corrupt one is left out and logged, as in `scan`; without, one that has
-                the right lengths counts as valid.
+            verify: check every record's CRC, so that a corrupt one is left out and logged, as in `scan`; without, one
+                that has the right lengths counts as valid.
 
         Raises:
             ArgumentError: an argument has a wrong type or value.

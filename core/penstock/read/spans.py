@@ -9,8 +9,8 @@ Invariants:
     * A batch is within one segment, in ascending order, and no two of its records overlap.
     * The entries of each queue are in queue order; the records they point to have not been checked.
 
-As messages, records are checked and copied out of the log by the kernel, at most a few MiB at a time. A record that is not valid is
-read separately, which determines what is wrong with it; the caller decides whether that is an error.
+As messages, records are checked and copied out of the log by the kernel, at most a few MiB at a time. A record that is
+not valid is read separately, which determines what is wrong with it; the caller decides whether that is an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -228,7 +228,7 @@ def _cuts(log: SegmentedLog, rows: EntryRows, limits: Limits) -> Iterator[tuple[
 
 
 class Window:
-    """Reads the bytes of one batch after another. Not thread-safe; the bytes of a batch are valid until the next one."""
+    """Reads the bytes of batch after batch. Not thread-safe; the bytes of a batch are valid until the next one."""
 
     def __init__(self, log: SegmentedLog, *, bodies: bool = True) -> None:
         """Create a window; without `bodies`, the body bytes of long records are arbitrary."""
@@ -413,15 +413,14 @@ BATCH_BYTES_MAX = 64 << 20
 
 
 class ColumnReader:
-    """Reads by columns, and returns the bounds of queues; no Python object is made for each message. Safe from any thread.
+    """Reads by columns, without an object for each message; returns bounds of queues. Safe from any thread.
 
     It reads what is there: the `Reader` first makes written records readable, and documents the arguments.
 
     Args:
         log: the commit log.
         queue_index: the queues.
-        published: returns the log offset up to which a writer in another process has published; None if this process
-            writes the store.
+        published: returns the log offset up to which another process has published; None if this one writes the store.
     """
 
     def __init__(

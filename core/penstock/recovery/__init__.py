@@ -1,5 +1,5 @@
 """Recovery of a store when it is opened. Inspection and changes are in separate modules; inspection is first.
 
-In reading order: `store_layout` (is this a store, with which sizes, and which files Penstock does not understand), `log_end` (where the
-valid records end), `inspection` (which files can be trusted; changes nothing), `restore` (the first changes).
+In reading order: `store_layout` (is this a store, its sizes, and files that Penstock does not understand), `log_end`
+(where the valid records end), `inspection` (which files can be trusted; changes nothing), `restore` (first changes).
 """

@@ -1,8 +1,8 @@
 """Inspects a store before it is opened for writing, and decides which of its files to trust. Changes nothing.
 
-A store that is opened read-only after a crash may have the first records of a batch at the log's end, or queue entries of
-some records of a batch. The next open for writing cuts off the former, and adds entries for the latter. Until then readers
-see nothing from where the first such batch begins, or from where the log will be cut. Then nothing is hidden any more.
+A store that is opened read-only after a crash may have the first records of a batch at the log's end, or queue entries
+of some records of a batch. The next open for writing cuts off the former, and adds entries for the latter. Until then
+readers see nothing from where the first such batch begins, or from where the log will be cut.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -126,8 +126,8 @@ def torn_end(
 ) -> int | None:
     """Return the log offset at which the next open for writing will cut off a torn tail, or None if it will not.
 
-    Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness. With
-    `after_repair`, also for a store that was killed, and has no abort marker since a repair that left corruption.
+    Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
+    With `after_repair`, also for a store that was killed, and has no abort marker since a repair that left corruption.
     """
     found = _after_crash(files, root, log, ranges, after_repair=after_repair)
     return found.end.offset if found is not None and found.end.dirty_bytes else None
@@ -157,7 +157,7 @@ def doubtful_tail(
 def _after_crash(
     files: Files, root: Path, log: SegmentedLog, ranges: Ranges, *, after_repair: bool = False
 ) -> OpenState | None:
-    """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses to open."""
+    """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses."""
     try:
         found = _read_metadata(files, root, is_new=False)
         is_scanned = found.was_abnormal or (after_repair and found.clean is None)
@@ -252,7 +252,7 @@ def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) ->
     )
     if begins or segment is None or least >= state.flushed_offset:
         return least if begins else state.flushed_offset
-    # The progress that a plugin reported may be any number. Or the record there is lost: the scan must not begin after it.
+    # A plugin may report any number as progress. Or the record there is lost: the scan must not begin after it.
     return segment.base_offset
 
 
@@ -340,7 +340,7 @@ class _Queues:
         self._removed_before = removed_before
 
     def have(self, records: RecordColumns) -> set[bool]:
-        """Return whether some of these records have their queue entry, and whether some lack it; not of removed topics."""
+        """Return whether some of these records have a queue entry, and whether some lack it; not of removed topics."""
         names, numbers = records.topics
         columns = (numbers, records.queues, records.queue_offsets, records.log_offsets)
         found = set[bool]()

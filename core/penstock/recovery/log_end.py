@@ -9,9 +9,8 @@
        erased. This is normal.
     4. If there is a survivor, and a sector before it was never written, or not since records were added to it, the
        machine stopped between writes that were not yet durable. The log is cut as in 3, but the bytes cut off are saved
-       in the side folder.
-       In 3 and 4, if the last records before the end belong to an atomic batch whose end is missing, the log is cut where
-       the batch begins (see `scan`), unless a part of the batch is known to be durable.
+       in the side folder. In 3 and 4, if the last records before the end belong to an atomic batch whose end is
+       missing, the log is cut where the batch begins (see `scan`), unless a part of the batch is known to be durable.
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
        the page cache may hold bytes that a failed sync never wrote to the disk.
@@ -82,9 +81,9 @@ class LogEnd:
     """Where the valid records end.
 
     `survivor` is the log offset of a valid record after the end, None for none; `dirty_bytes` is the
-    number of bytes from the end to the last byte that is not zero. `last` is the last valid record that was scanned: its
-    log offset and its PREPAREDTRANSACTIONOFFSET; None for none. `cuts_batch` is true if valid records are after the end:
-    those of an atomic batch that is not whole.
+    number of bytes from the end to the last byte that is not zero. `last` is the last valid record that was scanned:
+    its log offset and its PREPAREDTRANSACTIONOFFSET; None for none. `cuts_batch` is true if valid records are after the
+    end: those of an atomic batch that is not whole.
     """
 
     offset: int
@@ -131,8 +130,8 @@ def find_end(
 ) -> LogEnd:
     """Scan from `start`, the beginning of a record or the end, and return the end of the valid records.
 
-    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations` checks
-    the queue offsets of records that do not end with a CRC of the whole record.
+    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations`
+    checks the queue offsets of records that do not end with a CRC of the whole record.
     """
     at, reason, last = start, _IS_FULL, None
     while (segment := log.find(at)) is not None:
@@ -286,7 +285,7 @@ def check_corruption(
 
 
 def has_changed(log: SegmentedLog, start: int, durable: int) -> bool:
-    """Return whether all bytes from the end of a copy's log, `start`, to a log offset were written, so that they have changed since.
+    """Return whether all bytes from a copy's log end, `start`, to a log offset were written, so have changed since.
 
     A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. If the size of the
     first record is zero, that record was not written.

@@ -1,4 +1,4 @@
-"""The first changes to a store that is opened for writing: its metadata, log end, dispatchers, and directory entries."""
+"""The first changes to a store that is opened for writing: metadata, log end, dispatchers, directory entries."""
 
 import contextlib
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ def _sync_file_system(files: Files, path: Path, folders: list[str]) -> list[str]
         volume.sync()
         return [folder for folder in folders if not volume.holds(folder)]
     except OSError as error:
-        # The error may be old and about another program's file. Syncing each folder shows whether it concerns the store.
+        # The error may be old and about another program's file. Syncing each folder shows whether it is ours.
         logger.warning(
             "%s: the file system could not be synced as a whole, each folder is synced instead: %s",
             path,

@@ -4,7 +4,7 @@ A store created by Penstock has its geometry in `penstock/geometry.json`. For a 
 the sizes are derived from its files. The length of an index file is the sum of two sizes, so RocketMQ's usual
 ratio (four entries per slot) is assumed unless the configuration gives one of them.
 
-The same file contains the store's profile (see `config.model`). Writes that would make files of other programs inconsistent are refused.
+The same file contains the store's profile (see `config.model`). Writes that break other programs' files are refused.
 """
 
 import json
@@ -63,7 +63,8 @@ logger = get_logger(__name__)
 
 _OWN_NAMES = frozenset(
     [
-        "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "lock", "abort", "abort.bak",
+        "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "lock", "abort",
+        "abort.bak",
         "checkpoint", "penstock", "timerwheel", "timerlog", "compaction",
     ]
 )  # fmt: skip
@@ -300,8 +301,7 @@ def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> lis
     Args:
         files: the file system.
         root: the store's folder.
-        is_made_here: Penstock created the store; then a topic counts as light queues only if a broker has
-            used the store.
+        is_made_here: Penstock created the store; then light queues count only if a broker has used the store.
     """
     if not files.is_folder(root):
         return []

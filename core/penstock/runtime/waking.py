@@ -1,8 +1,8 @@
 """Waking: how readers that wait for messages are notified, in the writing process and in those that read its store.
 
-The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. Two more are
-for the other direction: background work of the writer sleeps on them, and any process wakes it. Layout (native order,
-little-endian)::
+The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. Two
+more are for the other direction: background work of the writer sleeps on them, and any process wakes it. Layout (native
+order, little-endian)::
 
     file := magic 8s  boot 40s  zero[16]  { word i32  zero[60]  aside i32  zero[60] } * 3  zero*      # 4096 bytes
 
@@ -11,7 +11,7 @@ Invariants:
       message; so the file has no checksum and is never synced.
     * A writer keeps a valid file, and recreates an invalid one. The file is not deleted at the close, so that the next
       writer also wakes the readers that sleep on it.
-    * The writer wakes readers after the dispatched messages are published. A reader requests a wake before it checks
+    * The writer wakes readers after the dispatched messages are published. Readers request a wake, then check
       for messages.
     * A waiting reader checks again by itself: after a quarter of a second if wakes arrive, else after short sleeps.
       Wakes do not arrive if the writer is on another machine or does not know the file, or if this process cannot
@@ -55,8 +55,8 @@ Word = tuple[int, int]
 class WakeMap:
     """The words of one store, mapped. Safe from any thread.
 
-    Methods that take `word` are about readers that wait for messages (`MESSAGES`), or about background work of the writer (`WORK`,
-    `REQUESTS`).
+    Methods that take `word` are about readers that wait for messages (`MESSAGES`), or about background work of the
+    writer (`WORK`, `REQUESTS`).
 
     Attributes:
         is_of_this_boot: whether a writer on this machine has opened the store since the machine was booted.
@@ -96,8 +96,8 @@ class WakeMap:
             return cls(files, file)
         except OSError as error:
             logger.warning(
-                "%s cannot be used (%s); messages are not affected: readers in other processes check for new ones every "
-                "50 ms instead of being woken", path, error,
+                "%s cannot be used (%s); messages are not affected: readers in other processes check for new ones "
+                "every 50 ms instead of being woken", path, error,
             )  # fmt: skip
             return cls(files, None)
 
@@ -107,7 +107,7 @@ class WakeMap:
         return 0 if self._file is None else self._file.inode
 
     def ask(self, word: Word = MESSAGES) -> int:
-        """Request that the next wake changes the word; return its current value. Raises `OSError` if the file is truncated."""
+        """Request that the next wake changes the word; return its value. Raises `OSError` if the file is truncated."""
         for _ in range(_TRIES_MAX):
             self._words[word].ask()
             seen = self._read(word)
@@ -220,7 +220,7 @@ class Waiter:
     def go_on(self) -> None:
         """Call after a check that found something."""
         if self._has_rested and not self._was_woken:
-            # A message without a wake: wakes do not arrive. If it had only just been written, the next wake corrects this.
+            # A message without a wake: wakes do not arrive. If it was only just written, the next wake corrects this.
             self._arrive = False
         self._has_rested = False
         self._looks = self._vain = 0
@@ -271,7 +271,7 @@ class WorkWaiter:
         self._seen = 0
 
     def ask(self) -> bool:
-        """Call before a look for work: a `wake` after the look then ends `rest`. Return False if wakes do not arrive."""
+        """Call before a look for work: a `wake` after it then ends `rest`. Return False if wakes do not arrive."""
         self._map = self._wakes.map()
         try:
             if self._map is not None:
@@ -285,7 +285,7 @@ class WorkWaiter:
         self._map = None
 
     def rest(self, at_most_s: float | None = None) -> bool:
-        """Return after a `wake` since `ask`, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+        """Return after a `wake` since `ask`, or `at_most_s` seconds; return False at once if wakes do not arrive."""
         known, self._map = self._map, None
         if known is None:
             return False

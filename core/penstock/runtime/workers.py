@@ -1,4 +1,4 @@
-"""Background threads that the kernel owns. Each runs one step at a time, on a schedule or when woken, until it is stopped.
+"""Background threads that the kernel owns. Each runs a step at a time, on a schedule or when woken, until stopped.
 
 A step may belong to a plugin, and may hang. `WorkerGroup` detects a step that takes too long, logs the source line
 at which it is, and does not wait for it for ever.
@@ -255,9 +255,9 @@ def check_threads() -> None:
     if package in ("gevent", "eventlet"):
         call = {"gevent": "monkey.patch_all", "eventlet": "eventlet.monkey_patch"}[package]
         raise ConfigError(
-            f"a store cannot be opened for writing where {package} has replaced Python's threads: its background threads would "
-            f"block the whole program; nothing was opened. Leave threads as they are with {call}(thread=False), open the store in "
-            f"a process of its own, or open it with read_only=True"
+            f"a store cannot be opened for writing where {package} has replaced Python's threads: its background "
+            "threads would block the whole program; nothing was opened. Leave threads as they are with "
+            f"{call}(thread=False), open the store in a process of its own, or open it with read_only=True"
         )
 
 

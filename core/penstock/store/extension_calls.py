@@ -26,7 +26,7 @@ from penstock.store.engine import Engine
 
 
 class ExtensionCalls(Reader):
-    """The part of a store that checks arguments, and lets the extension act that provides a call. Safe from any thread."""
+    """The part of a store that checks arguments, and lets the providing extension act. Safe from any thread."""
 
     _extensions: Sequence[Extension]
 
@@ -45,7 +45,8 @@ class ExtensionCalls(Reader):
             if method in each.provides:
                 return getattr(each, method)
         raise ConfigError(
-            f"{method} is refused: no extension in extensions.use provides it; add one that does: `penstock plugins` lists them"
+            f"{method} is refused: no extension in extensions.use provides it; add one that does: `penstock plugins` "
+            "lists them"
         )
 
     def _declared_queues(self, topic: str) -> int:
@@ -61,14 +62,14 @@ class ExtensionCalls(Reader):
             weakref.finalize(made, _ignore, self).atexit = False
 
     def transaction(self) -> Transaction:
-        """Return a transaction, for a `with` block: the messages that are put to it are stored together when the block ends.
+        """Return a transaction, for a `with` block: its messages are stored together when the block ends.
 
         >>> with store.transaction() as tx:
         ...     tx.put("orders", b"two pears")
         ...     tx.put("stock", b"pears -2")
 
-        All of them are stored or none, also if the process is killed or the machine stops. They are not in the log before the
-        end of the block, and an exception that leaves it drops them.
+        All of them are stored or none, also if the process is killed or the machine stops. They are not in the log
+        before the end of the block, and an exception that leaves it drops them.
 
         Raises:
             ReadOnlyError: the store is open read-only; only the process that writes it has transactions.
@@ -99,8 +100,8 @@ class ExtensionCalls(Reader):
         Raises:
             ArgumentError: an argument has a wrong type or value.
             ConfigError: no extension in `extensions.use` provides consumers.
-            StorageError: the store is on a network file system; or it is open read-only, and no process has opened it for
-                writing with consumers yet. Groups need a local file system and a store id.
+            StorageError: the store is on a network file system; or it is open read-only, and no process has opened it
+                for writing with consumers yet. Groups need a local file system and a store id.
             ForkedStoreError: the store was opened before this process was forked.
         """
         made: Consumer = self._provided("consumer")(group, topics, **options)
@@ -108,11 +109,11 @@ class ExtensionCalls(Reader):
         return made
 
     def cancel_delayed(self, message_id: str | Receipt) -> bool:
-        """Cancel, durably, a message that was put with `delay` or `deliver_at`; return whether it will not be delivered.
+        """Cancel, durably, a message put with `delay` or `deliver_at`; return whether it will not be delivered.
 
-        False says that it is delivered already, or was cancelled before. The next program that has the store open for writing,
-        Penstock or a broker of RocketMQ 5, cancels with it all messages of the same topic and UNIQ_KEY that are due in the same
-        second, whatever ends this process.
+        False says that it is delivered already, or was cancelled before. The next program that has the store open for
+        writing, Penstock or a broker of RocketMQ 5, cancels with it all messages of the same topic and UNIQ_KEY that
+        are due in the same second, whatever ends this process.
 
         Args:
             message_id: the message id of its put, or of `delayed`; or the receipt of its put.
@@ -138,8 +139,8 @@ class ExtensionCalls(Reader):
     def delayed(self) -> list[DelayedMessage]:
         """Return the messages that were put with `delay` or `deliver_at` and wait, by due time.
 
-        Reads the records of all of them. In a store that another process writes, what was delivered in the last second may still
-        be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
+        Reads the records of all of them. In a store that another process writes, what was delivered in the last second
+        may still be among them. Raises `ConfigError` if no extension in `extensions.use` delivers messages at a time.
         """
         found: list[DelayedMessage] = self._provided("delayed")()
         return found
@@ -151,10 +152,10 @@ class ExtensionCalls(Reader):
 
         Args:
             topic: its name.
-            options: `queues`, `write_queues`, `perm`, `attributes`: see `contracts.TopicOptions` for ranges and defaults.
+            options: `queues`, `write_queues`, `perm`, `attributes`: see `contracts.TopicOptions`.
 
         Raises:
-            ArgumentError, TopicError: an argument is refused, for example a name reserved by RocketMQ; nothing was done.
+            ArgumentError, TopicError: an argument is refused, such as a name that RocketMQ reserves; nothing was done.
             TopicExistsError: there is a topic of that name, declared or created by a message: see `alter_topic`.
             CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
         """
@@ -163,10 +164,10 @@ class ExtensionCalls(Reader):
         return made
 
     def alter_topic(self, topic: str, **options: Unpack[TopicOptions]) -> TopicConfig:
-        """Change the configuration of a topic, durably; returns the new one. Options that are left out, or None, stay as they are.
+        """Change a topic's configuration, durably; returns the new one. Options left out, or None, stay as they are.
 
-        A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without losing
-        sight of messages, lower `write_queues` first, and `queues` once consumers have read the others to their end.
+        A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without
+        losing sight of messages, lower `write_queues` first, and `queues` once consumers have read the others.
 
         Args:
             topic: a topic that exists.
@@ -182,10 +183,10 @@ class ExtensionCalls(Reader):
         return made
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, durably: its queues with all messages, its configuration, and the committed offsets of all groups.
+        """Delete a topic, durably: its queues with all messages, its configuration, and all groups' offsets.
 
-        `read` and `scan` do not find its messages any more, and no recovery, repair or reindex brings them back. The log keeps
-        their bytes until retention deletes their segments. A topic of the same name that is created later begins at offset 0.
+        `read` and `scan` do not find its messages any more, and no recovery, repair or reindex brings them back. The
+        log keeps their bytes until retention deletes their segments. A later topic of that name begins at offset 0.
 
         Raises:
             TopicError: the name is reserved by RocketMQ.
@@ -196,9 +197,9 @@ class ExtensionCalls(Reader):
         self._provided("delete_topic")(check_topic(topic))
 
     def delete_group(self, group: str) -> None:
-        """Delete a consumer group: its offsets, and what it has acknowledged and nacked since; nothing happens if there is no such group.
+        """Delete a consumer group, if there is one: its offsets, and what it has acknowledged and nacked since.
 
-        Its dead letters, and messages that wait to be retried, stay in their topics. A group of the same name begins anew.
+        Its dead letters and waiting retries stay in their topics. A new group of that name begins anew.
 
         Raises:
             QueueHeldError: a consumer of the group lives; nothing was deleted.
@@ -211,8 +212,8 @@ class ExtensionCalls(Reader):
         """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
 
         With `system` also those of topics that RocketMQ keeps for itself.
-        In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
-        as queues, which another program wrote without its configuration, is not included: see `topics`.
+        In a store that is open for writing, also those of topics that a message has just created. A topic that exists
+        only as queues, which another program wrote without its configuration, is not included: see `topics`.
         """
         system = arguments.flag("topic_configs", "system", system)
         found: dict[str, TopicConfig] = self._provided("topic_configs")()
@@ -223,15 +224,15 @@ class ExtensionCalls(Reader):
     def prepare(
         self, topic: str, body: bytes, *, group: str, **options: Unpack[PutOptions]
     ) -> Prepared:
-        """Store a message that readers see only once it is committed; for a transaction with a database, or another resource.
+        """Store a message that readers see only once it is committed; for a transaction with a database, for example.
 
-        The message is durable when this returns, under any flush policy, unless `wait` is False. Then do your work, and commit:
+        The message is durable when this returns, under any flush policy, unless `wait` is False. Then work, and commit:
 
         >>> with store.prepare("orders", body, group="shop") as prepared, database:
         ...     database.execute("INSERT INTO orders VALUES (?, ?)", (prepared.transaction_id, total))
 
-        If the process is killed in between, the function `check_back` of the next `penstock.open` decides. `group` names the
-        program that decides (RocketMQ's producer group); the other arguments are those of `put`, without a delay.
+        If the process is killed in between, the function `check_back` of the next `penstock.open` decides. `group`
+        names the program that decides (RocketMQ's producer group); the others are those of `put`, without a delay.
 
         Raises:
             ArgumentError, MessageError: an argument is refused, or the message could not be put; nothing was stored.

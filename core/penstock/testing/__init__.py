@@ -4,9 +4,9 @@ Contract suites (subclass one and implement the fixture `strategy`, see `penstoc
 fail or kill the store on request; a clock and threads controlled by the test; small stores with strategies that need
 not be installed. The suites need pytest: `pip install 'penstock[testing]'`.
 
-In reading order: `kit` (small stores, clock and threads), `faults` (files that fail); `platter` and `disk` (a simulated disk: its files and
-medium, the whole); `story` and `crash` (one scenario, crashed before each call), `failures` (the same, with failing calls); `check` (runs
-`penstock plugins check`).
+In reading order: `kit` (small stores, clock and threads), `faults` (files that fail); `platter` and `disk` (a simulated
+disk: its files and medium, the whole); `story` and `crash` (one scenario, crashed before each call), `failures` (the
+same, with failing calls); `check` (runs `penstock plugins check`).
 """
 
 import importlib

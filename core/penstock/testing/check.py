@@ -1,11 +1,10 @@
 """Checks a strategy: runs its contract's suite, then a short crash exploration.
 
 For `penstock plugins check`. If a step fails, the same step is run for the built-in strategy of the same contract. If
-that passes, the strategy is at fault; if it fails, too, this machine or Penstock is. Everything runs in a temporary
-folder.
+that passes, the strategy is at fault; if it fails, too, this machine or Penstock is. All runs in a temporary folder.
 
-A strategy with its own files, for example of a database, which a simulated disk cannot hold (capability "own-files"), is run on real files:
-the process is killed at one call after another. All others are explored on a simulated disk (see `crash`), where more can be checked.
+A strategy with files of its own, such as a database's (capability "own-files"), is run on real files:
+the process is killed at one call after another. All others are explored on a simulated disk (see `crash`).
 """
 
 import inspect

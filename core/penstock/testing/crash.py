@@ -236,7 +236,7 @@ class Look:
         *,
         has_failed: bool = False,
     ) -> None:
-        """Prepare the checks of one crash. With `has_failed`, a call had failed before, which may leave half a record."""
+        """Prepare the checks of a crash. With `has_failed`, a call failed before, which may leave half a record."""
         self._has_failed = has_failed
         self._stage = stage
         self._promised = promised
@@ -281,7 +281,7 @@ class Look:
         return SimulatedDisk.after(image, survival, self._chance, clock=clock)
 
     def _read_only(self, disk: SimulatedDisk) -> str:
-        """Check that a reader before the next writer sees unaltered messages of each queue, in order; return the problem.
+        """Check that a reader before the next writer sees unaltered messages in order; return the problem.
 
         After a power cut it need not see all of them: queue files reach the disk independently of the log, and only
         the next writer dispatches the missing records.

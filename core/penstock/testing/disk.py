@@ -1,10 +1,9 @@
 """A disk in memory that loses unsynced bytes, fails on request, and can be crashed at any call.
 
 It replaces `files.Files`, so a store or a strategy runs on it as on a real disk: contents are real files in memory
-(`memfd_create`), and mapped files are really mapped. A write through a mapping into a page without allocated space would
-kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after a
-power cut is kept separately; see `platter`. `plan` determines which calls fail (see
-`faults`).
+(`memfd_create`), and mapped files are really mapped. A write through a mapping into a page without allocated space
+would kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after
+a power cut is kept separately; see `platter`. `plan` determines which calls fail (see `faults`).
 
 Differences from a real disk: file times are those of `clock`; writes through a mapping count as written when it is
 synced or an image is taken; locks apply only within this disk; and memory cannot be locked.

@@ -24,7 +24,8 @@ ERRNOS = {
     "open": (errno.EMFILE, errno.EIO), "pread": (errno.EIO,), "map": (errno.ENOMEM, errno.EMFILE),
     "create": (errno.ENOSPC, errno.EMFILE), "pwrite": (errno.EIO, errno.ENOSPC),
     "sync": (errno.EIO, errno.ENOSPC), "allocate": (errno.ENOSPC, errno.EIO),
-    "resize": (errno.ENOSPC, errno.EIO), "erase": (errno.EIO,), "punch": (errno.EIO, errno.ENOSPC), "rename": (errno.EIO, errno.ENOSPC),
+    "resize": (errno.ENOSPC, errno.EIO), "erase": (errno.EIO,), "punch": (errno.EIO, errno.ENOSPC),
+    "rename": (errno.EIO, errno.ENOSPC),
     "remove": (errno.EIO, errno.EROFS), "make_folder": (errno.ENOSPC, errno.EIO),
     "sync_folder": (errno.EIO,),
 }  # fmt: skip

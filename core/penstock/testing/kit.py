@@ -1,4 +1,4 @@
-"""Building blocks for tests: a clock and workers that the test controls, a context, small stores, a log with known records."""
+"""Building blocks for tests: a clock and workers under control, a context, small stores, a log of known records."""
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence

@@ -235,7 +235,8 @@ def _join_keys(column: pa.Array | None) -> pa.Array | None:
         spaced = pc.match_substring(column.flatten(), " ")
         if pc.any(spaced).as_py():
             key = column.flatten().filter(spaced)[0].as_py()
-            raise MessageError(f"column 'keys' has {shown(key)}: a space separates keys, so it is not one key; nothing was stored")  # fmt: skip
+            raise MessageError(f"column 'keys' has {shown(key)}: a space separates keys, so it is not one key; nothing "
+                "was stored")  # fmt: skip
         return pc.binary_join(column, " ")
     return column
 

@@ -88,7 +88,7 @@ class StagedBatch:
         )
 
     def encoded(self, encoder: RecordEncoder) -> Batch:
-        """Return a copy that can be appended, whose records have a CRC of the whole record if the store's records do."""
+        """Return a copy that can be appended, whose records have a CRC of the whole record if the store's do."""
         cursors = [encoder.cursor_of(topic, queue) for topic, queue in self.cursors]
         batch, end = Batch(encoder, seals=False), 0
         for size, row in zip(self.sizes.tolist(), self.cursor_rows.tolist(), strict=True):
@@ -306,7 +306,7 @@ def _crc_in(data: memoryview, at: int) -> int:
 
 
 def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) -> int:
-    """Return how many consecutive records numbered from `first_mark` the log has from `log_offset` on, at most `most`."""
+    """Return how many consecutive records, numbered from `first_mark`, the log has from `log_offset` on, to `most`."""
     low, end = log.log.min_offset, log.end_offset
     if not low <= log_offset <= end:
         raise StorageError(

@@ -1,8 +1,8 @@
 """Validates messages, and encodes batches of messages.
 
 The compiled kernel encodes plain messages itself (see `RecordEncoder`), and calls these functions for all others:
-they return the bytes to store, or raise `MessageError`. An extension decides what is stored in place of a message with a
-delay or a partition key; see `Extension.rewrite`.
+they return the bytes to store, or raise `MessageError`. An extension decides what is stored in place of a message with
+a delay or a partition key; see `Extension.rewrite`.
 
 `put` makes the properties text from tag, keys and properties, and refuses some of them, for example a request for a
 delayed delivery. A copy of a message that is stored elsewhere keeps the text that it has there, byte by byte.
@@ -37,7 +37,7 @@ _AT_ONCE = 512
 
 
 def check_wait(wait: object) -> bool:
-    """Return whether a put waits under a flush policy that makes puts wait; raises `MessageError` unless it is a bool."""
+    """Return whether a put waits if the flush policy makes puts wait; raises `MessageError` unless it is a bool."""
     try:
         return arguments.flag("put", "wait", wait)
     except ArgumentError as error:
@@ -93,7 +93,7 @@ def text_of(
 
 
 def check_text(text: bytes, *, crc_property: bool) -> bytes:
-    """Return `text`; raises `MessageError` if it cannot be stored, together with the CRC property if that is enabled."""
+    """Return `text`; raises `MessageError` if it cannot be stored, with the CRC property if that is enabled."""
     room = CRC_PROPERTY_SIZE if crc_property else 0
     if len(text) + room > PROPERTIES_BYTES_MAX:
         raise MessageTooLargeError(
@@ -161,7 +161,7 @@ def encode_copies(encoder: RecordEncoder, copies: Iterable[tuple[Message, bytes]
 def add_copy(batch: Batch, message: Message, text: bytes) -> None:
     """Add one copy to a batch; raises `MessageError` if it cannot be stored, and adds nothing.
 
-    Extensions are not asked whether puts to its queue are allowed: a copy may belong to a topic that callers must not put to.
+    Extensions are not asked whether puts to its queue are allowed: a copy may go where callers may not use.
     """
     encoder = batch.encoder
     is_plain = message.queue is not None and message.partition_key is None
@@ -171,7 +171,7 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
             "they are; nothing was stored"
         )
     cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
-    # The limit of the store is one for callers: what is stored already may be larger, by an earlier limit or a broker's.
+    # The limit of the store is one for callers: stored messages may be larger, by an earlier limit or a broker's.
     body = check_body(message.body, BODY_BYTES_MAX)
     if message.prepared_offset < 0:
         # Negative numbers are marks of atomic batches.

@@ -9,6 +9,6 @@ In reading order:
 * for all of them: `tasks` (which stores, and where a job may write; work as Spark tasks; progress and reports);
 * jobs that change nothing: `verify`, `stats` and its `plots`;
 * jobs that write files: `reindex`, `export`;
-* jobs that write messages: `messages` (what is read, how it is changed, and that each batch is written once, also after a
-  kill), `replay`, `compact`.
+* jobs that write messages: `messages` (what is read, how it is changed, and that each batch is written once, also after
+  a kill), `replay`, `compact`.
 """

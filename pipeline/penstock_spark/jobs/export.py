@@ -120,7 +120,8 @@ def run(
             sums[name] += row[column]
     total = {name: sum(each[name] for each in by_topic.values()) for name in _SUMS}
     return ExportReport(
-        target=str(folder), stores=len(roots), lost=plan.lost + sum(row["lost"] for row in rows), topics=dict(sorted(by_topic.items())),
+        target=str(folder), stores=len(roots), lost=plan.lost + sum(row["lost"] for row in rows),
+        topics=dict(sorted(by_topic.items())),
         seconds=time.monotonic() - began, **total,
     )  # fmt: skip
 

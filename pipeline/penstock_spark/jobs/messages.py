@@ -1,4 +1,4 @@
-"""Messages that a job writes again: slices of stores or rows of Parquet files as frames, how they are changed, and the plan that writes each batch once.
+"""Messages that a job writes again, from stores or Parquet files: frames, changes, and a plan to write each batch once.
 
 The plan is stored with the target store::
 
@@ -201,7 +201,7 @@ class Transform:
 
 
 def changed(frame: Any, change: Transform, options: Mapping[str, str]) -> Any:
-    """Return a frame with the sink's columns and the columns for the order; raise `ConfigError` for invalid expressions."""
+    """Return a frame with the sink's columns and those for the order; raise `ConfigError` for invalid expressions."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - an extra
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -263,7 +263,7 @@ def _columns(frame: Any, change: Transform, options: Mapping[str, str]) -> list[
 
 
 def ordered(frame: Any, rows: int) -> Any:
-    """Return about so many rows in the order of storing, or in the order of their files; the sink appends them in it."""
+    """Return about so many rows in the order of storing, or of their files; the sink appends them in it."""
     order = [_OF_STORE] if _OF_STORE in frame.columns else list(_OF_FILES)
     if rows <= _ONE_TASK_ROWS:
         frame = frame.repartition(1).sortWithinPartitions(*order)

@@ -82,9 +82,11 @@ def _sizes(axes: Any, rows: list[dict[str, Any]]) -> None:
     """Draw the range of sizes of each topic, from smallest to largest, with median and 99th percentile."""
     shown = rows[:_BARS_MAX][::-1]
     at = range(len(shown))
-    axes.hlines(at, [max(r["min"], 1) for r in shown], [max(r["max"], 1) for r in shown], color=_LIGHT, linewidth=6)  # fmt: skip
+    axes.hlines(at, [max(r["min"], 1) for r in shown], [max(r["max"], 1) for r in shown], color=_LIGHT,
+        linewidth=6)  # fmt: skip
     axes.plot([max(r["p50"], 1) for r in shown], at, "o", color=_DARK, label="half are smaller")
-    axes.plot([max(r["p99"], 1) for r in shown], at, "|", color=_BAR, markersize=12, markeredgewidth=2.5, label="99 in 100 are smaller")  # fmt: skip
+    axes.plot([max(r["p99"], 1) for r in shown], at, "|", color=_BAR, markersize=12, markeredgewidth=2.5,
+        label="99 in 100 are smaller")  # fmt: skip
     axes.set_yticks(at, [_short(row["name"]) for row in shown], fontsize=8)
     if max(r["max"] for r in shown) > _WIDE * max(min(r["min"] for r in shown), 1):
         axes.set_xscale("log")

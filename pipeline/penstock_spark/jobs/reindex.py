@@ -1,4 +1,4 @@
-"""The job `reindex` rebuilds the queues and index of a store or broker's directory in parallel, and replaces them atomically.
+"""The job `reindex` rebuilds queues and index of a store or broker's directory in parallel; replaces them atomically.
 
 The driver holds the store's lock from beginning to end. First a task for each segment extracts the rows that
 queues and index are built from, then a task for each part builds its files, then the driver assembles them.

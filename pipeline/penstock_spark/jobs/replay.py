@@ -1,8 +1,8 @@
 """The job `replay`: messages of a store, or rows of Parquet, written into another store.
 
-Messages can be filtered and re-keyed, and the rate can be bounded. The sink writes each batch once (see `jobs.messages`),
-so a killed replay continues when it is run again, and a completed one adds nothing. The order within a queue of the
-source is kept.
+Messages can be filtered and re-keyed, and the rate can be bounded. The sink writes each batch once (see
+`jobs.messages`), so a killed replay continues when it is run again, and a completed one adds nothing. The order within
+a queue of the source is kept.
 """
 
 import sys
@@ -63,8 +63,7 @@ class ReplayReport(Report):
         source: what was read.
         target: the store that was written to.
         app: the name under which another run continues it.
-        batches: number of batches of the replay. written: batches that this run wrote; the others were written
-        before.
+        batches: number of batches of the replay. written: batches that this run wrote; others were written before.
         rows: rows that this run read, before the filter.
         lost: messages that retention deleted after the replay began; this run skipped them.
     """

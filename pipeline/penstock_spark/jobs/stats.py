@@ -194,7 +194,8 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
 
 def _empty(name: str) -> dict[str, Any]:
     zeros = dict.fromkeys(("min", "mean", "p50", "p99", "max"), 0)
-    return {"name": name, "messages": 0, "bytes": 0, "per_second": 0.0, "first": None, "last": None, **zeros}  # fmt: skip
+    return {"name": name, "messages": 0, "bytes": 0, "per_second": 0.0, "first": None, "last": None,
+        **zeros}  # fmt: skip
 
 
 def _iso(time_ms: int) -> str:

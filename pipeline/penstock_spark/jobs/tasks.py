@@ -1,8 +1,8 @@
 """What all jobs share: their stores and folders, work as Spark tasks, progress, reports.
 
-Work is cut into pieces with numbers; each task gets a list of numbers and returns rows. This also works on Spark Connect.
-A separate thread reads the progress from Spark's status tracker. A session over Spark Connect has no status tracker, so
-nothing is reported until the end.
+Work is cut into pieces with numbers; each task gets a list of numbers and returns rows. This also works on Spark
+Connect. A separate thread reads the progress from Spark's status tracker. A session over Spark Connect has no status
+tracker, so nothing is reported until the end.
 """
 
 import glob
@@ -79,7 +79,7 @@ def _folders(text: str) -> list[Path]:
     if not glob.has_magic(text):
         raise NotAStoreError(folder, "there is no such folder")
     # Other things may lie beside the stores.
-    matches = [Path(name) for name in sorted(glob.glob(str(folder), recursive=True))]  # noqa: PTH207 - an absolute pattern
+    matches = [Path(name) for name in sorted(glob.glob(str(folder), recursive=True))]  # noqa: PTH207 - absolute
     stores = [path for path in matches if (path / "commitlog").is_dir() or is_dataset(path)]
     if not stores:
         raise NotAStoreError(folder, "no store matches")
@@ -158,7 +158,7 @@ def _tasks(tracker: Any, group: str) -> tuple[int, int]:
 
 
 def tasks_for(spark: Any, pieces: int, total: int, per_task: int = _TASK_BYTES) -> int:
-    """Return the number of tasks for so many pieces with a total of bytes, or of messages, of which one takes `per_task`."""
+    """Return the number of tasks for so many pieces with a total of bytes, or messages; one takes `per_task`."""
     return max(min(pieces, max(parallelism(spark), total // per_task)), 1)
 
 
@@ -167,7 +167,7 @@ def over(
 ) -> Any:
     """Return a frame of the rows that `job` returns for each number below `pieces`.
 
-    `schema` is Arrow's or Spark's. `job` is pickled with everything that it refers to; it may be called more than once
+    `schema` is Arrow's or Spark's. `job` is pickled with all that it refers to, and may be called more than once
     for a number.
     """
     if isinstance(schema, pa.Schema):
@@ -266,7 +266,7 @@ def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[S
     for root in roots:
         with penstock.open(root, read_only=True) as store:
             there.update(store.topics(system=True))
-            # Messages after that are not planned: a crash of their writer may remove them, and the plan would miss them.
+            # Messages after that are not planned: a crash of their writer may remove them.
             for each in store.lowlevel.bounds():
                 if each.topic in topics if topics else not is_waiting(each.topic):
                     for at in range(each.min_offset, each.max_offset, rows):

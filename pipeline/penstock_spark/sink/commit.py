@@ -1,4 +1,4 @@
-"""The driver's part: appends a batch exactly once, even if processes are killed; and the files in which it keeps what is decided and done.
+"""The driver's part: appends a batch exactly once, even if processes are killed; and the files of its decisions.
 
 This module does not import pyspark. In `penstock/sink/` of a store, or of a dataset's folder::
 
@@ -13,7 +13,7 @@ This module does not import pyspark. In `penstock/sink/` of a store, or of a dat
 Each is one line, a CRC-32C and JSON, written atomically. Under the root's lock, in this order:
     1. complete the batch that another commit has decided and not completed;
     2. if the application's batch is in the ledger, delete the staged files and stop. Else check every staged file,
-       wait until no process writes the stores, and record the decision. A decision is never revoked: the batch will
+       wait until no process writes the stores, and record the decision. It is never revoked: the batch will
        be in the stores;
     3. for each shard, under its store's lock: flush the store; record where the batch begins; append; flush; record
        that the shard is complete;
@@ -22,8 +22,7 @@ Each is one line, a CRC-32C and JSON, written atomically. Under the root's lock,
 Why every row is there once: each record has a number that no other record has. After a crash, the progress file gives
 the log offset at which the batch begins. The consecutive records with the right numbers from there on are those that
 were appended; other records may have been appended after them. The rest is appended after the progress was recorded
-again. The progress file states only what is durable, since it is written after a flush, and a root has one decision at
-a time.
+again. The progress file states only what is durable, being written after a flush; a root has one decision at a time.
 """
 
 import hashlib
@@ -379,8 +378,7 @@ class SinkCommitter:
     ) -> bool:
         """Append a batch; return False if the store has it already.
 
-        Raises if that is not possible now. If the batch was already decided, the next commit of any query completes
-        it.
+        Raises if that is not possible now. If the batch was decided, the next commit of any query completes it.
         """
         if not parts and is_alone and not self.ledger.has_decision():
             return True
@@ -608,6 +606,6 @@ def _counted(store: penstock.Store, noted: BatchProgress, rows: int, path: Path)
         return store.lowlevel.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
     except StorageError as error:
         raise StorageError(
-            f"a commit was interrupted, and how many rows of its batch are in {store.path} is unknown: {error}. Nothing "
-            f"was appended. To append the whole batch, even if rows of it are there already, delete {path}"
+            f"a commit was interrupted, and how many rows of its batch are in {store.path} is unknown: {error}. "
+            f"Nothing was appended. To append the whole batch, even if rows of it are there already, delete {path}"
         ) from error

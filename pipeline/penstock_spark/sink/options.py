@@ -82,17 +82,23 @@ class SinkOptions:
         store_settings: the options `set.<setting>`, which are settings of the stores, by dotted name.
     """
 
-    # One line for each, as in a table.
+    # As in a table.
     # fmt: off
     root: Path = required("path", _root, "folder of the store, or of the dataset")
     topic: str | None = optional("topic", plain, None, "the topic of all rows; if None, the rows' column `topic`")
-    partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4", "number of queues that the partitioner distributes rows over")
-    partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key", "how the queue of a row is chosen")
+    partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4",
+        "number of queues that the partitioner distributes rows over")
+    partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key",
+        "how the queue of a row is chosen")
     shards: int = optional("shards", whole(1, SHARDS_MAX), 0, "number of stores of the dataset; 0 if it was not given")
-    app: str | None = optional("txnAppId", _app, None, "the application that writes, within which batch numbers are unique; None for a stream identified by its query id")
-    version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None, "the batch number of a batch query within `app`; None for a save without one")
-    lock_timeout_s: float = option("lockTimeout", seconds_of, "60s", "maximum time a commit waits for a store to which another process writes")
-    retention_s: float = option("stagingRetention", seconds_of, "7d", "age at which staged files that no batch names are deleted")
+    app: str | None = optional("txnAppId", _app, None, "the application that writes, within which batch numbers are "
+        "unique; None for a stream identified by its query id")
+    version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None,
+        "the batch number of a batch query within `app`; None for a save without one")
+    lock_timeout_s: float = option("lockTimeout", seconds_of, "60s",
+        "maximum time a commit waits for a store to which another process writes")
+    retention_s: float = option("stagingRetention", seconds_of, "7d",
+        "age at which staged files that no batch names are deleted")
     profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "the profile of a new store")
     config: Path | None = optional("config", _file, None, "a configuration file for the stores")
     store_settings: Mapping[str, Any] = attrs.Factory(dict)

@@ -1,4 +1,4 @@
-"""A task's part: Spark's columns become those of a store, are encoded, and go to one staged file. This module does not import pyspark.
+"""A task's part: Spark's columns become those of a store, are encoded, and staged. Does not import pyspark.
 
 `value` is the body, `key` is KEYS, `partition` the queue, `headers` are properties, `timestamp` is the time the
 message was created. If a row names no queue, a partitioner selects one: by Java's hash of the key, as RocketMQ's
@@ -27,7 +27,8 @@ from penstock_spark.sink.options import SinkOptions
 Int64s = npt.NDArray[np.int64]
 _TEXT = ("string", "binary")
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
-_PAIRS = ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>", "map<string,string>")  # fmt: skip
+_PAIRS = ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>",
+    "map<string,string>")  # fmt: skip
 # Column: what Spark may have it as.
 COLUMNS: dict[str, Sequence[str]] = {
     "value": _TEXT,

@@ -1,4 +1,4 @@
-"""The sink as Spark sees it: writers that are pickled to the tasks and to the driver's commit, and the target that they write to.
+"""The sink as Spark sees it: writers that are pickled to tasks and the driver's commit, and their target.
 
 Spark builds a writer when a query starts, runs `write` in each task, and `commit` or `abort` in a process of
 its own; only the messages travel from one to the other. The stores are opened or created when a query starts.
@@ -211,7 +211,8 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
         app = self.target.options.app or context.getLocalProperty("sql.streaming.queryId")
         if not app:
             raise StorageError(
-                "Spark did not say which query this is, so a repeated batch could not be detected; nothing was written. Set txnAppId"
+                "Spark did not say which query this is, so a repeated batch could not be detected; nothing was "
+                "written. Set txnAppId"
             )
         return self.stage(iterator, app, context.getLocalProperty("streaming.sql.batchId") or "x")
 

@@ -1,4 +1,4 @@
-"""The queues and offsets of a read: what each store has and the read requests, and a stream's offsets as Kafka's JSON. This module does not import pyspark.
+"""Queues and offsets of a read: the stores', the requested, and a stream's, as Kafka's JSON. Does not import pyspark.
 
 If there are many stores on this machine, child processes query them, with request and result as JSON over standard
 input and output. `multiprocessing` would fork this process with its threads, or run the unknown main script again. If
@@ -204,7 +204,8 @@ def _check_topics(
     for topic in options.topics:
         if topic not in there:
             raise ConfigError(
-                f"there is no topic {topic!r} in {where}{near(topic, known)}; there are: {', '.join(known[:50]) or 'none'}"
+                f"there is no topic {topic!r} in {where}{near(topic, known)}; there are: "
+                f"{', '.join(known[:50]) or 'none'}"
             )
     queues = {(place.topic, place.queue) for place in places}
     for topic, numbers in options.assigned.items():

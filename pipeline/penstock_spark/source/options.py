@@ -224,12 +224,11 @@ class SourceOptions:
     """All options of the source; docs/spark-source.md describes them.
 
     Attributes:
-        given: the options as given. `streaming`: whether they were parsed for a stream; None if that is not known
-            yet.
+        given: the options as given. `streaming`: whether they were parsed for a stream; None if not known yet.
         streaming: see `given`.
     """
 
-    # One line for each, as in a table.
+    # As in a table.
     # fmt: off
     given: dict[str, str] = attrs.field(factory=dict, repr=False)
     streaming: bool | None = False
@@ -237,20 +236,31 @@ class SourceOptions:
     path_list: tuple[str, ...] = optional("paths", _paths, (), "several of them, as a JSON list")
     subscribed: tuple[str, ...] = optional("subscribe", _topics, (), "the topics to read; empty for all")
     pattern: str = optional("subscribePattern", _pattern, "", "a regular expression that topics must match as a whole")
-    assigned: dict[str, tuple[int, ...]] = optional("assign", _assigned, attrs.Factory(dict), "the queues to read of each topic; empty for all")
+    assigned: dict[str, tuple[int, ...]] = optional("assign", _assigned, attrs.Factory(dict),
+        "the queues to read of each topic; empty for all")
     since: Bound | None = optional("since", one_moment(EARLIEST), None, "only messages stored at or after this time")
     until: Bound | None = optional("until", one_moment(LATEST), None, "only messages stored at or before this time")
-    starting_offsets: Bound | None = optional("startingOffsets", offsets(EARLIEST), None, "where to start; see `starting`")
+    starting_offsets: Bound | None = optional("startingOffsets", offsets(EARLIEST), None,
+        "where to start; see `starting`")
     ending_offsets: Bound | None = optional("endingOffsets", offsets(LATEST), None, "where to end; see `ending`")
-    starting_time: Bound | None = optional("startingTimestamp", one_time(EARLIEST), None, "one time to start at, for all queues")
-    ending_time: Bound | None = optional("endingTimestamp", one_time(LATEST), None, "one time to end at, for all queues")
-    starting_times: Bound | None = optional("startingOffsetsByTimestamp", times(EARLIEST), None, "a time to start at for each queue")
-    ending_times: Bound | None = optional("endingOffsetsByTimestamp", times(LATEST), None, "a time to end at for each queue")
-    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}), "error", "for a starting time after the last message: an error, or the end of the queue")
-    fail_on_loss: bool = option("failOnDataLoss", truth, "true", "missing messages are an error; if false, they are skipped with a warning")
-    rows_per_trigger: int = optional("maxOffsetsPerTrigger", whole(1, NUMBER_MAX), 0, "at most so many rows in one batch of a stream; 0 for all")
-    bytes_per_trigger: int = optional("maxBytesPerTrigger", size_of, 0, "about so many bytes of log in one batch of a stream; 0 for all")
-    min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0, "minimum number of tasks, never more than rows; 0 chooses by size")
+    starting_time: Bound | None = optional("startingTimestamp", one_time(EARLIEST), None,
+        "one time to start at, for all queues")
+    ending_time: Bound | None = optional("endingTimestamp", one_time(LATEST), None,
+        "one time to end at, for all queues")
+    starting_times: Bound | None = optional("startingOffsetsByTimestamp", times(EARLIEST), None,
+        "a time to start at for each queue")
+    ending_times: Bound | None = optional("endingOffsetsByTimestamp", times(LATEST), None,
+        "a time to end at for each queue")
+    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}),
+        "error", "for a starting time after the last message: an error, or the end of the queue")
+    fail_on_loss: bool = option("failOnDataLoss", truth, "true",
+        "missing messages are an error; if false, they are skipped with a warning")
+    rows_per_trigger: int = optional("maxOffsetsPerTrigger", whole(1, NUMBER_MAX), 0,
+        "at most so many rows in one batch of a stream; 0 for all")
+    bytes_per_trigger: int = optional("maxBytesPerTrigger", size_of, 0,
+        "about so many bytes of log in one batch of a stream; 0 for all")
+    min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0,
+        "minimum number of tasks, never more than rows; 0 chooses by size")
     headers: bool = option("includeHeaders", truth, "false", "add the column `headers`")
     tags: tuple[str, ...] = optional("tags", _either, (), "only messages with one of these tags; empty for all")
     keys: tuple[str, ...] = optional("keys", _either, (), "only messages with one of these keys; empty for all")

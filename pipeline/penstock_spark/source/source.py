@@ -1,9 +1,8 @@
-"""The Spark data source "penstock": batch reads and streams of stores as Arrow record batches; also creates the writers.
+"""The Spark data source "penstock": batch reads and streams as Arrow record batches; also creates the writers.
 
 A read is planned once for each `load()`, on the driver; each task opens its stores read-only and reads its share. The
-readers have no open files, since they are pickled for the tasks.
-`pushFilters` is deliberately not implemented: in PySpark 4.3.0 it gives wrong rows when one load is used twice
-with different filters.
+readers have no open files, since they are pickled for the tasks. `pushFilters` is deliberately not implemented: in
+PySpark 4.3.0 it gives wrong rows when one load is used twice with different filters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,8 +107,7 @@ class PenstockReader(DataSourceReader):
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream of one query; answers Spark's calls by `stream_state`. Not thread-safe.
 
-    One long-lived process on the driver requests offsets. `commit` and `stop` are advisory in PySpark, and nothing depends
-    on them.
+    One long-lived process on the driver requests offsets. `commit` and `stop` are advisory: nothing depends on them.
     """
 
     def __init__(self, options: dict[str, str], fields: Sequence[tuple[str, str]]) -> None:

@@ -1,13 +1,12 @@
-"""A stream over stores: its start, its new messages, how many of them a batch reads, its missing messages. This module does not import pyspark.
+"""A stream over stores: its start, new messages, batches and missing messages. Does not import pyspark.
 
-Arguments and results are the dicts of offsets that Spark stores in the checkpoint. No store stays open between two calls.
+Arguments and results are dicts of offsets that Spark stores in the checkpoint. No store stays open between calls.
 
 Invariants:
     * Every message at or after the start of a query is in exactly one batch, unless a loss was reported.
     * The result of `latest` depends only on the stores, so a repeated batch is the same.
     * A batch reads only queues that are in its start offsets. The first batch that finds a new queue only records its
-      offset, and the next batch reads from there; so a repeated batch knows where the queue began, even after
-      retention.
+      offset, and the next batch reads from there; so a repeated batch knows the queue's begin, even after retention.
     * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues.
 """
 
@@ -44,9 +43,9 @@ class KeptStart:
 
         penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
 
-    in the folder of the dataset; else in that of the read's store that has such a file; else in that of the first store.
-    `begun` is true when the first batch is committed. From then on Spark does not ask again for this query, so a later
-    request is from another query, which gets its own start.
+    in the folder of the dataset; else in that of the read's store that has such a file; else in that of the first
+    store. `begun` is true when the first batch is committed. From then on Spark does not ask again for this query, so a
+    later request is from another query, which gets its own start.
 
     The file is written atomically and durably before the start is used. A group's name cannot be a path outside of the
     folder. One query uses a group at a time; not thread-safe.

@@ -1,4 +1,4 @@
-"""The tasks of a read: how it is divided into them, what each does, and its columns. This module does not import pyspark.
+"""The tasks of a read: how it is divided, what each task does, and its columns. Does not import pyspark.
 
 The records of all queues are mixed in a log, so a task reads one range of the log for all queues, and reads it once.
 The boundaries are estimated from a few entries of each queue. A task's share is given in queue offsets, so a wrong
@@ -40,7 +40,7 @@ _ADVICE = "give failOnDataLoss=false to skip such messages with a warning"
 class LogRange(NamedTuple):
     """The positions in the log of a range of a queue.
 
-    `ordinals` and `log_offsets` ascend together, from the first message to the one after the last; `totals` are the
+    `ordinals` and `log_offsets` ascend together, from the first message to after the last; `totals` are the
     bytes before each.
     """
 

@@ -1,15 +1,15 @@
-"""The built-in allocators, which create the files of segments and remove expired ones. A file appears under its name complete and durable, or not at all.
+"""The built-in allocators: create segments' files, complete and durable or not at all, and remove expired ones.
 
 * `on-demand` creates a segment when it is needed.
 * `preallocate` creates the next two segments in the background and brings their pages into memory; RocketMQ's
-  AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files have their final names, as RocketMQ's do, so
-  a running store has up to two files of zeros after its last segment. A clean close removes them; after a crash the next
-  open does. All their blocks are allocated, whether the writer needs that or not.
-* `recycle` reuses expired segments. Their blocks are written already, so syncs cost less. An expired file is renamed into
-  the side folder at once, durably, as `spare-<name>`. Only then is it overwritten with zeros and synced, in the background.
-  A file that was not completely overwritten is never reused, so no old record can reappear: neither in Penstock nor in the
-  Java store, which does not compare the stored log offset. After a crash, spare files are overwritten again. A clean file is
-  renamed, ahead of its use, to the name of a future segment.
+  AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files have their final names, as RocketMQ's do,
+  so a running store has up to two files of zeros after its last segment. A clean close removes them; after a crash the
+  next open does. All their blocks are allocated, whether the writer needs that or not.
+* `recycle` reuses expired segments. Their blocks are written already, so syncs cost less. An expired file is renamed
+  into the side folder at once, durably, as `spare-<name>`. Only then is it overwritten with zeros and synced, in the
+  background. A file that was not completely overwritten is never reused, so no old record can reappear: neither in
+  Penstock nor in the Java store, which does not compare the stored log offset. After a crash, spare files are
+  overwritten again. A clean file is renamed, ahead of its use, to the name of a future segment.
 """
 
 import contextlib
@@ -47,8 +47,7 @@ def make_file(
 ) -> File:
     """Return a new file of `size` zero bytes, durable as `path`; after an `OSError` no part of it is left.
 
-    The file is created under another name in the side folder and renamed. `prepare` is called with it before
-    it is synced.
+    The file is created under another name in the side folder and renamed. `prepare` gets it before it is synced.
     """
     fresh = root / SIDE_FOLDER / f"new-{path.name}"
     if files.exists(fresh):
@@ -232,11 +231,10 @@ class PreallocateOptions:
     """Options of preallocation.
 
     Attributes:
-        prefault: bring a new file's pages into memory before the first write, so that the write causes no page
-            fault. Under a flush policy that waits, the pages are synced as well, so that its syncs find
-            written blocks.
+        prefault: bring a new file's pages into memory before the first write, so that the write causes no page fault.
+            Under a flush policy that waits, the pages are synced as well, so that its syncs find written blocks.
         lock_memory: keep the map of a segment out of swap until the segment is full (`mlock`).
-        timeout_ms: maximum time that a put waits for the creation of the file that it needs; then it raises `BusyError`.
+        timeout_ms: maximum time that a put waits for the creation of its file; then it raises `BusyError`.
     """
 
     prefault: bool = True
@@ -301,8 +299,8 @@ class PreallocateAllocator(_AheadAllocator):
                 was_warned, self._has_warned = self._has_warned, True
             if not was_warned:
                 logger.warning(
-                    "new segments are no longer prefaulted or locked into memory: %s. No data is affected. Locking needs "
-                    "room under ulimit -l, prefaulting needs Linux 5.14", error,
+                    "new segments are no longer prefaulted or locked into memory: %s. No data is affected. Locking "
+                    "needs room under ulimit -l, prefaulting needs Linux 5.14", error,
                 )  # fmt: skip
             self._prefaults = self._locks = False
 
@@ -320,7 +318,7 @@ class RecycleOptions:
 
     Attributes:
         spares: maximum number of expired segments kept for reuse; each keeps its disk space.
-        timeout_ms: maximum time that a put waits for the creation of the file that it needs; then it raises `BusyError`.
+        timeout_ms: maximum time that a put waits for the creation of its file; then it raises `BusyError`.
     """
 
     spares: int = attrs.field(default=4, validator=limits(1, SPARES_MAX))

@@ -1,17 +1,17 @@
 """The built-in segment writers. Blocks are allocated ahead of the append position (see `penstock.files.blocks`).
 
-* `mmap` stores into a shared map of the segment. A memory write into a hole kills the process if the disk is full, so blocks
-  come first; if no put waits for a sync, zeros are written ahead as well. As long as the blocks do not fill a whole unit of
-  the page cache, as in a store that is written slowly, bytes are written with plain writes.
-* `file` writes with `pwrite`; readers use a read-only map. If puts wait for the disk (a flush policy that waits), records are
-  gathered and written to the file in one write, together with the sync that the puts wait for. A separate write for each
-  record would release the GIL under the append lock; with multiple threads that costs more than the write.
+* `mmap` stores into a shared map of the segment. A memory write into a hole kills the process if the disk is full, so
+  blocks come first; if no put waits for a sync, zeros are written ahead as well. As long as the blocks do not fill a
+  whole unit of the page cache, as in a store that is written slowly, bytes are written with plain writes.
+* `file` writes with `pwrite`; readers use a read-only map. If puts wait for the disk (a flush policy that waits),
+  records are gathered and written to the file in one write, together with the sync that the puts wait for. A separate
+  write for each record would release the GIL under the append lock; with threads that costs more than the write.
 * `transient-pool` appends to a pooled buffer; a commit service writes it to the file in large writes. Corresponds to
-  RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append writes only to the memory of the process, so the page
-  cache never slows it down. Readers see only committed bytes. Bytes that are not committed, up to one interval of appends,
-  are lost if the process dies.
+  RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append writes only to the memory of the process, so
+  the page cache never slows it down. Readers see only committed bytes. Bytes that are not committed, up to one interval
+  of appends, are lost if the process dies.
 
-With the first two, written bytes are in the page cache at once: they survive the death of the process, not of the machine.
+With the first two, written bytes are in the page cache at once: they survive the process, not the machine.
 """
 
 import mmap
@@ -113,7 +113,7 @@ class MmapChannel(_FileChannel):
             self._file.pwrite(data, position)
 
     def _may_store(self, position: int, stop: int) -> bool:
-        """Prepare the file for bytes [position, stop), the next ones; return whether they may be stored through the map."""
+        """Prepare the file for the next bytes, [position, stop); return whether the map may be used for them."""
         if stop <= self._ready_end:
             return True
         ready_end = self.blocks.prepare(position, stop)

@@ -1,8 +1,8 @@
 """The built-in flush policies.
 
 * `sync`: a put returns when its bytes are on disk (group commit; RocketMQ's SYNC_FLUSH, spec section 8.3, without its
-  retries). One thread of the kernel syncs. Records appended during a sync are covered by the next sync, so one sync serves
-  all puts that arrived in the meantime. The thread started here only serves callers that do not wait.
+  retries). One thread of the kernel syncs. Records appended during a sync are covered by the next sync, so one sync
+  serves all puts that arrived in the meantime. The thread started here only serves callers that do not wait.
 * `async`: syncs at intervals; no put waits for a sync (spec section 8.4).
 * `none`: never syncs by itself; the operating system writes back when it chooses.
 """

@@ -64,7 +64,7 @@ class ConsumeQueueOptions:
     Attributes:
         open_files_max: maximum number of open queue files; more files cost descriptors, fewer files cost opens.
         sync_volume_from: from this number of unsynced files and folders on, one sync of their whole file system
-            (`syncfs`) makes them durable; it also waits for other programs' data. Below it, each is synced separately.
+            (`syncfs`) makes them durable; it also waits for others' data. Below it, each is synced separately.
             0: never.
         summary_from: from this number of queues on, a clean close records where each queue begins and ends
             (`penstock/manifest`), so that the next opening need not read their files. 0: never.
@@ -149,8 +149,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
         if what not in self._refused:
             self._refused.add(what)
             logger.error(
-                "no queue entry for %s: its topic or queue cannot be a folder name. The record stays in the log, and no "
-                "other record is affected", what,
+                "no queue entry for %s: its topic or queue cannot be a folder name. The record stays in the log, and "
+                "no other record is affected", what,
             )  # fmt: skip
 
     def _queue_for(self, topic: str, number: int) -> Queue:
@@ -234,7 +234,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         queue.reached = None
 
     def trim(self, log_offset: int) -> None:
-        """Remove leading files whose records are all deleted, never the last file, and extension files; move the minimum."""
+        """Remove leading files whose records are deleted, except the last; trim extension files; move the minimum."""
         with self._lock:
             self._log_min = max(self._log_min, log_offset)
             for queue in self._queues.opened_or_with_files(2):
@@ -333,8 +333,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
     def _remove_again(self, repairs: list[str]) -> int | None:
         """Remove the queues of removed topics that have entries of removed records; return where to dispatch again.
 
-        A crash came during the removal, or another program restored the queues. A queue without entries is removed, too: the
-        name of an old file would give its end.
+        A crash came during the removal, or another program restored the queues. A queue without entries is removed,
+        too: the name of an old file would give its end.
         """
         again_from: int | None = None
         for key in [key for key in self._queues if key[0] in self._removed]:

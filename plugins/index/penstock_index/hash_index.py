@@ -553,7 +553,7 @@ class HashIndexDispatcher(KeyIndex):
 
 
 def _is_of_its_record(entries: "np.ndarray", log: LogView) -> bool:
-    """Return whether the last entry belongs to its record, in key and time; True if the log no longer has the record."""
+    """Return whether the last entry belongs to its record, in key and time; True if the log lacks the record."""
     at, first = int(entries["log_offset"][-1]), int(entries["log_offset"][0])
     if at < log.min_offset:
         return True

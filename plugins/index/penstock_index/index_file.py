@@ -7,22 +7,21 @@ Layout (big-endian), S slots and N entries::
     40  slots    S x i32             number of the newest entry of the slot, 0 for none
     40+4S        N x entry           keyHash i32  phyOffset i64  seconds i32  previousEntry i32
 
-Entry 0 is never used, so a file takes N - 1 keys. An entry's time is in whole seconds from the header's
-beginTimestamp. Entries of one slot form a chain from newest to oldest: `previousEntry` is always
-smaller than the entry's own number. Any other value is corruption and is not followed.
-Source: spec sections 4.1 to 4.4.
+Entry 0 is never used, so a file takes N - 1 keys. An entry's time is in whole seconds from the header's beginTimestamp.
+Entries of one slot form a chain from newest to oldest: `previousEntry` is always smaller than the entry's own number.
+Any other value is corruption and is not followed. Source: spec sections 4.1 to 4.4.
 
-The kernel stores keys through a map, so a slot at any position needs no system call. A memory write into a hole would kill
-the process if the disk is full. So header and slots get their blocks before the first such key, and entries get
+The kernel stores keys through a map, so a slot at any position needs no system call. A memory write into a hole would
+kill the process if the disk is full. So header and slots get their blocks before the first such key, and entries get
 theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). Ranges without blocks are not even read
-through the map: on a tmpfs that needs space. The first keys are kept in memory, and written with plain writes as long as
-they are few: a file with a few keys should have blocks only for the pages that hold them.
+through the map: on a tmpfs that needs space. The first keys are kept in memory, and written with plain writes as long
+as they are few: a file with a few keys should have blocks only for the pages that hold them.
 
 The write order is entry, slot, and, for all keys of a batch, the header last. So the header of a killed process never
 counts an entry that does not exist. Not checksummed: rebuilt from the log.
 
-Since 5.4 RocketMQ also writes an entry for each tag, of the text `topic#T#tag`. Penstock does not; it recognises them, so that
-they do not count as corruption, nor as entries that a put must maintain.
+Since 5.4 RocketMQ also writes an entry for each tag, of the text `topic#T#tag`. Penstock does not; it recognises them,
+so that they do not count as corruption, nor as entries that a put must maintain.
 """
 
 import struct
@@ -66,7 +65,7 @@ _SLOTS_PER_CHUNK = 1024
 SECONDS_MAX = (1 << 31) - 1
 # Separates topic and tag in the text of a tag's entry.
 _TAG_MARK = "#T#"
-# Maximum of records read in search of such entries, and of those with a tag: a broker gives every tag an entry, or none.
+# Maximum of records read in search of such entries, and of those with a tag: a broker gives all tags entries, or none.
 _RECORDS_MAX, _TAGGED_MAX = 256, 16
 _BYTES_MAX = 8 << 20
 

@@ -7,17 +7,18 @@ a device is different for a writer, which would follow it out of the store: it i
 
 The summary has the bounds of all queues; it is the consume queues' part of the manifest. Layout (big-endian)::
 
-    summary := magic 8s  entries_per_file u32  topics u32  queues u32  files u32  topic{topics}  row{queues}  base i64{files}
+    summary := magic 8s  entries_per_file u32  topics u32  queues u32  files u32
+               topic{topics}  row{queues}  base i64{files}
     topic   := size u16  name byte{size}
     row     := topic u32  queue u32  files u32  min_offset i64  max_offset i64  last i64
 
-Rows are in order of topic and queue, topics in order of their names as bytes; `topic` counts from 0. `base` is the first
-entry of a file; the bases of a queue follow each other in the order of the rows, ascending. `last` is the log offset in
-the last entry that has one, -1 if none has. A row with a `max_offset` of -1 does not give the bounds of its queue,
-only its files.
+Rows are in order of topic and queue, topics in order of their names as bytes; `topic` counts from 0. `base` is the
+first entry of a file; the bases of a queue follow each other in the order of the rows, ascending. `last` is the log
+offset in the last entry that has one, -1 if none has. A row with a `max_offset` of -1 does not give the bounds of its
+queue, only its files.
 
-`penstock.durability.side_folder` describes when the manifest is trusted at all. The recorded bounds of a queue are compared
-with the queue's files when the queue is first used.
+`penstock.durability.side_folder` describes when the manifest is trusted at all. The recorded bounds of a queue are
+compared with the queue's files when the queue is first used.
 """
 
 import struct

@@ -1,9 +1,9 @@
 """Compares consume queues with the log, entry by entry; tag codes are read through the extension if there is one.
 
-A record's queue offset may hold the entry of another record, or may be outside of the queue. Such a record can belong to an
-earlier generation of the queue, or to a deleted topic; this is known only after all records were read. A record that an
-entry leads to is of the queue's present generation; when that is known for all records, the others are judged by the rules of
-`queue_generations`. Records of an earlier generation are not findings; one log line gives their number.
+A record's queue offset may hold the entry of another record, or may be outside of the queue. Such a record can belong
+to an earlier generation of the queue, or to a deleted topic; this is known only after all records were read. A record
+that an entry leads to is of the queue's present generation; when that is known for all records, the others are judged
+by the rules of `queue_generations`. Records of an earlier generation are not findings; one log line gives their number.
 """
 
 from collections.abc import Iterator
@@ -130,7 +130,7 @@ class Strays:
         """Return whether the record of an entry repeats offset 0, and a flipped bit does not explain it.
 
         RocketMQ 5.0 to 5.3.2 assigns offsets twice if it was stopped while its queues lagged behind the log; other
-        versions do if they were killed after a topic was created again. They add the record with offset 0 at the end of
+        versions do if they were killed after a topic was created again. They add a record of offset 0 at the end of
         the queue.
         """
         strays = [(at, stray.ordinal + row) for stray in self._strays.get(key, ())

@@ -1,4 +1,4 @@
-"""The files of consume queues: entries of 20 bytes, addressed by their ordinal; a broker's extension files; and their syncs.
+"""The files of consume queues: entries of 20 bytes, addressed by ordinal; a broker's extension files; syncs.
 
 Layout of an entry (big-endian)::
 
@@ -18,9 +18,9 @@ first byte. Layout of a unit (big-endian)::
 
     0 unit size i16   2 tag code i64   10 store time i64   18 bitmap length i16   20 bitmap
 
-An entry holds the address of its unit in place of the tag code: the unit's byte offset minus 2^63. That is below any tag
-hash and any delivery time, so the value of an entry's third field shows which of these it is. Entries that Penstock writes
-hold the tag code itself, which a broker reads as well. Source: spec section 3.6.
+An entry holds the address of its unit in place of the tag code: the unit's byte offset minus 2^63. That is below any
+tag hash and any delivery time, so the value of an entry's third field shows which of these it is. Entries that Penstock
+writes hold the tag code itself, which a broker reads as well. Source: spec section 3.6.
 
 The unit at an address is checked before it is used. Bytes that cannot be a unit count as not found: the reader then
 reads the record, and an opening after a crash writes the entry again.
@@ -172,7 +172,7 @@ class QueueFolder:
         """Return the path of the file whose first entry is `base`."""
         path = self._paths.get(base)
         if path is None:
-            # Nearly always the first or the last one again, and a caller that keys files by path then hashes it only once.
+            # Nearly always the first or last one again; a caller that keys files by path then hashes it once.
             if len(self._paths) >= _PATHS_MAX:
                 self._paths.clear()
             path = self._paths[base] = self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
@@ -547,12 +547,11 @@ def _is_numbered(entry: Entry) -> bool:
 
 
 class Syncs:
-    """Makes the files that one dispatcher has written durable: one by one, or their whole file system if there are many.
+    """Makes the files that a dispatcher has written durable: one by one, or, if many, by their whole file system.
 
     A store of 20,000 queues that each got one message has 20,000 files and as many folders to sync, and each sync costs
     a commit of the journal. One sync of the file system writes them all in the order that suits the disk, and commits
-    once; it also waits for other programs' writes there. `penstock.files.volume` describes when it is as safe as
-    separate syncs.
+    once; it also waits for others' writes. `penstock.files.volume` says when it is as safe as separate syncs.
 
     Args:
         files: the file system.

@@ -1,4 +1,4 @@
-"""Decides which records of the log belong to the present generation of their queue, and finds those that lack their entry.
+"""Decides which records of the log belong to the present generation of their queue, and which lack their entry.
 
 Within one generation, queue offsets are consecutive. A broker that deletes a topic removes its queues and leaves the
 records in the log. A topic that is created again begins at 0, so the log then holds two generations of one queue. The
@@ -85,7 +85,7 @@ class Endings:
 
     A broker deletes all queues of a topic at once. If a queue has records from before the first entry of its present
     generation, the topic was deleted before that entry. Records before that entry in the topic's queues without entries
-    are then of an ended generation as well. A generation that continues after that entry has not ended: no deletion was
+    are then of an ended generation as well. A generation that continues after it has not ended: no deletion was
     in between.
 
     A topic that the broker does not list is deleted, except for records that Penstock wrote or may have written: these
@@ -219,8 +219,8 @@ class Generations:
         """Return the first record before `durable` that has no entry although it should; None if there is none.
 
         The entries of all queues, sorted, must tile the log; the log is read only where they do not. An entry with an
-        address that leads to no unit counts as missing. Records of prepared transactions, of deleted topics and of earlier
-        generations should have none.
+        address that leads to no unit counts as missing. Records of prepared transactions, of deleted topics and of
+        earlier generations should have none.
         """
         log = self._log
         cursors = {queue: queue.min_offset for queue in queues.values()}

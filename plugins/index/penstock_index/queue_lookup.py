@@ -1,8 +1,8 @@
 """The queries that a consume queue dispatcher answers: which queues there are, and what they hold.
 
 A read-only dispatcher checks the files again at each query: another process may write them. A query first reads the
-bounds of up to a hundred thousand queues. So the usual case takes one listing and two reads: the last entries exist, and
-the first entry's record is still in the log. All other cases use the slower method (see `queue_state`).
+bounds of up to a hundred thousand queues. So the usual case takes one listing and two reads: the last entries exist,
+and the first entry's record is still in the log. All other cases use the slower method (see `queue_state`).
 """
 
 import threading

@@ -33,7 +33,7 @@ NOWHERE = 1 << 62
 
 
 SCHEDULE_TOPIC = _SCHEDULE_TOPIC.decode()
-# Levels are whole seconds, minutes, hours or days. So no two times of one message differ in a single bit: 1000 divides no power of two.
+# Levels are whole seconds, minutes, hours or days. So no two times of one message differ in a single bit.
 _UNIT_MS = 1000
 # A longer delay is corruption.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
@@ -189,7 +189,7 @@ class Queue:
         return self.extension.trim(first)
 
     def drop_leftovers(self, log_min: int) -> bool:
-        """Remove files before a gap whose records are all deleted: retention removed them, and a power cut brought them back.
+        """Remove files before a gap whose records are all deleted: a power cut brought them back after retention.
 
         The queue would go on after them, with offsets that were given already. Returns whether any were removed.
         """
@@ -272,7 +272,7 @@ class Queue:
 
 
 def are_delivery_times(codes: Int64s, store_times: Int64s) -> Bools:
-    """Return which tag codes can be the delivery time of a message that was stored at that time, in Unix milliseconds."""
+    """Return which tag codes can be the delivery time, in Unix milliseconds, of a message stored at that time."""
     delays = codes - store_times
     found: Bools = (delays >= 0) & (delays <= _DELAY_MAX_MS) & (delays % _UNIT_MS == 0)
     return found
@@ -282,8 +282,8 @@ def with_present_codes(queue: Queue, run: Run) -> Run:
     """Return a run with the third fields that its entries have in the queue already, if they can be right.
 
     It is the delivery time of a delayed message. The log does not say what a level of a broker means that is configured
-    with other delay levels. So a time that is there, and can be one of a level, is right. Where a broker wrote extension
-    files it is the address of a unit (see `queue_files`), which may hold the bitmap of a filter.
+    with other delay levels. So a time that is there, and can be one of a level, is right. Where a broker wrote
+    extension files it is the address of a unit (see `queue_files`), which may hold the bitmap of a filter.
     """
     count = min(max(queue.max_offset - run.ordinal, 0), len(run.store_times))
     if count == 0:

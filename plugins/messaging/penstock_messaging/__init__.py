@@ -1,1 +1,1 @@
-"""Consumers, retries, delays, and the configuration of topics and groups, on the topics and files of RocketMQ's broker."""
+"""Consumers, retries, delays, and configuration of topics and groups, in RocketMQ's topics and files."""

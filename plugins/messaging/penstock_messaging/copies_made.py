@@ -20,12 +20,12 @@ Copy = tuple[Message, bytes]
 class CopiesMade:
     """The copies that earlier openings of the store put. Not thread-safe.
 
-    A copy is known by its place, its body and its properties, with where and when the message was born. Messages that are alike in
-    all of these are counted: of three with two copies, one is left to deliver.
+    A copy is known by its place, its body and its properties, with where and when the message was born. Messages that
+    are alike in all of these are counted: of three with two copies, one is left to deliver.
 
     Args:
         store: the store, just opened for writing.
-        may_be_copy: whether a message was stored after the progress was saved; false of all that were stored before it as well.
+        may_be_copy: whether a message was stored after the progress was saved; false for all before it.
     """
 
     def __init__(self, store: OpenStore, may_be_copy: Callable[[StoredMessage], bool]) -> None:

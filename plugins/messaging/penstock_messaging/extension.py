@@ -1,7 +1,7 @@
 """The extension `messaging`: puts together what this package adds to a store.
 
-Every process that opens a store imports this module, and many need no more of it than that a topic takes puts. So each part is
-imported and made at its first use.
+Every process that opens a store imports this module, and many need no more of it than that a topic takes puts. So each
+part is imported and made at its first use.
 """
 
 import threading
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock_messaging.delays.delivery import Delivery
     from penstock_messaging.groups.fold import Range
     from penstock_messaging.groups.intake import Intake
-    from penstock_messaging.groups.position import ResolvedPosition
+    from penstock_messaging.groups.position import GroupProgress
     from penstock_messaging.groups.taking import Groups
     from penstock_messaging.prepared.check_back import Checking
     from penstock_messaging.prepared.half_queue import OpenHalf
@@ -87,14 +87,14 @@ class MessagingOptions:
     """Options of the extension `messaging`.
 
     Attributes:
-        auto_create_topics: a message to an unknown topic creates it; imports and Spark sinks add queues to such a topic. If
-            false, messages to unknown topics are refused.
+        auto_create_topics: a message to an unknown topic creates it; imports and Spark sinks add queues to such a
+            topic. If false, messages to unknown topics are refused.
         default_queues: how many queues a new topic has unless a number is given.
-        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A broker
-            that takes over after a kill delivers again at most what was delivered in that time; each write flushes the log.
-        timers: "on" takes messages with `delay` and `deliver_at`; "refuse" does not: for a directory that a broker of 4.x
-            takes over, which cannot deliver them.
-        delay_max_ms: the longest delay of a message with `delay` or `deliver_at`, by default three days, as in a broker.
+        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A
+            broker that takes over after a kill delivers again at most that time's messages; each write flushes the log.
+        timers: "on" takes messages with `delay` and `deliver_at`; "refuse" does not: for a directory that a broker of
+            4.x takes over, which cannot deliver them.
+        delay_max_ms: the longest delay by `delay` or `deliver_at`, by default three days, as in a broker.
         check_interval_ms: how long after a check-back that did not know the answer a prepared message is checked again.
         check_immunity_ms: how old a prepared message is when it is first checked; its property
             `CHECK_IMMUNITY_TIME_IN_SECONDS` takes precedence. Give your transactions enough time to end.
@@ -203,7 +203,7 @@ class MessagingExtension(Extension):
         return DecidedElsewhere(self.context.files, self.context.root)
 
     def _decided(
-        self, group: str, topic: str, queue: int, resolved: "ResolvedPosition"
+        self, group: str, topic: str, queue: int, resolved: "GroupProgress"
     ) -> "Sequence[Range] | None":
         """Return what transactions have decided about a queue that its journal lacks: nothing, if there were none."""
         known: Deciding | None = self._parts.get("deciding")
@@ -390,7 +390,7 @@ class MessagingExtension(Extension):
     def _take_in_answers(self) -> float | None:
         """Take in what consumers have answered; return the seconds until the next call, None if it must be woken.
 
-        A failure is logged once, and tried again: what is broken in the files of groups does not keep a store from being opened.
+        A failure is logged once, and tried again: broken files of groups do not keep a store from opening.
         """
         arrive = self._wakes.ask()
         if not self._has_groups():
@@ -521,7 +521,8 @@ class MessagingExtension(Extension):
         known = {*self.store.topics(system=True), *self.configuration.topics.all()}
         for topic in checked_topics(topics):
             if "*" not in topic and topic not in known and (hint := near(topic, known)):
-                logger.warning("consumer of group %s waits for topic %r, which does not exist%s", group, topic, hint)  # fmt: skip
+                logger.warning("consumer of group %s waits for topic %r, which does not exist%s", group, topic,
+                    hint)  # fmt: skip
         return consumer
 
     def _declare(self, group: object, *, is_broadcast: bool) -> None:
@@ -614,7 +615,7 @@ class MessagingExtension(Extension):
             yield from decision_findings(self.context.files, self.context.root)
 
     def stats(self) -> dict[str, Any]:
-        """Return figures for `Store.stats()`, of the parts that are in use: making one reads the store, which may fail."""
+        """Return figures for `Store.stats()`, of the parts in use: making one reads the store, which may fail."""
         deciding: Deciding | None = self._parts.get("deciding")
         figures: dict[str, Any] = {"undecided": 0 if deciding is None else deciding.undecided}
         for part, name in (("delivery", "delays"), ("timers", "timers")):
@@ -627,7 +628,7 @@ class MessagingExtension(Extension):
         return figures
 
     def summary(self) -> Sequence[SummaryLine]:
-        """See `Extension`: what waits for its time, what is prepared and not committed, and what transactions are not decided."""
+        """See `Extension`: what waits for its time, is prepared and not committed, or is a transaction not decided."""
         lines: list[SummaryLine] = []
         if self._has_timers():
             from penstock_messaging.timers.timer_listing import summary_line  # noqa: PLC0415 - see the module

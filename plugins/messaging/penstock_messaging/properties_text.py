@@ -1,8 +1,8 @@
-"""The properties text of a stored message, read and changed as bytes: retried and delayed messages keep what others wrote.
+"""The properties text of a stored message, read and changed as bytes: copies keep what others wrote.
 
-A text is `name 0x01 value 0x02`, repeated. It is changed pair by pair, in its own order: a pair that is set again keeps its
-place, a new one comes last. A broker writes the pairs in the order of a Java hash map, which differs between its versions and
-has no meaning; so the order is not imitated. Bytes that are not UTF-8 are kept.
+A text is `name 0x01 value 0x02`, repeated. It is changed pair by pair, in its own order: a pair that is set again keeps
+its place, a new one comes last. A broker writes the pairs in the order of a Java hash map, which differs between its
+versions and has no meaning; so the order is not imitated. Bytes that are not UTF-8 are kept.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ LONGEST = {
     b"TIMER_ROLL_TIMES": 9, b"UNIQ_KEY": 32, b"__transactionId__": 32, b"TRAN_MSG": 4, b"PGROUP": 120,
     b"TRANSACTION_CHECK_TIMES": 9,
 }  # fmt: skip
-# By how many bytes a copy may be larger than the record of the message: all of these, a separator each, and a longer topic.
+# By how many bytes a copy may be larger than its message: all of these, a separator each, and a longer topic.
 COPY_BYTES = sum(len(name) + 2 + most for name, most in LONGEST.items()) + 255
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _CRC = CRC32.encode()
@@ -65,7 +65,7 @@ def text_of(pairs: Mapping[bytes, bytes]) -> bytes:
 def check_later(
     check: Callable[[Message, bytes], None], copy: Message, text: bytes, topics: Iterable[str], *added: bytes
 ) -> None:  # fmt: skip
-    """Raise `MessageTooLargeError` unless later copies of a message fit: to each of these topics, with these properties added.
+    """Raise `MessageTooLargeError` unless later copies of a message fit, to these topics, with these properties.
 
     For the record as a whole there is room if the message could be put (`MessagingExtension.record_reserve`).
 

@@ -2,10 +2,10 @@
 
 * `age`: deletes segments that were not written for a time, at certain hours.
 * `size`: deletes the oldest segments while the log is larger than a limit.
-* `disk-ratio`: deletes segments as the disk fills, refuses writes before it is full. Three levels, in percent of the disk
-  used, rounded up. Above the first, old segments are deleted at any hour. Above the second, segments are deleted whatever
-  their age. Above the third, writes are refused until the use is back at the second. If the disk does not report its size,
-  only old segments are deleted, at any hour.
+* `disk-ratio`: deletes segments as the disk fills, refuses writes before it is full. Three levels, in percent of the
+  disk used, rounded up. Above the first, old segments are deleted at any hour. Above the second, segments are deleted
+  whatever their age. Above the third, writes are refused until the use is back at the second. If the disk does not
+  report its size, only old segments are deleted, at any hour.
 """
 
 import math
@@ -184,7 +184,10 @@ class DiskRatioRetention(RetentionPolicy):
         elif percent <= options.forced_percent:
             self._refuses = False
         if percent > options.forced_percent:
-            reason = f"{percent} % of the disk is used, over {options.forced_percent} %: segments of any age are deleted"
+            limit = options.forced_percent
+            reason = (
+                f"{percent} % of the disk is used, over {limit} %: segments of any age are deleted"
+            )
             return Vote(max(len(segments) - 1, 0), reason, self._refuses)
         if percent > options.early_percent:
             count = count_old(segments, now_ms, options.reserved_hours)

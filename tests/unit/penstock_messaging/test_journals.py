@@ -35,7 +35,7 @@ from penstock_messaging.groups.paths import GroupPaths
 from penstock_messaging.groups.position import (
     JOURNAL_BYTES_MAX,
     VOIDED_BITS,
-    ResolvedPosition,
+    GroupProgress,
     read_journal,
     resolve_position,
 )
@@ -429,7 +429,7 @@ HERE = Position(20, ((25, 30),))
 
 def resolved(
     fold: Fold | None = JOURNAL, mark: Mark | None = None, committed: int | None = 10, **given: int
-) -> ResolvedPosition:
+) -> GroupProgress:
     """Settle a copy of the journal."""
     own = None if fold is None else attrs.evolve(fold, acked=list(fold.acked), nacks=dict(fold.nacks))  # fmt: skip
     return resolve_position(own, mark, committed, **{"store_id": 7, "topic_generation": 0, **given})

@@ -20,7 +20,7 @@ from penstock.store.batches import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
 from penstock_messaging.groups.fold import Fold
-from penstock_messaging.groups.position import ResolvedPosition
+from penstock_messaging.groups.position import GroupProgress
 from penstock_messaging.transactions import decision_file
 from penstock_messaging.transactions.decided_acks import (
     DecidedElsewhere,
@@ -465,10 +465,10 @@ def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
 ACKS = QueueAcks("g", "t", 0, 3, 5, 2, ((10, 12), (20, 21)))
 
 
-def resolved(*acked: tuple[int, int], base: int = 0, reset: int = 0) -> ResolvedPosition:
+def resolved(*acked: tuple[int, int], base: int = 0, reset: int = 0) -> GroupProgress:
     """Return a queue whose journal is the one that was decided about."""
     fold = Fold(7, 3, 5, None, base=base, acked=list(acked), reset=reset)
-    return ResolvedPosition(fold, None, None, base, 3, 5, reset)
+    return GroupProgress(fold, None, None, base, 3, 5, reset)
 
 
 def test_what_a_journal_lacks_is_all_or_nothing_and_only_of_the_turn_before() -> None:

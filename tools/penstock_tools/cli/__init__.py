@@ -4,11 +4,11 @@ Data is written to standard output, messages and progress to standard error. Exi
 or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
 6 done or not by another process, which did not answer; 130 interrupted; 141 closed pipe.
 
-In reading order: `verbosity` (the option `-v`), `lazy_group` (commands that are imported only to run), `root` (the command group, errors to exit codes),
-`wording` (the texts of errors), `output` (output shared by all verbs), `times` (options that take a time), `contents` (what a
-store has, when nothing was found), `state` (whether a store is in use), `store_files` (sizes of a store's files), `loading` (what `import` and
-`ingest` do alike), `beside` (changing a store that another process writes),
-`completion` (names for a shell), `verbs` (one module per verb).
+In reading order: `verbosity` (the option `-v`), `lazy_group` (commands that are imported only to run), `root` (the
+command group, errors to exit codes), `wording` (the texts of errors), `output` (output shared by all verbs), `times`
+(options that take a time), `contents` (what a store has, when nothing was found), `state` (whether a store is in use),
+`store_files` (sizes of a store's files), `loading` (what `import` and `ingest` do alike), `beside` (changing a store
+that another process writes), `completion` (names for a shell), `verbs` (one module per verb).
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Opening a store to change it, also while another process has it open for writing: then that process is asked to do it."""
+"""Opens a store to change it; if another process has it open for writing, that process is asked to do it."""
 
 import hashlib
 import os
@@ -35,7 +35,7 @@ timeout_option = click.option(
 def open_to_change(
     path: str, config: str | None, settings: Mapping[str, Any], *, changes: bool = True
 ) -> "Store":
-    """Return a store open for writing, or an object that asks the process that has it open; for verbs with `timeout_option`.
+    """Return a store open for writing, or an object that asks the process that has it; for verbs with `timeout_option`.
 
     Unless it `changes` the store, return it open for reading.
     """
@@ -65,7 +65,8 @@ def open_to_change(
             )
             raise
         if config is not None or settings:
-            error.add_note("without --config, --set and --broker-conf, that process is asked to do it, by its own settings")  # fmt: skip
+            error.add_note("without --config, --set and --broker-conf, that process is asked to do it, by its own "
+                "settings")  # fmt: skip
             raise
     limit_ms = click.get_current_context().meta[_META]
     return cast("Store", StoreToChange(Path(path).absolute(), writing, limit_ms))

@@ -1,8 +1,7 @@
 """Completion in a shell: which names of the store on the command line come next.
 
-Names come from the folders and the offset file of the store, not from an open store: a shell waits for them at each Tab.
-A store holds what others have put, and a shell inserts a completion as it is: only names that no shell interprets are
-offered.
+Names come from the folders and the offset file of the store, not from an open store: a shell waits for them at each
+Tab. A store holds what others put, and a shell inserts it as it is: only names that no shell interprets are offered.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Lists the content of a store for a command that has found nothing: topics, queues, ranges of offsets, consumer groups."""
+"""Lists the content of a store for a command that found nothing: topics, queues, ranges of offsets, groups."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A group of commands that imports the module of a command only to run it; a mistyped name is answered with the nearest ones."""
+"""A group of commands that imports a command only to run it; a mistyped name is answered with the nearest."""
 
 import difflib
 import importlib

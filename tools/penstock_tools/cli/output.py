@@ -1,6 +1,6 @@
 """Output shared by the verbs: tables for people, JSON for programs, progress on standard error.
 
-Every verb imports this module, so it imports nothing heavy: rich comes with the first table, or the first progress
+Every verb imports this module, so it imports nothing heavy: rich comes with the first table or progress
 bar on a terminal.
 """
 

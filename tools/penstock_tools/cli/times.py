@@ -56,7 +56,8 @@ since_option = click.option(
     "--since",
     type=BEGIN,
     default=None,
-    help="Stored at or after this time, for example 1h (ago), '2026-11-23 10:00:00Z', 2026-11-23; without a zone in UTC.",
+    help="Stored at or after this time, for example 1h (ago), '2026-11-23 10:00:00Z', 2026-11-23; without a zone in "
+    "UTC.",
 )
 until_option = click.option(
     "--until", type=END, default=None, help="Stored at or before this time, in the same forms."

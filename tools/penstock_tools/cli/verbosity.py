@@ -17,7 +17,7 @@ def log_more(verbose: int) -> None:
 
 
 def with_verbose(command: click.Command) -> click.Command:
-    """Add `-v` to a command and to those of its group, so that it may stand at any place in the line; returns the command."""
+    """Add `-v` to a command and to those of its group, for any place in the line; returns the command."""
     taken = {name for parameter in command.params for name in parameter.opts}
     if not taken & {"-v", "--verbose"}:
         command.params.append(

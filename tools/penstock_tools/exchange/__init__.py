@@ -2,9 +2,9 @@
 
 Uses only the public methods of a `Store`; the content of a message never decides how it is read back.
 
-In reading order: `rows` (a message as a row, and back), `text_files` (what a file's name says; NDJSON and CSV), `arrow_files` (Parquet and
-Arrow; the only one that needs an extra), `exporting` (which messages, to a file), `progress` (how far a source was stored), `importing` (the
-rows of a source or a file, each once).
+In reading order: `rows` (a message as a row, and back), `text_files` (what a file's name says; NDJSON and CSV),
+`arrow_files` (Parquet and Arrow; the only one that needs an extra), `exporting` (which messages, to a file), `progress`
+(how far a source was stored), `importing` (the rows of a source or a file, each once).
 """
 
 from penstock_tools.exchange.exporting import (

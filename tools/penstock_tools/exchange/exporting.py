@@ -1,4 +1,4 @@
-"""Export: messages of a store, picked by topic, queue, time, tag and key, to one file, which appears whole or not at all.
+"""Export: messages of a store, by topic, queue, time, tag and key, to one file, which appears whole or not.
 
 The rows are written to `FILE.part`, which is synced and renamed at the end: a file called FILE is complete. If the
 export fails or is interrupted, the part is removed. A killed process leaves it, and the next export of the same file
@@ -45,8 +45,8 @@ class Selection:
     """Which messages to export; all by default. All given conditions must hold.
 
     Attributes:
-        topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`), and
-            those whose messages wait to be delivered or committed (`penstock.format.names.is_waiting`).
+        topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`),
+            and those whose messages wait to be delivered or committed (`penstock.format.names.is_waiting`).
         queues: the numbers of the queues; all if empty.
         since_ms: stored at or after this time, in Unix milliseconds.
         until_ms: stored at or before this time, in Unix milliseconds.

@@ -1,8 +1,8 @@
 """Import: the rows of a source stored as messages, each once, also if that is interrupted and run again.
 
-Both `import` and `ingest` use the loader; they differ only in how a row becomes a message. Rows are stored in their order, in
-batches. After some batches, the store is flushed and the position is noted (see `progress`). A second load of the
-same source with the same options continues after the rows that are stored, if the source still begins with the same
+Both `import` and `ingest` use the loader; they differ only in how a row becomes a message. Rows are stored in their
+order, in batches. After some batches, the store is flushed and the position is noted (see `progress`). A second load of
+the same source with the same options continues after the rows that are stored, if the source still begins with the same
 rows. After a source was stored whole, only rows that were appended are stored. The same source means the same path.
 """
 
@@ -85,7 +85,7 @@ class Hooks:
     Attributes:
         on_progress: called with the bytes of the file read so far, and the rows processed.
         on_skip: called for each row that is skipped, with where it is and why.
-        guard: entered for each batch that is stored, counted and reported; it can delay an interrupt until both are done.
+        guard: entered for each batch that is stored, counted and reported; it can delay an interrupt until then.
     """
 
     on_progress: Callable[[int, int], None] = lambda _done, _rows: None
@@ -95,7 +95,7 @@ class Hooks:
 
 @attrs.frozen(kw_only=True)
 class WholeRows:
-    """Makes whole rows messages: the body is the line, or the row as JSON; topic, keys, tag and queue come from its fields.
+    """Makes whole rows messages: the body is the line, or the row as JSON; its fields give topic, keys, tag, queue.
 
     Attributes:
         topic: the topic; with `topic_field`, a prefix of it.
@@ -171,8 +171,8 @@ class ImportOptions:
 
     Attributes:
         whole: store whole rows, of a file that knows nothing of messages; None if its columns are fields of messages.
-        kind: the format, one of `formats.FORMATS`; by the file's name if None. Whole rows may also be `formats.LINES`, which
-            is then meant by any other name.
+        kind: the format, one of `formats.FORMATS`; by the file's name if None. Whole rows may also be `formats.LINES`,
+            which is then meant by any other name.
         topic: replaces the topic of every row.
         columns: names of the file's columns by the fields that they mean, for example `{"body": "text"}`.
         ignore_unknown: leave out columns that are not fields of a message; they are refused otherwise.
@@ -245,7 +245,7 @@ def import_file(
 
     Args:
         store: the store, open for writing.
-        path: a file that `export_messages` wrote, or any with columns of the same names; `topic` and `body` are required.
+        path: a file that `export_messages` wrote, or any with such columns; `topic` and `body` are required.
         options: how the rows become messages.
         hooks: called during the work.
     """
@@ -260,7 +260,7 @@ def import_stream(
     options: ImportOptions | None = None,
     hooks: Hooks | None = None,
 ) -> ImportSummary:
-    """Store the rows of an open file; like `import_file`, but an import from a pipe, or from `-`, cannot be continued."""
+    """Store the rows of an open file; like `import_file`, but an import from a pipe or `-` cannot be continued."""
     asked = options or ImportOptions()
     if asked.from_row < 1:
         raise ConfigError(f"from_row is {asked.from_row}; the first row is 1")
@@ -355,7 +355,7 @@ class Loader:
         store: the store, open for writing.
         file: the source; a load from a pipe, or from standard input, is not noted and cannot be continued.
         path: its name; `-` for standard input.
-        options: what distinguishes this load from others of the same source, and what is done with rows that cannot be stored.
+        options: what distinguishes this load from others of its source, and what to do with rows that cannot be stored.
         hooks: called during the work.
 
     Attributes:
@@ -425,8 +425,9 @@ class Loader:
             else:
                 raise ImportFileError(
                     self._path, "",
-                    f"it has changed: its first {found.rows} rows were processed by an earlier run, which was interrupted, "
-                    f"and they are not the same now. Nothing was stored. --restart begins with the first row",
+                    f"it has changed: its first {found.rows} rows were processed by an earlier run, which was "
+                    "interrupted, and they are not the same now. Nothing was stored. --restart begins with the first "
+                    "row",
                 )  # fmt: skip
         self.before = self.reached
         self._write_note()
@@ -518,8 +519,8 @@ class Loader:
         )
         raise ImportFileError(
             self._path, row.where,
-            f"{error}. The rows before it are stored, this one and those after it are not: correct it and {goes_on}, or "
-            f"skip such rows with --skip-bad",
+            f"{error}. The rows before it are stored, this one and those after it are not: correct it and {goes_on}, "
+            "or skip such rows with --skip-bad",
         ) from error  # fmt: skip
 
     def _count(self, rows: Sequence[LoadRow], *, is_stored: bool) -> None:

@@ -6,8 +6,7 @@ first `rows` rows of the source were processed, with a digest of them, and that 
 log offset `log_offset` and durable. `importing` uses it.
 
 Invariants:
-    * The note is written after a flush: a crash of the process or of the machine never leaves a note that says more
-      than the log has.
+    * The note is written after a flush: a crash never leaves a note that says more than the log has.
     * The note may say less than the log has. Which rows after it are stored is derived from the log, not from the note:
       rows are stored in their order, so those stored are the first ones, and they are found in the log after
       `log_offset` in the same order (`Resumed`).
@@ -124,15 +123,14 @@ def _reached(found: dict[str, object]) -> Reached:
 def stored_from(store: Store, log_offset: int) -> Iterator[StoredMessage]:
     """Yield the messages of the log from a log offset on, at which a record begins or the log ends.
 
-    Raises `StorageError` if the log does not reach back or forward to that offset: then it is not known which messages
-    are stored.
+    Raises `StorageError` if the log does not reach to that offset: then it is not known which messages are stored.
     """
     figures = store.stats()
     low, end = int(figures["log_min_offset"]), int(figures["log_end_offset"] or 0)
     if not low <= log_offset <= end:
         raise StorageError(
-            f"messages from log offset {log_offset} on were deleted or cut off: the log has {low} to {end}, so it is not "
-            f"known which rows are stored already; --restart begins with the first row, and stores rows again"
+            f"messages from log offset {log_offset} on were deleted or cut off: the log has {low} to {end}, so it is "
+            "not known which rows are stored already; --restart begins with the first row, and stores rows again"
         )
     at = log_offset
     while at < end:

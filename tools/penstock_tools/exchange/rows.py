@@ -178,8 +178,8 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
     """Return the message that a row describes; raises `ColumnError` if it cannot be stored.
 
     Args:
-        fields: values by the names of `COLUMNS`; a missing one, or None, is not set. Each has the type that `MessageRow`
-            gives it.
+        fields: values by the names of `COLUMNS`; a missing one, or None, is not set. Each has the type that
+            `MessageRow` gives it.
         topic: replaces the row's topic.
     """
     get = fields.get
@@ -188,7 +188,8 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
         raise ColumnError("topic", "is missing: give it for the whole file with --topic")
     if body is None:
         raise ColumnError("body", "is missing, and every message has a body (it may be empty)")
-    numbers = {name: _number(name, value, limit) for name, limit in NUMBERS.items() if (value := get(name)) is not None}  # fmt: skip
+    numbers = {name: _number(name, value, limit) for name,
+        limit in NUMBERS.items() if (value := get(name)) is not None}  # fmt: skip
     flags = numbers.pop("sys_flag", 0) & ~_IPV6_BITS
     if flags & TRANSACTION_MASK in (PREPARED, ROLLBACK):
         raise ColumnError(

@@ -72,7 +72,7 @@ class FileFormat(NamedTuple):
 
 
 def kind_of(path: str, kind: str | None = None, otherwise: str | None = None) -> FileFormat:
-    """Return the format of a file, by its name unless it is given; raises `ConfigError` if it is not known, and no other is."""
+    """Return the format of a file, by its name unless it is given; raises `ConfigError` if it is not known."""
     name = Path(path).name.lower()
     is_gzip = name.endswith(".gz")
     # If a compression is not read, the error about the content says so better than one about the name.
@@ -80,7 +80,9 @@ def kind_of(path: str, kind: str | None = None, otherwise: str | None = None) ->
     found = kind or _ENDINGS.get(Path(bare).suffix)
     found = found or otherwise
     if found is None:
-        offered = "standard input or output has no name" if path == STANDARD else f"{path!r} does not end in one of: {', '.join(_ENDINGS)}"  # fmt: skip
+        offered = f"{path!r} does not end in one of: {', '.join(_ENDINGS)}"
+        if path == STANDARD:
+            offered = "standard input or output has no name"
         raise ConfigError(
             f"the format is not known, since {offered}; give it as one of: {', '.join(FORMATS)}"
         )
@@ -99,7 +101,7 @@ def compressed(file: BinaryIO) -> BinaryIO:
 
 
 def plain_text(file: BinaryIO, path: str, *, is_gzip: bool) -> BinaryIO:
-    """Return a file with the content of `file`: decompressed if it is gzip by its first bytes, or should be by its name.
+    """Return a file with the content of `file`: decompressed if its first bytes, or its name, say gzip.
 
     Raises `ImportFileError` for another compression.
     """
@@ -109,7 +111,8 @@ def plain_text(file: BinaryIO, path: str, *, is_gzip: bool) -> BinaryIO:
     for magic, (name, program) in _OTHERS.items():
         if head.startswith(magic):
             raise ImportFileError(
-                path, "", f"it is compressed with {name}, which is not read here: pass it through {program}, and give - for "
+                path, "",
+                f"it is compressed with {name}, which is not read here: pass it through {program}, and give - for "
                 f"standard input",
             )  # fmt: skip
     return file
@@ -151,7 +154,7 @@ class FileRow(NamedTuple):
     Attributes:
         number: 1 for the first row after a header.
         where: the row in words, for example "line 17".
-        fields: the values by name, each of the type in `MessageRow` unless the row is read whole; None if it is not valid.
+        fields: the values by name, typed as in `MessageRow` unless the row is read whole; None if it is not valid.
         error: why it is not valid.
         whole: the line, or the row as JSON, if the row is read whole.
     """
@@ -324,18 +327,20 @@ def line_rows(
 
 
 def _lines(file: BinaryIO, path: str, limit: int) -> Iterator[bytes]:
-    """Yield the lines without a byte order mark; raises `ImportFileError` for a long line, and for UTF-16 and UTF-32."""
+    """Yield the lines without a byte order mark; raises `ImportFileError` for a long line, UTF-16 and UTF-32."""
     number = 0
     while line := file.readline(limit + 1):
         number += 1
         if len(line) > limit:
             raise ImportFileError(
-                path, f"line {number}", f"the line is longer than {limit} bytes; bodies of this length cannot be stored here"
+                path, f"line {number}",
+                f"the line is longer than {limit} bytes; bodies of this length cannot be stored here"
             )  # fmt: skip
         if number == 1:
             if line.startswith(_WIDE_MARKS):
                 raise ImportFileError(
-                    path, "", "it is UTF-16 or UTF-32 text, by its first bytes: convert it to UTF-8, for example with iconv"
+                    path, "",
+                    "it is UTF-16 or UTF-32 text, by its first bytes: convert it to UTF-8, for example with iconv"
                 )  # fmt: skip
             line = line.removeprefix(codecs.BOM_UTF8)
         yield line
@@ -370,7 +375,7 @@ def json_of(values: Mapping[str, Any]) -> bytes:
 
 
 def plain(value: object) -> str:
-    """Return the text of a value that JSON does not have: a time in ISO 8601, a decimal with all digits, bytes if they are UTF-8."""
+    """Return the text of a value that JSON lacks: a time in ISO 8601, a decimal with all digits, bytes in UTF-8."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, date | time):

@@ -1,7 +1,7 @@
 """The matrix: measures every allowed combination of installed strategies on the user's own disk.
 
-`measure` runs in a child process for one combination, `report` runs all of them in rounds and combines the results into a report, `page`
-shows it. `soak` explores crashes and failures on all of them.
+`measure` runs in a child process for one combination, `report` runs all of them in rounds and combines the results into
+a report, `page` shows it. `soak` explores crashes and failures on all of them.
 
 A report is plain JSON::
 
@@ -15,7 +15,7 @@ A report is plain JSON::
      "best": {"throughput" | "p99" | "durability": label},
      "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
 
-`sync_bytes` is missing from "figures" if the system does not count written bytes, as on a tmpfs. A refused combination is
-one with which no store can be opened; a row that failed may have figures of earlier rounds. An effect is the median of
-the ratio of `name` to `against`, over all pairs of rows that differ in nothing else.
+`sync_bytes` is missing from "figures" if the system does not count written bytes, as on a tmpfs. A refused combination
+is one with which no store can be opened; a row that failed may have figures of earlier rounds. An effect is the median
+of the ratio of `name` to `against`, over all pairs of rows that differ in nothing else.
 """

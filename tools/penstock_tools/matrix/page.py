@@ -1,4 +1,4 @@
-"""Renders a report as one page that loads no other files: cards, heat map, plots, tables. Plots need matplotlib, an extra."""
+"""Renders a report as one page without other files: cards, heat map, plots, tables. Plots need matplotlib."""
 
 import io
 import json
@@ -114,7 +114,8 @@ def _latency(axes: Any, rows: list[Row]) -> None:
 
 # Title, description, and what draws it.
 _PLOTS = (
-    ("Throughput", "MiB/s of bodies in batches: until the flush policy lets the put return, and with a flush after each MiB.",
+    ("Throughput",
+        "MiB/s of bodies in batches: until the flush policy lets the put return, and with a flush after each MiB.",
      _bars(("batch_mib_s", "put_many", _BLUE), ("synced_mib_s", "put_many, then flush", _ORANGE), unit="MiB/s")),
     ("Latency of one put", "Microseconds, logarithmic: p50, p99, p99.9 and the slowest.", _latency),
     ("Durable puts", "Durable puts per second; a put counts once it is on disk.",
@@ -136,7 +137,8 @@ _CARDS = (
 _PAIRS_LEAST = 3
 _COLUMNS = (
     "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_bytes",
-    "sync_threads_per_s", "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms", "disk_per_byte", "memory_mib",
+    "sync_threads_per_s", "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms",
+    "disk_per_byte", "memory_mib",
 )  # fmt: skip
 
 
@@ -260,7 +262,8 @@ def _effects(report: Report) -> Iterable[str]:
             f'<td class="text">{escape(effect["where"] or "all")}</td>'
             f'<td class="text">{escape(about["title"])}, {escape(about["unit"])}</td>'
             f'<td class="{_verdict(effect, about["better"])}">{effect["median"]:.2f}'
-            f'<span class="spread">{effect["low"]:.2f} to {effect["high"]:.2f}</span></td><td>{effect["pairs"]}</td></tr>'
+            f'<span class="spread">{effect["low"]:.2f} to '
+            f"{effect['high']:.2f}</span></td><td>{effect['pairs']}</td></tr>"
         )
     yield "</tbody></table></div>"
 
@@ -334,15 +337,16 @@ def _method(report: Report) -> Iterable[str]:
     plan = report["plan"]
     yield (
         "<footer><h2>How it was measured</h2><p>Each combination ran in its own process, in a different order each "
-        f"round; each metric for {plan['seconds']:g} s (puts and synced bytes twice as long) after a warm-up over multiple "
-        f"segments of {plan['segment_bytes'] >> 20} MiB, with queues and key index enabled. Old segments were deleted in the "
-        "warm-up and between measurements, while the clock was stopped, so that there were segments to recycle; their overwriting "
-        f"in the background continued while the clock ran. Many threads means {plan['sync_threads']}. Under policies that do not "
-        "wait, a durable put is a put and a flush. For synced bytes, a megabyte was put as a batch and then flushed, "
-        "repeatedly. The bytes written for a durable put are those that the process caused to be written to disk per put, including queues and "
-        "index (write_bytes of /proc/self/io); a tmpfs has none (n/a). Dispatch lag is the time from the return of a put until its entry is in queues and index. The open after "
-        "SIGKILL recovers messages that were not synced, with a warm page cache; plugins are loaded before it is timed. Memory "
-        "is the peak of the process's own memory between measurements. If a metric has few puts, as "
-        "with syncs, p99.9 is the slowest put or close to it. Figures of a shared or virtual machine vary; compare only within "
-        "this page.</p></footer>"
+        f"round; each metric for {plan['seconds']:g} s (puts and synced bytes twice as long) after a warm-up over "
+        f"multiple segments of {plan['segment_bytes'] >> 20} MiB, with queues and key index enabled. Old segments were "
+        "deleted in the warm-up and between measurements, while the clock was stopped, so that there were segments to "
+        "recycle; their overwriting in the background continued while the clock ran. Many threads means "
+        f"{plan['sync_threads']}. Under policies that do not wait, a durable put is a put and a flush. For synced "
+        "bytes, a megabyte was put as a batch and then flushed, repeatedly. The bytes written for a durable put are "
+        "those that the process caused to be written to disk per put, including queues and index (write_bytes of "
+        "/proc/self/io); a tmpfs has none (n/a). Dispatch lag is the time from the return of a put until its entry is "
+        "in queues and index. The open after SIGKILL recovers messages that were not synced, with a warm page cache; "
+        "plugins are loaded before it is timed. Memory is the peak of the process's own memory between measurements. "
+        "If a metric has few puts, as with syncs, p99.9 is the slowest put or close to it. Figures of a shared or "
+        "virtual machine vary; compare only within this page.</p></footer>"
     )

@@ -1,4 +1,4 @@
-"""Makes a report: every combination of installed strategies, measured in rounds, with medians, the best ones, and the effect of each choice.
+"""Makes a report: every combination of installed strategies, measured in rounds; medians, best ones, effects.
 
 Each combination runs in its own process, in a different order each round.
 """

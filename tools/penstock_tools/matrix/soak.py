@@ -73,7 +73,7 @@ def play(seed: int, steps: int = 40) -> Played:
 
 
 def soak(first_seed: int, minutes: float, jobs: int) -> Iterator[Played]:
-    """Explore seed after seed in multiple processes, until the time is over or a problem is found; yields the results."""
+    """Explore seed after seed in some processes, until the time is over or a problem is found; yields the results."""
     end = time.monotonic() + minutes * 60
     spawner = multiprocessing.get_context("forkserver")
     with spawner.Pool(jobs, maxtasksperchild=20) as pool:

@@ -4,9 +4,9 @@ The steps, in order; each is planned against the log as the steps before will le
 
     1. A block of a sealed segment that differs from its digest by one flipped bit: the bit is restored.
     2. Other corruption is left unrepaired, unless a quarantine or a cut was requested. A quarantine notes each corrupt
-       range that a valid record follows; the rest of the plan is that of the next opening, whose scan goes on there. With
-       a cut, corruption that extends to the end of its segment, with a segment after it, is covered by a blank record,
-       which is valid there. At any other corruption the log is cut, since offsets are addresses and no record can be moved.
+       range that a valid record follows; the rest of the plan is that of the next opening, whose scan goes on there.
+       With a cut, corruption that extends to the end of its segment, with a segment after it, is covered by a blank
+       record, which is valid there. At any other corruption the log is cut, since records cannot be moved.
     3. A torn tail is cut off. A file that is too short is extended to its full length.
     4. The files of a dispatcher that disagree with that log are rebuilt.
     5. Metadata files that are wrong, or that a step above makes wrong, are rewritten.
@@ -615,7 +615,7 @@ class Planner:
 
 
 def _describe(log: PatchedLog, segment: Segment, part: Corrupt) -> Corruption:
-    """Return a corrupt range with a sentence about it, which names its messages, and records within it that are not recovered."""
+    """Return a corrupt range with a sentence that names its messages, and records in it that are not recovered."""
     inside = Resync(log, segment).unvouched(part.start, part.stop)
     text = f"{part.stop - part.start} bytes are not a valid record"
     if part.reason:

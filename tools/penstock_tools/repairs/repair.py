@@ -53,7 +53,7 @@ class RepairStep:
         path: the file or folder.
         position: position of the first byte that changes; -1 if the step does not change single bytes.
         stop: position after the last byte that changes; -1 likewise.
-        messages: number of valid messages lost (for "cut"), of messages that cannot be read (for "quarantine"), or repaired.
+        messages: number of valid messages lost ("cut"), of unreadable messages ("quarantine"), or repaired.
         text: a sentence that describes the step.
     """
 
@@ -104,8 +104,8 @@ def repair(
         apply: change the store. Without it nothing is written and no lock is taken.
         cut: cut the log at the first corruption; readers lose all records after it, and the bytes are saved
             in the side folder.
-        quarantine: note the corrupt ranges of the log that a valid record follows, so that everything goes on after them;
-            no byte of the log changes. Not together with `cut`.
+        quarantine: note the corrupt ranges of the log that a valid record follows, so that everything goes on after
+            them; no byte of the log changes. Not together with `cut`.
         accept: accept sealed segments that differ from their digests; their digests are replaced.
         on_progress: called during the work with the counts so far.
         files: the file system; tests pass one that injects faults.

@@ -1,4 +1,4 @@
-"""Verification of a store, a segment at a time, in processes that share only its files and exchange plain values as text."""
+"""Verifies a store, a segment at a time, in processes that share only its files and exchange values as text."""
 
 import json
 import os

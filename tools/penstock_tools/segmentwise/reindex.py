@@ -13,7 +13,7 @@ the clean-close file, which then covers the new files.
 Tasks of a run that has ended may continue for a while. Each run has its own folder, and its tasks end when the folder
 is deleted. The number of rows in the parts must equal the number of rows of the segments.
 
-A file of rows is numpy's `.npz` of plain arrays, not checksummed: it is deleted once the files built from it are in place::
+A file of rows is numpy's `.npz` of plain arrays, not checksummed: it is deleted once its files are in place::
 
     log_offsets i64  sizes i32  queues i32  queue_offsets i64  store_times_ms i64
     transaction_types i32  tag_codes i64  topic_rows i32        one row a record, in log order
@@ -374,7 +374,8 @@ class Reindex:
                 self._join(entry.path, there)
             elif files.exists(there):
                 raise PluginError(
-                    f"two parts of the reindex have created {there}: their dispatcher cannot be split; nothing was changed"
+                    f"two parts of the reindex have created {there}: their dispatcher cannot be split; nothing was "
+                    "changed"
                 )
             else:
                 files.rename(entry.path, there)

@@ -158,7 +158,7 @@ class DispatcherContract(ContractSuite):
     def test_what_was_cut_is_gone_when_other_records_come_there(
         self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog, row: int, is_reopened: bool
     ) -> None:
-        """If a crash or a repair has cut the log, the kernel calls `truncate` after `load`; then other records follow."""
+        """If a crash or repair has cut the log, the kernel calls `truncate` after `load`; then other records follow."""
         other = WrittenLog(tmp_path / "other", 1200, alike=row)
         dispatcher = self.filled(make, other)
         expected = self.snapshot(dispatcher, other)
@@ -223,7 +223,7 @@ class DispatcherContract(ContractSuite):
     def test_a_trim_that_was_not_heard_is_made_up_for(
         self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
     ) -> None:
-        """If the process died between the deletion of a segment and `trim`, `load` trims to the log's minimum offset."""
+        """If the process died between deleting a segment and `trim`, `load` trims to the log's minimum offset."""
         durable = self.filled(make, log).flush()
         log.lose_head(2)
         heir = make()
@@ -388,7 +388,7 @@ class QueueIndexContract(DispatcherContract):
     def test_entries_come_in_chunks_too(
         self, make: MakeDispatcher, log: WrittenLog, chunk: int
     ) -> None:
-        """Each chunk begins where the one before ends, none is empty, and together they equal the result of `entries`."""
+        """Each chunk begins where the one before ends, none is empty, and together they equal that of `entries`."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         for topic, queue in dispatcher.queues():

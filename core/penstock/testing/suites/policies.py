@@ -243,7 +243,7 @@ class FlushPolicyContract(ContractSuite):
     def test_a_put_says_what_is_known(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """A receipt says ON_DISK only if the message is; a put without waiting is accepted; a future is done once durable."""
+        """A receipt says ON_DISK only if the message is; a put need not wait; a future is done once durable."""
         with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
             receipt = store.put("t", b"waits")
             end = receipt.log_offset + receipt.size

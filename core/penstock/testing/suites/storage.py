@@ -104,7 +104,7 @@ class SegmentWriterContract(ContractSuite):
     def test_what_it_lends_is_the_file_itself(
         self, strategy: type[SegmentWriter], options: dict[str, Any], context: Context
     ) -> None:
-        """The kernel syncs by the descriptor, and writes records into memory or the gathering buffer without `write`."""
+        """The kernel syncs by the descriptor, and writes records into memory or the buffer without `write`."""
         plain = make_context(context.root, appenders_wait=context.appenders_wait)
         writer = strategy(strategy.Options(**options), plain)
         file = plain.files.create(context.root / "commitlog" / f"{0:020d}")

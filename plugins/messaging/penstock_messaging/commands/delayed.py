@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     epilog=examples("penstock delayed data", "penstock delayed cancel data 7F00000100002A9F0000000000000104"),
 )  # fmt: skip
 def command() -> None:
-    """List and cancel messages that wait for their time: those that were put with a delay or a time, not with a level."""
+    """List and cancel messages that wait for their time: those put with a delay or a time, not with a level."""
 
 
 @command.command(

@@ -84,7 +84,7 @@ def _row(queue: "DeadLetterQueue") -> tuple[object, ...]:
 @_limit_option
 @json_option
 def show(path: str, group: str, offset: int | None, limit: int | None, as_json: bool) -> int:
-    """Show the dead letters of GROUP, the oldest first: offset, first topic, number of tries, and why the last one failed.
+    """Show the dead letters of GROUP, oldest first: offset, first topic, number of tries, and why the last failed.
 
     Exit code 1 if there are none.
     """
@@ -171,9 +171,9 @@ def replay_(
 ) -> int:
     """Put the dead letters of GROUP back, as messages that were never retried.
 
-    Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes them. A
-    process that has the store open for writing is asked to put them back. Exit code 1 if GROUP has no dead letters, or if
-    some are left out.
+    Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes
+    them. A process that has the store open for writing is asked to put them back. Exit code 1 if GROUP has no dead
+    letters, or if some are left out.
     """
     from penstock_messaging.retries.copies import dead_letter_topic  # noqa: PLC0415 - as above
     from penstock_messaging.retries.dead_letters import replay  # noqa: PLC0415 - as above

@@ -39,7 +39,7 @@ class ListByDefault(click.Group):
     """A group of commands that lists if no command is named: `penstock groups PATH`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the command `list` before a path or an option of it; a mistyped command is answered with the nearest."""
+        """Insert the command `list` before its path or option; a mistyped command is answered with the nearest."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             hint = near(args[0], self.commands) if args else ""
             if hint and not ctx.resilient_parsing and not Path(args[0]).exists():
@@ -185,20 +185,23 @@ def members(path: str, group: str, as_json: bool) -> int:
 )
 @click.option(
     "--to", type=_Place(), metavar="earliest|latest|TIME",
-    help="The first message, the end, or the first message stored at this time, such as 1h (ago) or '2026-11-23 10:00'.",
+    help="The first message, the end, or the first message stored at this time, such as 1h (ago) or "
+    "'2026-11-23 10:00'.",
 )  # fmt: skip
-@click.option("--shift", default=None, type=int, help="Move forward by this many messages; backward if negative.")  # fmt: skip
+@click.option("--shift", default=None, type=int,
+    help="Move forward by this many messages; backward if negative.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Show where the group would continue; change nothing."
 )
 @json_option
 def reset_group(
-    path: str, group: str, topics: tuple[str, ...], to: str | int | None, shift: int | None, dry_run: bool, as_json: bool,
+    path: str, group: str, topics: tuple[str, ...], to: str | int | None, shift: int | None, dry_run: bool,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Move GROUP's offsets. Works while another process writes.
 
-    If a consumer owns one of the queues, the error names its process, and no queue is changed. With --topic, a GROUP that has
-    never consumed is given the place where it will begin.
+    If a consumer owns one of the queues, the error names its process, and no queue is changed. With --topic, a GROUP
+    that has never consumed is given the place where it will begin.
     """
     from penstock_messaging.groups.overview import groups_of_store, known_groups, topics_of  # noqa: PLC0415 - as above
     from penstock_messaging.groups.reset import planned, reset  # noqa: PLC0415 - as above
@@ -230,7 +233,8 @@ def reset_group(
         note("nothing was changed (--dry-run)")
     elif not as_json:
         note(
-            f"{'new group' if is_new else 'group'} {group} {'begins' if is_new else 'continues'} there, in {counted(len(moves), 'queue')}"
+            f"{'new group' if is_new else 'group'} {group} {'begins' if is_new else 'continues'} there, in "
+            f"{counted(len(moves), 'queue')}"
         )
     return 0
 

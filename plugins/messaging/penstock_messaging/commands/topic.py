@@ -136,7 +136,7 @@ def create_command(
     broker_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Create TOPIC in the store at PATH, with a fixed number of queues: --queues, or extensions.messaging.default_queues, 4.
+    """Create TOPIC in the store at PATH, with a fixed number of queues, by default extensions.messaging.default_queues.
 
     A store that does not exist is created, too.
     """
@@ -174,8 +174,8 @@ def alter_command(
 ) -> int:
     """Change TOPIC; attributes without an option keep their value. An attribute with an empty value is removed.
 
-    From then on, the topic has a fixed number of queues. To have fewer of them, lower --write-queues first, and --queues
-    once consumers have read the others to their end.
+    From then on, the topic has a fixed number of queues. To have fewer of them, lower --write-queues first, and
+    --queues once consumers have read the others to their end.
     """
     attributes = _attributes(pairs)
     if queues is None and write_queues is None and perm is None and not attributes:
@@ -209,8 +209,8 @@ def delete_command(
 ) -> int:
     """Show what deleting TOPIC would remove: messages, and offsets of groups. With --apply, delete it.
 
-    The messages cannot be brought back. The log keeps their bytes until retention deletes their segments. Exit code 1 if
-    --apply was not given.
+    The messages cannot be brought back. The log keeps their bytes until retention deletes their segments. Exit code 1
+    if --apply was not given.
     """
     given = chosen(settings, broker_conf)
     with open_to_change(path, config, given, changes=apply) as store:
@@ -222,7 +222,8 @@ def delete_command(
         if apply:
             store.delete_topic(topic)
         elif topic not in {*store.topics(system=True), *store.topic_configs(system=True)}:
-            raise penstock.UnknownTopicError(topic, near(topic, store.topics(system=True)) or "; `penstock topic list` shows all")  # fmt: skip
+            raise penstock.UnknownTopicError(topic,
+                near(topic, store.topics(system=True)) or "; `penstock topic list` shows all")  # fmt: skip
     if as_json:
         out_json(topic=topic, messages=messages, groups=groups, applied=apply)
     else:

@@ -65,18 +65,21 @@ def list_prepared(path: str, as_json: bool) -> int:
     return 0
 
 
-def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...], outcome: str) -> int:  # fmt: skip
+def _finish(path: str, transaction_id: str, config: str | None, settings: tuple[str, ...],
+    outcome: str) -> int:  # fmt: skip
     with open_to_change(path, config, chosen(settings, None)) as store:
         found = [each for each in store.prepared() if each.transaction_id == transaction_id]
         if not found:
-            note(f"no open prepared message has the id {transaction_id!r}; see penstock transactions {path}")  # fmt: skip
+            note(f"no open prepared message has the id {transaction_id!r}; see penstock transactions "
+                f"{path}")  # fmt: skip
             return NO
         places = {(each.group, each.topic, each.queue) for each in found}
         if len(places) > 1:
             listed = "; ".join(
                 f"group {group}, {topic}/{queue}" for group, topic, queue in sorted(places)
             )
-            note(f"different messages have the id {transaction_id!r} ({listed}), and nothing was changed: finish them in Python, by store.prepared()")  # fmt: skip
+            note(f"different messages have the id {transaction_id!r} ({listed}), and nothing was changed: finish them "
+                "in Python, by store.prepared()")  # fmt: skip
             return NO
         finish = partial(cast(Any, store).finish_prepared, [transaction_id, *places.pop()])
         for _ in found[:-1]:

@@ -1,12 +1,12 @@
-"""The file `penstock/auto-topics`: which topics were created by their first message, and so get more queues by putting to them.
+"""The file `penstock/auto-topics`: topics that their first message created, and that puts give more queues.
 
 Layout: JSON, topic to the number of queues that Penstock gave it::
 
     {"orders": 4, "payments": 12}
 
-A topic of `config/topics.json` with more queues than here, or with other permissions, was changed by a broker: its number of
-queues is fixed from then on. The file is written before `topics.json`, and an entry is removed after the change there that
-ends it. So after a crash in between, no topic that Penstock created lacks its entry.
+A topic of `config/topics.json` with more queues than here, or with other permissions, was changed by a broker: its
+number of queues is fixed from then on. The file is written before `topics.json`, and an entry is removed after the
+change there that ends it. So after a crash in between, no topic that Penstock created lacks its entry.
 
 If the file is lost, every topic counts as declared, and has the queues that `topics.json` gives it.
 """

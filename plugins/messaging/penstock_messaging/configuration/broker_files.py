@@ -2,7 +2,7 @@
 
 Layout, of `config/topics.json` for example (`stateVersion` since 5.x; see `broker_json` for the form)::
 
-    {"dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": 1700000000000}, "topicConfigTable": {"orders": {...}}}
+    {"dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": MILLISECONDS}, "topicConfigTable": {"orders": {...}}}
 
 Invariants:
     * Whatever is not understood (fields, whole tables) is written again as it was read.

@@ -5,8 +5,8 @@ the end, and an empty object or list is `{}` or `[]`::
 
     {\n\t"a":{\n\t\t"b":1,\n\t\t"c":{}\n\t}\n}
 
-The entries of an object that is a bean in the broker are in alphabetical order (`in_bean_order`), those of a map in the order
-of Java's hash table (`in_map_order`).
+The entries of an object that is a bean in the broker are in alphabetical order (`in_bean_order`), those of a map in the
+order of Java's hash table (`in_map_order`).
 """
 
 import json
@@ -26,7 +26,7 @@ _BINS = 2048
 
 
 def encoded(value: object) -> bytes:
-    """Return a value that `parse_rocketmq_json` could have returned as JSON; raises `ValueError` if JSON cannot hold it."""
+    """Return a value of `parse_rocketmq_json` as JSON; raises `ValueError` if JSON cannot hold it."""
     try:
         text = _printed(value, "\n")
     except RecursionError as error:
@@ -65,7 +65,7 @@ def in_bean_order(fields: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def in_map_order(entries: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the entries of a broker's table in the order in which it writes them; those that collide stay as they are."""
+    """Return the entries of a broker's table in the order in which it writes them; colliding ones keep theirs."""
     bins = _BINS
     while len(entries) >= bins * 3 // 4:
         bins *= 2

@@ -31,12 +31,13 @@ _INSTEAD = {
 def check_put(topics: TopicConfigs, topic: str, queue: int, *, grows: bool = False) -> None:
     """Raise a `MessageError` if messages may not be put to a queue; creates the topic where that is allowed.
 
-    With `grows`, a topic that messages have created gets the queue: its number was picked when the message was accepted.
+    With `grows`, a topic that messages have created gets the queue: its number was picked before.
 
     Raises `BusyError` while the topic is being deleted.
     """
     if topic in FORBIDDEN:
-        raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
+        raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was "
+            f"stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):
         raise BusyError(f"topic {topic} has been being deleted", 0)
     is_new = topics.get(topic) is None

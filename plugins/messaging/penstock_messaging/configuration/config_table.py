@@ -10,8 +10,8 @@ from penstock_messaging.configuration.broker_files import BrokerFile
 class ConfigTable:
     """Named entries, each a JSON object of a broker. Safe from any thread, and from signal handlers.
 
-    The lock that is held while the file is written is another one than that of the entries: a put that creates a topic never
-    waits for the disk. An entry is replaced, never changed.
+    The lock that is held while the file is written is another one than that of the entries: a put that creates a topic
+    never waits for the disk. An entry is replaced, never changed.
 
     Attributes:
         entries: the entries by name.
@@ -84,4 +84,5 @@ class ConfigTable:
 
     def _refuse_within(self) -> None:
         if self._is_saving:
-            raise BusyError(f"a change of {self.file.path} that this thread interrupted has been under way", 0)  # fmt: skip
+            raise BusyError(f"a change of {self.file.path} that this thread interrupted has been under way",
+                0)  # fmt: skip

@@ -1,7 +1,7 @@
 """The consumer groups of a store, in `config/subscriptionGroup.json` as brokers keep them.
 
-A group is created at its first use (`ensure`), with a broker's defaults; that is saved a second later. An entry that cannot
-be understood is set aside: it stays in the file as it is, and its group has the defaults.
+A group is created at its first use (`ensure`), with a broker's defaults; that is saved a second later. An entry that
+cannot be understood is set aside: it stays in the file as it is, and its group has the defaults.
 """
 
 import threading

@@ -26,7 +26,8 @@ class Configuration:
         groups: the configurations of consumer groups.
     """
 
-    def __init__(self, context: Context, store: OpenStore, *, default_queues: int, auto_create: bool) -> None:  # fmt: skip
+    def __init__(self, context: Context, store: OpenStore, *, default_queues: int,
+        auto_create: bool) -> None:  # fmt: skip
         """Read nothing yet; `store` is open."""
         self._context, self._store = context, store
         self._saving = Saving(context, self._save)
@@ -61,16 +62,18 @@ class Configuration:
     def routed(self, message: Message) -> Message:
         """Return a message with a queue number and without a partition key; raises `MessageError` to refuse it.
 
-        A key goes to the queue to which RocketMQ's producer sends it (`SelectMessageQueueByHash`): Java's hash of the key, without
-        its sign, modulo the number of queues for new messages. So the queue of a key changes when that number does.
+        A key goes to the queue to which RocketMQ's producer sends it (`SelectMessageQueueByHash`): Java's hash of the
+        key, without its sign, modulo the number of queues for new messages. It changes when that number does.
         """
         key = message.partition_key
         if key is None:
             return message
         if message.queue is not None:
-            raise MessageError(f"a message with a partition_key and queue {shown(message.queue)} is refused: the key picks the queue; leave one of them out. Nothing was stored")  # fmt: skip
+            raise MessageError(f"a message with a partition_key and queue {shown(message.queue)} is refused: the key "
+                "picks the queue; leave one of them out. Nothing was stored")  # fmt: skip
         if not isinstance(key, str):
-            raise MessageError(f"partition_key {shown(key)} is refused: it must be a string; nothing was stored")  # fmt: skip
+            raise MessageError(
+                f"partition_key {shown(key)} is refused: it must be a string; nothing was stored")  # fmt: skip
         number = abs(java_hash(key)) % self.queues_of(check_topic(message.topic))
         return message.__replace__(queue=number, partition_key=None)
 

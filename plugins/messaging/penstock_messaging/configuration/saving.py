@@ -64,7 +64,8 @@ class Saving:
         except (OSError, StorageError) as error:
             if str(error) != self.error:
                 self.error = str(error)
-                logger.warning("the list of topics or groups could not be saved; messages are not affected, and it is retried: %s", error)  # fmt: skip
+                logger.warning("the list of topics or groups could not be saved; messages are not affected, and it is "
+                    "retried: %s", error)  # fmt: skip
             return False
         self.error = ""
         return True

@@ -1,11 +1,11 @@
 """The topics of a store, in `config/topics.json` as brokers keep them.
 
-A topic is declared (`create`, or by a broker), or created by its first message (`ensure`). A declared one has the number of
-queues that its entry says; the other one has `default_queues`, more where copies of messages need them, and its entry is saved a second later:
-if the process is killed before, the next open for writing finds the topic in the queue index (`adopt`).
+A topic is declared (`create`, or by a broker), or created by its first message (`ensure`). A declared one has the
+number of queues that its entry says; the other has `default_queues`, more if copies need them, and its entry is saved a
+second later: if the process is killed before, the next open for writing finds the topic in the queue index (`adopt`).
 
-An entry that cannot be understood (a count that is no number) is set aside: it stays in the file as it is, and its topic takes
-messages as if it had no configuration.
+An entry that cannot be understood (a count that is no number) is set aside: it stays in the file as it is, and its
+topic takes messages as if it had no configuration.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _NAMED_MAX = 5
 # A log offset that no log reaches.
 _FAR = (1 << 62) - 1
 INT32_MAX = (1 << 31) - 1
-# Topics to which a broker accepts no messages of clients; and that of messages with a time, which it leaves open to them.
+# Topics to which a broker accepts no messages of clients; and that of timers, which it leaves open to them.
 FORBIDDEN = frozenset(
     {
         TIMER_TOPIC,
@@ -134,7 +134,7 @@ class TopicConfigs:
             logger.warning("%s", remark)
 
     def _with_origin(self, config: TopicConfig) -> TopicConfig:
-        """Return a configuration that says whether its topic was created by messages, and not changed by a broker since."""
+        """Return a configuration that says whether messages created its topic, unchanged by a broker since."""
         given = self._auto.get(config.topic, 0)
         is_auto = config.perm == READ_WRITE and max(config[1:3]) <= given
         return config._replace(is_auto=True) if is_auto else config
@@ -182,7 +182,7 @@ class TopicConfigs:
         return dict(sorted(self._configs.items()))
 
     def has_none(self, topic: str) -> bool:
-        """Return whether a topic gets no configuration from messages: a light queue's, or one that only a person can decide about."""
+        """Return whether messages give a topic no configuration: a light queue's, or one for a person to decide."""
         self._refresh()
         return topic.startswith(_LIGHT) or topic in self._aside or topic in self._unlisted
 
@@ -193,10 +193,10 @@ class TopicConfigs:
     # --- topics that messages create
 
     def ensure(self, topic: str, queue: int = 0) -> TopicConfig | None:
-        """Return the configuration of a topic, created if it has none, and grown to include a queue if messages created it.
+        """Return the configuration of a topic, created if missing, and grown to include a queue if messages created it.
 
-        For callers that store copies, to topics such as `%RETRY%billing`, and messages whose queues were picked elsewhere. The
-        change is saved later. Returns None for a topic that never has a configuration. Raises `ReadOnlyError` in a reader.
+        For callers that store copies, to topics such as `%RETRY%billing`, and messages whose queues were picked
+        elsewhere. The change is saved later. None for a topic that never has one. Raises `ReadOnlyError` in a reader.
         """
         self._check_writable()
         with self._guard:
@@ -212,7 +212,7 @@ class TopicConfigs:
         self._on_change()
         self._on_recheck(topic)
         if found is None and self._is_shared:
-            # Not later: of a topic that a killed process has not listed, nobody could say whether a broker has deleted it.
+            # Not later: if a killed process has not listed a topic, nobody knows whether a broker has deleted it.
             with contextlib.suppress(OSError, StorageError):
                 self._table.save()
         return made
@@ -224,11 +224,11 @@ class TopicConfigs:
         return 1 if topic.startswith(_SYSTEM) else self._default_queues
 
     def adopt(self, store: OpenStore, read_history: Callable[[], History]) -> None:
-        """Add the topics of the queue index that the file lacks, and queues beyond the number of a topic that messages created.
+        """Add the queue index's topics that the file lacks, and queues beyond those of a topic that messages created.
 
         They come from a process that was killed. In a directory that a broker has
-        written, too, a topic that the file lacks may be one that the broker has deleted while Penstock's messages in it were
-        kept: listing it would bring back the others. There it stays without a configuration until it is declared.
+        written, too, a topic that the file lacks may be one that the broker has deleted while Penstock's messages in it
+        were kept: listing it would bring back the others. There it stays without a configuration until it is declared.
         """
         self._check_writable()
         history = read_history() if self._table.file.exists else NO_HISTORY
@@ -245,8 +245,9 @@ class TopicConfigs:
                 self.ensure(topic, max(queues))
         if self._unlisted:
             logger.warning(
-                "%s lacks topics that have messages: %s. A broker may have deleted them, so they are not added; `penstock topic "
-                "create` adds one", self._table.file.path, ", ".join(map(shown, sorted(self._unlisted)[:_NAMED_MAX])),
+                "%s lacks topics that have messages: %s. A broker may have deleted them, so they are not added; "
+                "`penstock topic create` adds "
+                "one", self._table.file.path, ", ".join(map(shown, sorted(self._unlisted)[:_NAMED_MAX])),
             )  # fmt: skip
 
     # --- declared topics
@@ -258,9 +259,11 @@ class TopicConfigs:
         _check_name(topic, "created")
         if topic in self._configs or topic in self._aside:
             how = "; its first message created it" if topic in self._auto else ""
-            raise TopicExistsError(topic, f"there is a topic of that name already{how}. To change it, use Store.alter_topic or `penstock topic alter`")  # fmt: skip
+            raise TopicExistsError(topic, f"there is a topic of that name already{how}. To change it, use "
+                "Store.alter_topic or `penstock topic alter`")  # fmt: skip
         if topic.startswith(_LIGHT):
-            raise TopicError(topic, f"names with {_LIGHT} are those of light message queues, which are not declared")  # fmt: skip
+            raise TopicError(topic,
+                f"names with {_LIGHT} are those of light message queues, which are not declared")  # fmt: skip
         write_queues = given.get("write_queues")
         count = given.get("queues") or max(self._default_queues, write_queues or 0)
         made = TopicConfig(
@@ -319,7 +322,8 @@ class TopicConfigs:
 
     def _unknown(self, topic: str) -> UnknownTopicError:
         if topic in self._aside:
-            reason = f": its entry in {self._table.file.path} cannot be understood ({self._aside[topic]}); correct it there while the store is closed"  # fmt: skip
+            path, why = self._table.file.path, self._aside[topic]
+            reason = f": its entry in {path} cannot be understood ({why}); correct it there while the store is closed"
         else:
             reason = near(topic, self._table.entries) or "; `penstock topic list` shows all"
         return UnknownTopicError(
@@ -331,7 +335,7 @@ class TopicConfigs:
     def delete(self, topic: str, store: "TopicRemover") -> None:
         """Delete a topic; see `Store.delete_topic`.
 
-        The queues go first, durably: after a crash, a topic that is still listed has no messages, and can be deleted again.
+        The queues go first, durably: after a crash, a topic still listed has no messages, and can be deleted again.
         """
         self._check_writable()
         _check_name(topic, "deleted")
@@ -363,7 +367,8 @@ class TopicConfigs:
 def _check_name(topic: str, what: str) -> None:
     """Raise `TopicError` for a topic that belongs to the broker itself."""
     if topic in FORBIDDEN:
-        raise TopicError(topic, f"RocketMQ reserves that name for its own messages; it cannot be {what}, and nothing was changed")  # fmt: skip
+        raise TopicError(topic, f"RocketMQ reserves that name for its own messages; it cannot be {what}, and nothing "
+            "was changed")  # fmt: skip
 
 
 _COUNT = partial(arguments.whole, low=1, high=QUEUE_MAX + 1)
@@ -376,7 +381,7 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
 
 
 def _checked(call: str, options: TopicOptions) -> dict[str, Any]:
-    """Return the options that are not None; raises `ArgumentError` for an unknown one, and for a value that cannot be."""
+    """Return the options that are not None; raises `ArgumentError` for an unknown one and for a wrong value."""
     for name, value in options.items():
         if name not in _CHECKS:
             expected = f"one of the options of a topic: {', '.join(_CHECKS)}{near(name, _CHECKS)}"

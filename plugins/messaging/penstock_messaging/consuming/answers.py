@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
 
 BY_RULE = 0
-# How long an ordered queue waits for the next try of a message that was refused without a level, as RocketMQ's clients do.
+# How long an ordered queue waits to retry a message that was refused without a level, as RocketMQ's clients do.
 _ORDERED_PAUSE_MS = 1000
 
 Tickets = list[tuple[QueueRight, int]]
@@ -108,8 +108,8 @@ class Answers:
     def hand_out(self, given: list[HandedMessage]) -> list[HandedMessage]:
         """Record that messages are delivered; return those that are. The caller has the lock.
 
-        A message whose consumers died with it more often than it may be retried is refused instead. On a disk that is full or
-        has failed, messages are delivered nevertheless: they only do not count as tried if this process dies.
+        A message whose consumers died with it more often than it may be retried is refused instead. On a disk that is
+        full or has failed, messages are delivered nevertheless: they only do not count as tried if this process dies.
         """
         one = of_one_flight(given, HandedMessage)
         if one is not None and not one.died:
@@ -171,7 +171,7 @@ class Answers:
             flight.owned.sync(ticket)
 
     def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
-        """Acknowledge messages; those of queues that are not lost and can be written, before this raises for the others."""
+        """Acknowledge messages: first those of queues that are not lost and can be written; raises for the others."""
         tickets, over, failures = self._record_acks(given, sync=sync)
         if sync:
             self._consumer.read_ahead()
@@ -191,7 +191,7 @@ class Answers:
     def _record_acks(
         self, given: list[HandedMessage], *, sync: bool
     ) -> tuple[Tickets, list[QueueFlight], list[Exception]]:
-        """Record acknowledgements; return what is to be synced, the queues that were over before, and what has failed."""
+        """Record acknowledgements; return what is to be synced, the queues that were over, and what has failed."""
         one = of_one_flight(given, HandedMessage)
         by_flight: dict[QueueFlight, list[HandedMessage]] = {} if one is None else {one: given}
         for message in given if one is None else ():
@@ -276,7 +276,8 @@ class Answers:
         """Make delivered messages ready again."""
         with self._lock:
             self._check_unbound(given)
-            freed = [each for each in given if each.state in (OUT, LATE) and self._in_flight.is_current(each)]  # fmt: skip
+            freed = [
+                each for each in given if each.state in (OUT, LATE) and self._in_flight.is_current(each)]  # fmt: skip
             for flight in {each.flight for each in freed}:
                 some = [each for each in freed if each.flight is flight]
                 flight.owned.free(open_offsets(some, flight.open), flight.base)
@@ -302,7 +303,9 @@ class Answers:
         )
         if why is None:
             is_bound = self._in_flight.is_bound(message)
-            why = "a transaction acknowledges it at its end" if is_bound else "it was given back, or delivered anew"  # fmt: skip
+            why = "it was given back, or delivered anew"
+            if is_bound:
+                why = "a transaction acknowledges it at its end"
         return AlreadyAnsweredError(message.topic, message.queue, message.offset, why)
 
     def _check_not_nacked(self, given: Iterable[HandedMessage]) -> None:
@@ -398,7 +401,7 @@ class Answers:
                 self._in_flight.give_back(message, now_ns, holder)
 
     def _over(self, given: Iterable[HandedMessage]) -> list[QueueFlight]:
-        """Return the queues that are gone and in which a message had no answer before; in a forked child, all that are gone."""
+        """Return the queues that are gone where a message had no answer; in a forked child, all that are gone."""
         is_forked = self._consumer.forked is not None
         return [
             each.flight

@@ -23,7 +23,7 @@ QueueKey = tuple[str, int]
 
 
 class AssignedQueues:
-    """The queues of one consumer. Safe from any thread; calls nothing that waits for a disk under the consumer's lock."""
+    """The queues of one consumer. Safe from any thread; never waits for a disk under the consumer's lock."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AssignedQueues:
             flight.is_leaving = True
 
     def hand_back_leaving(self) -> None:
-        """Give back the queues that leave and have nothing out; a failure of the disk is logged, and they are given back anyway."""
+        """Give back the queues that leave and have nothing out, also after a failure of the disk, which is logged."""
         with self._lock:
             going = [
                 each
@@ -97,8 +97,8 @@ class AssignedQueues:
             self._forget(going)
         for error in self._give_back(going):
             logger.warning(
-                "group %s: the last answers of a queue could not be made durable before it was given back: %s; a crash of the "
-                "machine may bring their messages again", self._consumer.group, error,
+                "group %s: the last answers of a queue could not be made durable before it was given back: %s; a crash "
+                "of the machine may bring their messages again", self._consumer.group, error,
             )  # fmt: skip
 
     def _forget(self, going: list[QueueFlight]) -> None:

@@ -76,7 +76,7 @@ class BroadcastClaims:
     """All queues of the selected topics (`GroupMembership`).
 
     Args:
-        start: where to begin in the queues that exist when the consumer is made; later ones are read from their beginning.
+        start: where to begin in the queues that exist when the consumer is made; later ones are read from the start.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
 
 # The states of a delivery. OVER: it was redelivered, or will be, as another object; or its queue is gone. BOUND: it was
-# delivered, and its acknowledgement is part of a transaction that has not ended. LATE: it is over because its time was: an
-# answer to it still counts as long as nobody else has the message.
+# delivered, and its acknowledgement is part of a transaction that has not ended. LATE: it is over because its time was:
+# an answer to it still counts as long as nobody else has the message.
 READY, OUT, DONE, OVER, BOUND, LATE, NACKED = range(7)
 ANSWERED = DONE, NACKED
 

@@ -1,8 +1,8 @@
 """The consumer of a group: delivers messages, takes the answers, and keeps its place in the group.
 
-Locks: `_lock` protects what is in flight, and is held for microseconds, or for one record of an answer; reading messages,
-syncing and giving queues back happen without it. It is reentrant, because a signal handler may close the consumer in the
-middle of a call.
+Locks: `_lock` protects what is in flight, and is held for microseconds, or for one record of an answer; reading
+messages, syncing and giving queues back happen without it. It is reentrant, because a signal handler may close the
+consumer in the middle of a call.
 """
 
 import atexit
@@ -44,9 +44,9 @@ from penstock_messaging.consuming.workers import HandlerRun
 
 logger = get_logger(__name__)
 
-# How often a consumer looks for new topics and members, records progress, and syncs acknowledgements that nobody waits for.
+# How often a consumer looks for new topics and members, records progress, and syncs unawaited acknowledgements.
 STEP_S = 1.0
-# A look for new queues lists all of them. It is this many times as long to the next look, if other messages are put meanwhile.
+# A look for new queues lists all of them. The next look is this many times as long away, if others are put.
 _LOOK_PAUSE = 20
 _LIMIT_MAX = 1_000_000
 # A year; more is as good as without end.
@@ -126,7 +126,7 @@ class GroupConsumer:
             self, self._lock, self._in_flight, self._queues, rules, self._now_ns, ordered=options.ordered
         )  # fmt: skip
         self._claims = make_claims(self._queues.add, self._queues.want_back, self.wake)
-        # One for each thread that waits; how many wait, and whether one of them may wait for the answer to another message.
+        # One for each thread that waits; how many wait, and whether one may wait for another's answer.
         self._waiters = deque([store.waiter()])
         self._rouser = store.waiter()
         self._waiting, self._waits_for_answer = 0, False
@@ -395,7 +395,7 @@ class GroupConsumer:
             self._answered()
 
     def begin_ack(self, messages: AnsweredMessages) -> Callable[[], None]:
-        """Acknowledge as `ack` with `sync=False`; return a function that returns when that is on disk, or raises as `ack` does."""
+        """Acknowledge as `ack` with `sync=False`; return a function that waits for the disk, or raises as `ack`."""
         wait = self._answers.begin_ack(self._answers.checked("ack", messages))
         if self._waits_for_answer:
             self._answered()

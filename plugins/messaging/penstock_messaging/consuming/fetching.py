@@ -11,9 +11,9 @@ from penstock.contracts import OpenStore
 from penstock.errors import PenstockError
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
 
-# A batch is small enough that what is read ahead and then released costs little, and that it is read while an acknowledgement
-# waits for the disk: a thread that returns from the disk waits for the one that reads. It is large enough to hide the cost of
-# a read.
+# A batch is small enough that what is read ahead and then released costs little, and that it is read while an
+# acknowledgement waits for the disk: a thread that returns from the disk waits for the one that reads. It is large
+# enough to hide the cost of a read.
 BATCH, BATCH_MAX = 128, 512
 # The first one, while the size of messages is not known.
 FIRST_BATCH = 32
@@ -58,7 +58,7 @@ class Fetcher:
             self.fetch(self._limit)
 
     def fetch(self, limit: int) -> bool:
-        """Read a batch or more, until there are `limit` messages; return False if there was nothing new in any queue."""
+        """Read batches until there are `limit` messages; return False if there was nothing new in any queue."""
         with self._reading:
             with self._lock:
                 if self._in_flight.has_ready or self._in_flight.is_full:
@@ -92,8 +92,8 @@ class Fetcher:
             self._batch = BATCH
             self._count_max = max(1, min(BATCH_BYTES // max(mean, 1), BATCH_MAX))
         if result.next_offset <= offset:
-            # Also if the queue ends before: whether the log was cut is decided by the writing process, which then takes the
-            # queue from its owner.
+            # Also if the queue ends before: whether the log was cut is decided by the writing process, which then takes
+            # the queue from its owner.
             return 0, False
         with self._lock:
             # Meanwhile the queue may have been given back, or the consumer may have continued elsewhere.

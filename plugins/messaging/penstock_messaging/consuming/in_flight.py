@@ -1,14 +1,14 @@
 """Which messages a consumer has fetched and delivered, and has no answer for. No file, no clock, no lock.
 
-A message goes from fetched (`READY`) to delivered (`OUT`) to done (`DONE`), or back when it is released or its time is over;
-each time that it is delivered it is a new `ConsumedMessage`, so that a late answer is told from an answer in time. While its
-acknowledgement is part of a transaction that has not ended, it is bound (`BOUND`): no time ends that.
+A message goes from fetched (`READY`) to delivered (`OUT`) to done (`DONE`), or back when it is released or its time is
+over; each time that it is delivered it is a new `ConsumedMessage`, so that a late answer is told from an answer in
+time. While its acknowledgement is part of a transaction that has not ended, it is bound (`BOUND`): no time ends that.
 
 Invariants:
-    * The base of a queue is its lowest offset that is fetched and not done. Messages that are not done are never before it,
-      even if an interrupt stops one of these functions halfway.
-    * At most `out_max` messages are delivered or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its base, or
-      `out_max` if that is more.
+    * The base of a queue is its lowest offset that is fetched and not done. Messages that are not done are never before
+      it, even if an interrupt stops one of these functions halfway.
+    * At most `out_max` messages are delivered or bound, and a queue is fetched at most `SPAN_MAX` offsets beyond its
+      base, or `out_max` if that is more.
     * The last try of a message whose consumer died is delivered only while nothing else is.
     * With `ordered`, at most one message of a queue is ready, waiting for a retry, or delivered.
 
@@ -158,8 +158,8 @@ class InFlight:
 
     Attributes:
         out: what is delivered, to when its time is over in nanoseconds; the earliest first.
-        bound: what was delivered, and is acknowledged by a transaction that has not ended: to what returns that, or None
-            if it is gone.
+        bound: what was delivered, and is acknowledged by a transaction that has not ended: to what returns that, or
+            None if it is gone.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class InFlight:
     # --- answered
 
     def finish(self, message: HandedMessage, state: int = DONE) -> bool:
-        """Mark a message as done, or `NACKED`, also if it was meanwhile released or redelivered; return False if it was already."""
+        """Mark a message as done, or `NACKED`, even if since redelivered; return False if it was already."""
         flight = message.flight
         current = flight.open.pop(message.offset, None)
         if current is None:
@@ -363,7 +363,7 @@ class InFlight:
             self._due_ns = min(self._due_ns, when_ns)
 
     def expire(self, now_ns: int) -> bool:
-        """Make ready again what was not answered in time, and retries whose time has come; return whether there were any."""
+        """Make ready what was not answered in time, and retries whose time has come; return whether there were any."""
         over = []
         for message, until_ns in self.out.items():
             if until_ns > now_ns:
@@ -384,7 +384,7 @@ class InFlight:
         return found
 
     def _is_extended(self, message: HandedMessage, now_ns: int) -> bool:
-        """Extend the time of a message that a handler works on; return False if its limit is reached, or it has none."""
+        """Extend the time of a message in a handler; return False if its limit is reached, or it has none."""
         by = message.by
         if not isinstance(by, Handling) or now_ns >= message.since_ns + by.limit_ns:
             return False
@@ -456,8 +456,8 @@ class InFlight:
     def mend(self, flights: Iterable[QueueFlight], now_ns: int) -> bool:
         """Complete what an interrupt may have cut off within any of these functions; return whether there was anything.
 
-        A signal handler can raise between any two steps, and its program may go on with the consumer. The open messages of a
-        queue count: each is ready, waits, or is delivered.
+        A signal handler can raise between any two steps, and its program may go on with the consumer. The open messages
+        of a queue count: each is ready, waits, or is delivered.
         """
         before = len(self._ready), len(self.out)
         for message in list(self.out):

@@ -70,8 +70,8 @@ class OpenConsumers:
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
     ) -> GroupConsumer:
         """Return a new consumer; see `Store.consumer`."""
-        # Reads of a store that was opened read-only work in a forked child. A consumer needs locks of the store too, which a
-        # thread of the parent may have held at the fork.
+        # Reads of a store that was opened read-only work in a forked child. A consumer needs locks of the store too,
+        # which a thread of the parent may have held at the fork.
         if self._context.files.process_id() != self._process:
             raise ForkedStoreError(self._context.root, self._process)
         name, names, checked = (

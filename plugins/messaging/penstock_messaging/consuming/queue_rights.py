@@ -28,17 +28,17 @@ class FoundPosition(Protocol):
         """The offsets of `tries` whose last try ended with the death of the consumer."""
 
 
-# The generation, epoch and event number of a queue's journal (`groups.entries`): which owner has the queue, and since when it counts.
+# The generation, epoch and event number of a queue's journal (`groups.entries`): who owns the queue, and since when.
 Turn = tuple[int, int, int]
 
 
 class QueueRight(Protocol):
     """A queue whose right this member has, until `hand_back`. Safe from any thread.
 
-    A queue can be lost while this member has it (`is_lost`): its topic was deleted, the log was cut, or something else moved the
-    group's offset. Every method that records something then raises `LostQueueError`.
+    A queue can be lost while this member has it (`is_lost`): its topic was deleted, the log was cut, or something else
+    moved the group's offset. Every method that records something then raises `LostQueueError`.
 
-    Each method that records something returns a ticket for `sync`; `base` is the offset before which all messages are done.
+    Each method that records something returns a ticket for `sync`; all messages before `base` are done.
     """
 
     @property
@@ -80,8 +80,8 @@ class QueueRight(Protocol):
         """Record that a message is refused.
 
         `level` is a delay level, 0 by the rule, -1 to make it a dead letter, -2 if that is because its consumer died.
-        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries have ended;
-        `reason` says why.
+        `tries` is the maximum number of retries, or `GROUP_TRIES` for the group's setting; `count` is how many tries
+        have ended; `reason` says why.
         """
 
     def retry(self, offset: int, tries: int, base: int) -> int:

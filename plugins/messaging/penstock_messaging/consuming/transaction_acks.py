@@ -93,7 +93,7 @@ class TransactionAcks:
         ]
 
     def record(self) -> tuple[list[Callable[[], None]], list[Exception]]:
-        """Record all acknowledgements; return functions that wait until they are on disk, and what could not be recorded."""
+        """Record all acknowledgements; return functions that wait for the disk, and what could not be recorded."""
         tickets: Tickets = []
         failures: list[Exception] = []
         for consumer, some in self._messages.items():

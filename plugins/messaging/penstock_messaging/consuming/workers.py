@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 _POLL_S = 1.0
 
 
-# The signals by which a person and a service manager end a program, with what they do unless the program says otherwise.
+# The signals by which a person and a service manager end a program, with what they do by default.
 _ENDING: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
@@ -94,8 +94,8 @@ class HandlerRun:
                     name = f"penstock-handler-{self._consumer.group}-{number}"
                     workers.append(self._spawn(name, self._step))
                 while not self._is_ending:
-                    # Not for ever: a signal that comes just before this waits, or in another thread, does not end it, and
-                    # Python calls the handlers of signals in this thread only.
+                    # Not for ever: a signal that comes just before this waits, or in another thread, does not end it,
+                    # and Python calls the handlers of signals in this thread only.
                     with contextlib.suppress(Empty):
                         self._ending.get(timeout=_POLL_S)
         finally:
@@ -136,7 +136,7 @@ class HandlerRun:
         return None if self._is_ending else 0
 
     def _handle(self, message: HandedMessage) -> None:
-        """Call the handler; acknowledge or refuse the message, also if its time is over, unless the handler has answered it."""
+        """Call the handler; ack or nack the message, also if its time is over, unless the handler has answered it."""
         try:
             try:
                 self._handler(message)

@@ -1,20 +1,20 @@
 r"""How far each delay level is delivered: RocketMQ's `config/delayOffset.json`.
 
-The table `offsetTable` maps a level to the queue offset of `SCHEDULE_TOPIC_XXXX` that is delivered next. Brokers of 5.x add a
-`dataVersion`, which is kept and counted on; brokers of 4.x do not, and none is added. The layout is a broker's::
+The table `offsetTable` maps a level to the queue offset of `SCHEDULE_TOPIC_XXXX` that is delivered next. Brokers of 5.x
+add a `dataVersion`, which is kept and counted on; brokers of 4.x do not, and none is added. The layout is a broker's::
 
     {\n\t"offsetTable":{"1":3,"3":1\n\t}\n}
 
-but the levels have quotes, with which every broker reads them; those before 5.5 write them without. The previous content is kept
-in `delayOffset.json.bak`, which is read if the file itself cannot be.
+but the levels have quotes, with which every broker reads them; those before 5.5 write them without. The previous
+content is kept in `delayOffset.json.bak`, which is read if the file itself cannot be.
 
 Invariants:
     * A file that could be parsed is never replaced by one that could not: neither the file nor its `.bak`.
     * The caller makes the delivered copies durable before it saves an offset after them, so no crash loses a message.
     * Entries that are not an offset of a level, and fields that are not known, stay in the file unchanged.
 
-The field `penstockLogEnd` is ours, and no broker reads it: where the log ended when the offsets were saved. What was delivered
-before is counted by them, so a copy after it is of a message that they do not count. A broker that writes the file drops it.
+The field `penstockLogEnd` is ours, and no broker reads it: where the log ended when the offsets were saved. What was
+delivered before is counted by them, so a copy after it is of a message that they lack. A broker drops the field.
 
 Not thread-safe; one process writes.
 """
@@ -99,7 +99,7 @@ class DelayOffsets:
             self.is_saved = False
 
     def save(self) -> None:
-        """Write the table durably, at once or not at all; raises `OSError` if that fails, and nothing is changed then."""
+        """Write the table durably, at once; raises `OSError` if that fails, and nothing is changed then."""
         whole = self._merged()
         raw = text_of_table(whole).encode("utf-8", "backslashreplace")
         self._files.make_folder_durably(self._path.parent)
@@ -151,7 +151,7 @@ def _is_level(text: str) -> bool:
 
 
 def text_of_table(whole: Mapping[str, Any]) -> str:
-    """Return the file's content in a broker's layout: fields in alphabetical order, the offsets of the table in one line."""
+    """Return the file's content in a broker's layout: fields in alphabetical order, the offsets in one line."""
     fields = []
     for name in sorted(whole):
         value = whole[name]

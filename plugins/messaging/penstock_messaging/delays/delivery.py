@@ -1,16 +1,17 @@
-"""The delivery service: puts delayed messages into their own topics when they are due, in the process that holds the store for writing.
+"""The delivery service: puts delayed messages into their own topics when due, in the store's writing process.
 
-One background thread serves all levels. It begins with the first delayed message, or when the store is opened with messages that
-wait; a store without any has no thread. It sleeps until the next message is due, or until one with a shorter delay is put.
+One background thread serves all levels. It begins with the first delayed message, or at the opening of a store with
+messages that wait; a store without any has no thread. It sleeps until a message is due, or one with a shorter
+delay is put.
 
 Invariants:
-    * A message is due when the time in its queue entry has come, or when the clock has gone back to before it was stored. Each
-      level delivers in the order in which its messages were stored, so a message that is not due holds back those after it.
-    * `delayOffset.json` never names an offset whose copies are not durable: the log is flushed before it is written. So a crash
-      loses no message. What was delivered since the file was last written (`save_ms`) is found in the log, and not delivered again.
-    * An entry whose message is gone or corrupt, or cannot be put, is skipped with a warning: it must not hold back its level. What
-      cannot be put is a dead letter.
-      A put that fails for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
+    * A message is due when the time in its queue entry has come, or when the clock has gone back to before it was
+      stored. Each level delivers in the order of storing, so one that is not due holds back the others.
+    * `delayOffset.json` never names an offset whose copies are not durable: the log is flushed first. So a crash loses
+      no message. What was delivered since it was written (`save_ms`) is found in the log, not delivered again.
+    * An entry whose message is gone or corrupt, or cannot be put, is skipped with a warning: it must not hold back its
+      level. What cannot be put is a dead letter. A put that fails for a reason that may pass (disk full, a retention
+      policy refuses puts) is tried again, and skips nothing.
 """
 
 import threading
@@ -85,7 +86,7 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
-        # Deliveries that an earlier opening did not save, until all that waited at this one is delivered: by level, up to where.
+        # Deliveries not saved by an earlier opening, until all that waited here is delivered: by level, up to where.
         self._made: CopiesMade | None = None
         self._made_to: dict[int, int] = {}
         self._unsaved_ms = _NEVER
@@ -105,8 +106,8 @@ class Delivery:
             store.topics(system=True).get(SCHEDULE_TOPIC, ())
         )
         self._levels = [level_of(queue) for queue in sorted(queues)]
-        # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies of what it
-        # counts from others: then what was delivered after it is delivered again.
+        # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies
+        # of what it counts from others: then what was delivered after it is delivered again.
         has_end = bool(self._offsets.log_end) or not self._offsets.known()
         waiting = {level: self._clamp(store, level) for level in self._levels}
         self._made_to = {level: high for level, (offset, high) in waiting.items() if offset < high}
@@ -116,7 +117,7 @@ class Delivery:
                 self._start()
 
     def _copies_made(self, store: OpenStore) -> CopiesMade:
-        """Return the copies of what is not counted as delivered; each comes after its message, its time, and the last save."""
+        """Return the copies of what counts as undelivered; each is after its message, its time and the last save."""
         begin, due_ms = _NEVER, _NEVER
         for level in self._made_to:
             queue, offset = queue_of(level), self._offsets.get(level)
@@ -144,7 +145,8 @@ class Delivery:
             self._save(store)
         except (PenstockError, OSError) as error:
             logger.warning(
-                "how far delayed messages are delivered could not be saved (%s); the next opening may deliver some of them again",
+                "how far delayed messages are delivered could not be saved (%s); the next opening may deliver some of "
+                "them again",
                 error,
             )
         finally:
@@ -259,7 +261,7 @@ class Delivery:
             self._unsaved_ms = self._clock.monotonic_ms()
 
     def _clamp(self, store: OpenStore, level: int) -> tuple[int, int]:
-        """Return where a level continues, and the end of its queue; moves progress that its queue does not have into it."""
+        """Return where a level continues, and its queue's end; moves progress outside of the queue into it."""
         queue, offset = queue_of(level), self._offsets.get(level)
         low = store.min_offset(SCHEDULE_TOPIC, queue)
         high = store.max_offset(SCHEDULE_TOPIC, queue)
@@ -267,7 +269,8 @@ class Delivery:
         if inside != offset:
             if offset:
                 logger.warning(
-                    "delay level %d was delivered to queue offset %d, and its queue has offsets %d to %d: it continues at %d",
+                    "delay level %d was delivered to queue offset %d, and its queue has offsets %d to %d: it continues "
+                    "at %d",
                     level, offset, low, high, inside,
                 )  # fmt: skip
             self._advance(level, inside)
@@ -319,8 +322,8 @@ class Delivery:
             return count, max(code, now + _TOGETHER_MS)
         if count:
             return count, now
-        # The time is missing, or later than a message of this level that was stored by now can have: the clock went back, or
-        # a broker with longer levels stored it. The record knows.
+        # The time is missing, or later than a message of this level that was stored by now can have: the clock went
+        # back, or a broker with longer levels stored it. The record knows.
         return self._count_due_records(store, level, offset, codes.tolist(), now)
 
     def _count_due_records(
@@ -388,7 +391,8 @@ class Delivery:
             self._skipped += len(reasons)
             more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             logger.warning(
-                "delay level %d: not delivered, and passed over: %s%s. What is stored of it is a dead letter: see penstock dlq; it stays in %s until retention deletes it",
+                "delay level %d: not delivered, and passed over: %s%s. What is stored of it is a dead letter: see "
+                "penstock dlq; it stays in %s until retention deletes it",
                 level, reasons[0], more, SCHEDULE_TOPIC,
             )  # fmt: skip
 
@@ -400,10 +404,10 @@ def _refusal(log_offset: int, error: MessageError) -> str:
 def due_time_ms(message: StoredMessage, code: int, level: int, now: int) -> int:
     """Return when a waiting message is due, if the time in its queue entry cannot be right at `now`.
 
-    The time counts from when the message was stored; if the clock has gone back to before that, from when it was born (store
-    times do not decrease, so a message that is stored after the clock went back may have a later store time); if that is to
-    come as well, the message is due now. A clock that has gone back by a little, and less than the delay, makes the message
-    wait that much longer: when a retry was born says nothing.
+    The time counts from when the message was stored; if the clock has gone back to before that, from when it was born
+    (store times do not decrease, so a message that is stored after the clock went back may have a later store time); if
+    that is to come as well, the message is due now. A clock that has gone back by a little, and less than the delay,
+    makes the message wait that much longer: when a retry was born says nothing.
     """
     start_ms = message.store_time_ms
     given_ms = code - start_ms

@@ -1,7 +1,7 @@
 """The 18 delay levels of RocketMQ, and the queues in which messages wait: level 1 in queue 0 of `SCHEDULE_TOPIC_XXXX`.
 
-A broker can be configured with other levels (`messageDelayLevel`). When a waiting message is due stands in its queue entry, so
-a message that waits since such a broker is delivered when that broker would have, unless its entry was lost and made from the log again.
+A broker can be configured with other levels (`messageDelayLevel`). When a waiting message is due stands in its queue
+entry, so a message that waits since such a broker is delivered when that one would have, unless its entry was rebuilt.
 """
 
 from penstock.contracts.dispatcher import DELAY_SECONDS

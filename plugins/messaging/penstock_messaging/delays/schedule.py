@@ -1,8 +1,8 @@
 """A delayed message as it waits, and as it is delivered: the same properties text in two topics.
 
-A broker stores a delayed message in `SCHEDULE_TOPIC_XXXX`, with DELAY (the level), REAL_TOPIC and REAL_QID (where it is to go)
-in its properties. The copy that it delivers has the same text, all of these included; so DELAY alone does not say that a
-message still waits.
+A broker stores a delayed message in `SCHEDULE_TOPIC_XXXX`, with DELAY (the level), REAL_TOPIC and REAL_QID (where it is
+to go) in its properties. The copy that it delivers has the same text, all of these included; so DELAY alone does not
+say that a message still waits.
 """
 
 import re
@@ -45,8 +45,8 @@ def scheduled(message: Message, check: Callable[[Message], None]) -> tuple[Messa
     """
     if not 0 <= message.delay_level <= LEVEL_MAX:
         raise MessageError(
-            f"delay_level {message.delay_level} is refused: it must be 0 (no delay) or 1 to {LEVEL_MAX}, for 1 second to 2 hours; "
-            f"nothing was stored"
+            f"delay_level {message.delay_level} is refused: it must be 0 (no delay) or 1 to {LEVEL_MAX}, for 1 second "
+            "to 2 hours; nothing was stored"
         )
     level = message.delay_level
     plain = message.__replace__(delay_level=0)

@@ -1,8 +1,8 @@
 """Which member of a group gets which queues: RocketMQ's average allocation, computed by each member alone.
 
-All members that subscribe to the same topics share the queues of these topics: the first members get one queue more where they
-cannot be shared evenly. Two members that see different members for a moment compute different shares; that decides only who
-tries to take a queue, since the right to it is its lock.
+All members that subscribe to the same topics share the queues of these topics: the first members get one queue more
+where they cannot be shared evenly. Two members that see different members for a moment compute different shares; that
+decides only who tries to take a queue, since the right to it is its lock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The queues of one consumer: joins the group, computes its share, takes what is free, and asks for the surplus back."""
+"""The queues of one consumer: joins the group, computes its share, claims free ones, asks for the surplus back."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -47,13 +47,13 @@ class Topics(Protocol):
 
 
 class Claims:
-    """The queues of one consumer. `step`, `start` and `stop` are called by one thread at a time; `owned` may be read by any.
+    """The queues of one consumer. One thread at a time calls `step`, `start` and `stop`; any may read `owned`.
 
     Attributes:
         group: the group.
         wake: called when another member in this process joins or leaves; it must arrange that `step` is called soon.
         on_claimed: called with each queue that was taken.
-        on_wanted_back: called with a queue that another member is to get, or that is lost, in each step until it is handed back.
+        on_wanted_back: called in each step with a queue that is lost or another's to get, until it is handed back.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Claims:
                 if _as_selected(mine) != _as_selected(other):
                     raise ArgumentError(
                         "consumer", name, mine,
-                        f"{other!r}: the members of a group agree on it, and the one in process {member.pid} has that value; pass the "
-                        f"same, use another group than {self.group}, or close that member",
+                        f"{other!r}: the members of a group agree on it, and the one in process {member.pid} has that "
+                        f"value; pass the same, use another group than {self.group}, or close that member",
                     )  # fmt: skip
 
     def _shares_topics(self, other: Topics) -> bool:
@@ -230,7 +230,8 @@ class Claims:
                 self._parsed[text] = self._topics.parse(text)
             except ValueError as error:
                 logger.warning(
-                    "group %s: member %s gets no queues, since its topics are not understood: %s", self.group, member.id, error
+                    "group %s: member %s gets no queues, since its topics are not understood: %s", self.group,
+                    member.id, error
                 )  # fmt: skip
                 self._parsed[text] = None
         return self._parsed[text]

@@ -1,9 +1,9 @@
-"""The entries of a queue's journal: one fixed layout, written by the queue's owner, checked by everybody who reads them.
+"""The entries of a queue's journal: one fixed layout, written by the queue's owner, checked by all readers.
 
 Layout of an entry (little-endian, 128 bytes)::
 
     entry := store u64  generation i64  sequence u64  offset i64  count u32  epoch u32
-             kind u8  level i8  tries u16  base i64  number i64  reason 64 bytes  crc u32      # CRC-32C of the 124 bytes before
+             kind u8  level i8  tries u16  base i64  number i64  reason 64 bytes  crc u32  # CRC-32C of all before
 
     store       the store's id: an entry of another store's journal is not used
     generation  of the queue: its upper half is how often the topic was deleted, its lower half how often the writer has
@@ -22,13 +22,13 @@ Layout of an entry (little-endian, 128 bytes)::
     OUT     first offset that is delivered    how many
     FREE    first offset that was released     how many, 0 for all that are out
 
-The count of a CLAIM is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is how many
-tries of this copy have ended: 1, and 1 more for each that ended with its consumer's death. The level of a RETRY is 1 if the last
-try ended so, 0 if not. Messages that are out when the queue gets another owner were in the hands of a consumer that died. The
-writer takes events in exactly once: refusals and resets. Their numbers increase by one, also across files.
+The count of a CLAIM is 1 if somebody else had committed that offset (see `position`), 0 if not. The count of a NACK is
+how many tries of this copy have ended: 1, and 1 more for each that ended with its consumer's death. The level of a
+RETRY is 1 if the last try ended so, 0 if not. Messages that are out when the queue gets another owner were in the hands
+of a consumer that died. The writer takes events in exactly once: refusals and resets. Their numbers increase by one.
 
-A file has one owner: it begins with CLAIM, and all its entries have the same store, generation and epoch. The next owner
-writes a new file, so the entries after a torn one are never reached again.
+A file has one owner: it begins with CLAIM, and all its entries have the same store, generation and epoch. The next
+owner writes a new file, so the entries after a torn one are never reached again.
 """
 
 import struct

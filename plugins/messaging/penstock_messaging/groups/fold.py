@@ -1,4 +1,4 @@
-"""The state after the entries of a journal: which messages of a queue the group has consumed, and what waits for the writer."""
+"""The state after a journal's entries: what the group has consumed of a queue, and what waits for the writer."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Position:
         base: the group has consumed all messages below this offset.
         acked: ranges (first, end) of acknowledged offsets above `base`, sorted, disjoint and not adjacent.
         nacked: refused offsets that wait for the writer; they are not redelivered.
-        tries: offset to the number of tries so far, of messages that an ordered consumer tries again, or whose consumer died.
+        tries: offset to the number of tries so far, of messages in ordered retry, or whose consumer died.
         died: the offsets of those whose last try ended with their consumer's death.
     """
 

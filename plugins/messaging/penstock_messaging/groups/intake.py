@@ -1,18 +1,18 @@
 """Takes the journals of all groups in: raises the committed offsets, and turns refused messages into retries.
 
-Only the process that holds the store for writing does this: it is woken when a member, of any process, has refused messages,
-synced acknowledgements, or given a queue back. The first answer is taken in at once, and those of the next `GAP_S` together, so
-that the files are not written too often. It looks by itself every `INTERVAL_S` while a group has members, and not at all
-otherwise. For each group, in this order:
+Only the process that holds the store for writing does this: it is woken when a member, of any process, has refused
+messages, synced acknowledgements, or given a queue back. The first answer is taken in at once, and those of the next
+`GAP_S` together, so that the files are not written too often. It looks by itself every `INTERVAL_S` while a group has
+members, and not at all otherwise. For each group, in this order:
 
     1. marks: which events are pending, and from which committed offset to which
     2. the retries of refused messages, and a flush
     3. the committed offsets of all queues, in one write
     4. marks: the events are taken in
 
-A kill between two of them is harmless. After 1, the next round finds pending events, and looks for their retries in the log from
-the mark's log offset on, by first message id and number of tries. After 2 it finds them. After 3 the committed offset is the
-mark's new one. If there are no events, the fourth step is left to the next round.
+A kill between two of them is harmless. After 1, the next round finds pending events, and looks for their retries in the
+log from the mark's log offset on, by first message id and number of tries. After 2 it finds them. After 3 the committed
+offset is the mark's new one. If there are no events, the fourth step is left to the next round.
 
 A journal may speak of messages beyond the end of its queue, which were lost with the log's tail. That is dropped:
 from the journal, if it has no owner; else the queue gets another generation, so that the owner loses it. So it does if
@@ -36,7 +36,7 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.members import living_members
 from penstock_messaging.groups.paths import GroupPaths, groups_of
-from penstock_messaging.groups.position import ResolvedPosition, level_of, resolve_position
+from penstock_messaging.groups.position import GroupProgress, level_of, resolve_position
 from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.taking import Groups
@@ -73,17 +73,17 @@ class Retries(Protocol):
         Args:
             message: the refused message.
             group: the group that refused it.
-            level: its delay level; None: by the number of tries so far; -1: a dead letter; -2: one whose consumer died too often.
+            level: its delay level; None: by the number of tries so far; -1: a dead letter; -2: after deaths, too.
             tries: after how many retries it becomes a dead letter; None for the group's own number.
             count: how many tries of this message have ended.
             reason: why the group refused it; empty if it did not say.
         """
 
     def letters(self, message: StoredMessage, group: str, given: Copy) -> Iterable[Copy]:
-        """Return a message as a dead letter, in forms that take less and less room: for one whose copy `given` cannot be stored."""
+        """Return a message as a dead letter, in ever smaller forms: for one whose copy `given` cannot be stored."""
 
     def origin(self, message: StoredMessage) -> tuple[str, int]:
-        """Return the id of the message that a copy was first made of, and how often it was retried; of no copy its own id."""
+        """Return the id of the message that a copy was first made of, else its own, and how often it was retried."""
 
     def were_put(self) -> None:
         """Called after retries were put, so that they are delivered when they are due."""
@@ -108,7 +108,7 @@ class IntakePlan:
     was_pending: bool = False
 
     @classmethod
-    def void(cls, queue: tuple[str, int], resolved: ResolvedPosition, committed: int) -> "IntakePlan":  # fmt: skip
+    def void(cls, queue: tuple[str, int], resolved: GroupProgress, committed: int) -> "IntakePlan":  # fmt: skip
         """Return the plan that drops a journal, since somebody else has moved the committed offset."""
         number = resolved.number
         mark = Mark(
@@ -118,9 +118,10 @@ class IntakePlan:
 
     @classmethod
     def cut(
-        cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, resolved: ResolvedPosition, end: int, *, was_pending: bool,
+        cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, resolved: GroupProgress, end: int, *,
+        was_pending: bool,
     ) -> "IntakePlan":  # fmt: skip
-        """Return the plan that takes in what is before the end of a queue that has lost messages, and drops the journal."""
+        """Return the plan that takes in what is before the end of a queue with lost messages, and drops the journal."""
         known = tuple(nack for nack in nacks if nack.offset < end)
         number = resolved.number
         done = Mark(
@@ -169,7 +170,8 @@ class Intake:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 logger.warning(
-                    "what consumers have answered is not taken in: %s; it is kept in their journals, and tried again", error
+                    "what consumers have answered is not taken in: %s; it is kept in their journals, and tried again",
+                    error
                 )  # fmt: skip
             self._wakes.go_on()
             return INTERVAL_S
@@ -180,7 +182,7 @@ class Intake:
         return INTERVAL_S if has_members or self._has_left or not arrive else None
 
     def _has_members(self) -> bool:
-        """Return whether a group has a living member, of any process: it may be killed before it has woken the writer."""
+        """Return whether a group has a living member of any process, which may die before it wakes the writer."""
         root = self._groups.context.root
         try:
             names = groups_of(self._files, root)
@@ -320,7 +322,7 @@ class Intake:
         # Read after the journal: it has no offset of a message that is put later.
         end = store.max_offset(*at)
 
-        def now() -> ResolvedPosition:
+        def now() -> GroupProgress:
             return resolve_position(
                 cursor.fold, mark, committed,
                 store_id=self._groups.store_id, topic_generation=self._groups.generation(at[0]), end=end,
@@ -345,7 +347,7 @@ class Intake:
         return IntakePlan.void(at, resolved, _as_mark(committed)) if resolved.moved else None
 
     def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
-        """Drop what a journal says of messages that were lost with the log's tail; return False if it has a living owner."""
+        """Drop what a journal says of messages lost with the log's tail; return False if it has a living owner."""
         owned = self._groups.claim(group, *at, member="the writer", begin=lambda: 0, end=end)
         if owned is None:
             return False
@@ -354,7 +356,8 @@ class Intake:
         return True
 
     def _plan_valid(
-        self, at: tuple[str, int], cursor: JournalCursor, resolved: ResolvedPosition, mark: Mark, old: int, end: int, room: int,
+        self, at: tuple[str, int], cursor: JournalCursor, resolved: GroupProgress, mark: Mark, old: int, end: int,
+        room: int,
     ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a journal that counts, up to `room` refused messages."""
         fold = resolved.fold
@@ -422,7 +425,8 @@ class Intake:
         found = self._groups.store.read(*at, nack.offset, 1).messages
         if not found or found[0].queue_offset != nack.offset:
             logger.warning(
-                "group %s: the message at offset %d of queue %s/%d was refused, and is not retried: it is deleted or corrupt",
+                "group %s: the message at offset %d of queue %s/%d was refused, and is not retried: it is deleted or "
+                "corrupt",
                 group, nack.offset, *at,
             )  # fmt: skip
             return None
@@ -460,13 +464,13 @@ class Intake:
                 with suppress(MessageError):
                     store.put_copies([letter])
                     logger.error(  # noqa: TRY400 - the message is complete without a traceback
-                        "group %s: the refused message at offset %d of queue %s/%d is a dead letter now, since it cannot be stored as a "
-                        "retry: %s", *place, error,
+                        "group %s: the refused message at offset %d of queue %s/%d is a dead letter now, since it "
+                        "cannot be stored as a retry: %s", *place, error,
                     )  # fmt: skip
                     return
             logger.error(  # noqa: TRY400 - as above
-                "group %s: the refused message at offset %d of queue %s/%d can be stored neither as a retry nor as a dead letter, and is "
-                "not redelivered: %s", *place, error,
+                "group %s: the refused message at offset %d of queue %s/%d can be stored neither as a retry nor as a "
+                "dead letter, and is not redelivered: %s", *place, error,
             )  # fmt: skip
 
     def _note(self, group: str, at: tuple[str, int], note: str) -> None:
@@ -474,7 +478,8 @@ class Intake:
         if self._noted.get((group, *at)) != note:
             self._noted[group, *at] = note
             logger.log(
-                level_of(note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is %s",
+                level_of(note),
+                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is %s",
                 group, *at, note,
             )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """The journal of a queue, as its owner writes it: what its group has acknowledged, refused and skipped.
 
 The layout is that of `entries`. Invariants:
-    * Only the holder of the queue's lock writes. It writes a new file when it takes the queue, which replaces the one before by a
-      rename, and again when the file has grown to `BYTES_MAX`.
-    * The file is synced before it gets its name, and the name before anything is appended. So whatever an earlier owner left
-      behind a torn entry, or wrote without success, is out of reach.
+    * Only the holder of the queue's lock writes. It writes a new file when it takes the queue, which replaces the one
+      before by a rename, and again when the file has grown to `BYTES_MAX`.
+    * The file is synced before it gets its name, and the name before anything is appended. So whatever an earlier owner
+      left behind a torn entry, or wrote without success, is out of reach.
     * Entries are appended to blocks into which zeros were written before, so that a sync writes bytes and no metadata.
     * After a failed write or sync nothing more is appended: nothing is known about the bytes then.
 """
@@ -40,8 +40,8 @@ _STEP_MAX = 256 << 10
 BYTES_MAX = 8 << 20
 # How much is folded at a time: some milliseconds.
 _FOLD_BYTES = 16 << 10
-# Refusals that wait for a writer: each is an entry of every new file until it is taken in. A file with as many is read by a writer
-# in a second and retried in half a minute, and twice its size is below what readers of journals read (`position.JOURNAL_BYTES_MAX`).
+# Refusals that wait for a writer: each is an entry of every new file until it is taken in. A file of these is read by a
+# writer in a second and retried in half a minute, and twice its size is below `position.JOURNAL_BYTES_MAX`.
 REFUSALS_MAX = 100_000
 _ZEROS = bytes(_STEP_MAX)
 # What the field of an entry holds.
@@ -120,8 +120,8 @@ class Journal:
     ) -> None:  # fmt: skip
         """Write a new file with a state, durably.
 
-        `taken` returns up to which event the writer has taken the journal in; it raises `LostQueueError` if the journal does not
-        count any more.
+        `taken` returns up to which event the writer has taken the journal in; it raises `LostQueueError` if the journal
+        does not count any more.
         """
         self._files = files
         self._path = path
@@ -134,7 +134,7 @@ class Journal:
         self._refusal: Exception | None = None
         self._sequence = self._synced = self._position = self._room = 0
         self._number = state.number
-        # How many refusals the file has, up to which event they were taken in when it was begun, and when to begin the next one.
+        # How many refusals the file has, which were taken in when it was begun, and when to begin the next.
         self._refusals = self._taken_then = self._bytes_max = 0
         # The state that the first `_folded` bytes of the file describe, and the last entry of them.
         self._folding = threading.Lock()
@@ -154,7 +154,7 @@ class Journal:
 
         Raises:
             LostQueueError: the queue is lost.
-            StorageError: the disk is full or has failed, or too many refusals wait for a writer: this one was not recorded.
+            StorageError: the disk is full or has failed, or too many refusals wait; this one was not recorded.
         """
         with self._appends:
             # The last entry of an owner has room that no other one has used, also on a disk that is full.
@@ -217,9 +217,10 @@ class Journal:
         if self._refusals >= REFUSALS_MAX:
             topic, queue = self._place
             raise StorageError(
-                f"queue {queue} of topic {shown(topic)} has {self._refusals:,} refused messages that wait to be retried, since no "
-                f"process has the store open for writing: this message was not refused, and all earlier answers are recorded; "
-                f"acknowledge it, release it, or open the store for writing, which retries them"
+                f"queue {queue} of topic {shown(topic)} has {self._refusals:,} refused messages that wait to be "
+                "retried, since no process has the store open for writing: this message was not refused, and all "
+                "earlier answers are recorded; acknowledge it, release it, or open the store for writing, which "
+                "retries them"
             )
 
     def _grow(self) -> None:
@@ -229,8 +230,8 @@ class Journal:
         except OSError as error:
             # Zeros after the last entry change nothing: the next call tries again.
             raise StorageError(
-                f"{self._path} cannot grow ({error}): the answer was not recorded, and all earlier ones are; free space, "
-                f"and answer again"
+                f"{self._path} cannot grow ({error}): the answer was not recorded, and all earlier ones are; free "
+                "space, and answer again"
             ) from error
         self._room += more
 
@@ -321,8 +322,8 @@ class Journal:
     def _failed(self, error: OSError) -> Exception:
         if self._refusal is None:
             self._refusal = StorageError(
-                f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed back; "
-                f"messages without a recorded answer are redelivered"
+                f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed "
+                "back; messages without a recorded answer are redelivered"
             )
         return self._refused()
 
@@ -362,8 +363,8 @@ class Journal:
         if self._position - self._folded < _FOLD_BYTES or not self._folding.acquire(blocking=False):
             return
         try:
-            # With the lock, `_begin_anew` does not go over to another file, nobody closes it, and what is before the position is
-            # written.
+            # With the lock, `_begin_anew` does not go over to another file, nobody closes it, and what is before the
+            # position is written.
             if self._refusal is None:
                 self._fold(self._position)
         except OSError:

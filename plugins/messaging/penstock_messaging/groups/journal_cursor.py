@@ -51,7 +51,7 @@ class JournalCursor:
         self.fold, self._tail, self._position, self._inode = None, None, 0, 0
 
     def _is_same(self, file: File) -> bool:
-        """Return whether everything that was read is still there; an entry whose write was interrupted is written again."""
+        """Return whether everything read is still there; an entry whose write was interrupted is written again."""
         if self._tail is None or file.inode != self._inode:
             return False
         last_at = self._position - ENTRY_BYTES

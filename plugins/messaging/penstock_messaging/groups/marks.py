@@ -8,8 +8,8 @@ The file is one line with a CRC-32C in hexadecimal, and JSON after it; it is rep
     log_end            the retries of pending events are in the log from here on, if they are there
     old, new           the committed offset before and after; -1 if there was none
 
-The order of writing is: marks with `pending` and `new`, retries, committed offsets, marks with `taken`. So after a kill anywhere
-in between, the committed offset is `old` or `new`; any other one was committed by somebody else, and counts.
+The order of writing is: marks with `pending` and `new`, retries, committed offsets, marks with `taken`. So after a kill
+anywhere in between, the committed offset is `old` or `new`; any other one was committed by somebody else, and counts.
 """
 
 import json

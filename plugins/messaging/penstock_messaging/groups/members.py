@@ -1,8 +1,8 @@
 """The living members of a group: each is a file, locked for as long as its process and its consumer live.
 
-A member's file is written and locked under another name first, so that a file with a member's name is always whole and locked.
-A file whose lock is free belongs to a dead member, and is removed by whoever notices. If a living member's file is removed
-nevertheless, it joins again.
+A member's file is written and locked under another name first, so that a file with a member's name is always whole and
+locked. A file whose lock is free belongs to a dead member, and is removed by whoever notices. If a living member's file
+is removed nevertheless, it joins again.
 """
 
 import json
@@ -74,7 +74,7 @@ class Membership:
     def join(self) -> None:
         """Become a member, with a new id; does nothing for one that is alive.
 
-        Raises `StorageError` while the group is deleted. Either this member sees that, or the program that deletes sees the member.
+        Raises `StorageError` while the group is deleted. Either this member or the deleting program sees the other.
         """
         if self.is_alive:
             return
@@ -90,7 +90,8 @@ class Membership:
     def _check_deletion(self) -> None:
         if self._files.is_locked(self._deleting):
             raise StorageError(
-                f"group {self._group} is being deleted, so nothing was changed and no consumer can join it now: try again"
+                f"group {self._group} is being deleted, so nothing was changed and no consumer can join it now: try "
+                "again"
             )
 
     def _join(self) -> None:
@@ -115,8 +116,8 @@ class Membership:
             self._lock = lock
             return
         raise StorageError(
-            f"{self._folder}: a member's file was removed again and again; nothing was changed. Check which program removes "
-            f"files there"
+            f"{self._folder}: a member's file was removed again and again; nothing was changed. Check which program "
+            "removes files there"
         )
 
     def _write(self, path: Path) -> None:

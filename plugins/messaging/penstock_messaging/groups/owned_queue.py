@@ -17,8 +17,8 @@ TOPIC_DELETED = "its topic was deleted"
 class OwnedQueue:
     """A queue with its owner's rights, from its taking until `hand_back`. Safe from any thread.
 
-    Every call but `hand_back` raises `LostQueueError` once the queue is lost: it was handed back, somebody else moved the group's
-    offset, its topic or the group was deleted, or the process was forked. Then the answers since do not count.
+    Every call but `hand_back` raises `LostQueueError` once the queue is lost: it was handed back, somebody else moved
+    the group's offset, its topic or the group was deleted, or the process was forked. Answers since do not count.
 
     Attributes:
         topic: the topic.
@@ -71,7 +71,7 @@ class OwnedQueue:
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record that messages are consumed; return a ticket for `sync`.
 
-        The process may be killed at any time after this call, without losing it; the machine may lose it until `sync` returns.
+        After this call a kill of the process does not lose it; the machine may lose it until `sync` returns.
 
         Args:
             offsets: their queue offsets, sorted, without repetitions.
@@ -88,7 +88,7 @@ class OwnedQueue:
         return self._journal.append_ranges(ranges_of(offsets), base, kind)
 
     def hand_out(self, offsets: Sequence[int], base: int) -> None:
-        """Record that messages are delivered: if this process dies with them, that counts as a try. A crash of the machine may lose it."""
+        """Record that messages are delivered: a death of this process then is a try. A machine crash may lose it."""
         self._has_handed_out = True
         self._append(EntryKind.OUT, offsets, base)
 
@@ -111,8 +111,8 @@ class OwnedQueue:
 
         Args:
             offset: its queue offset.
-            level: the delay level of the retry, 1 to 18; 0: by the number of tries so far; -1: a dead letter at once; -2: the
-                same, since its consumer died too often.
+            level: the delay level of the retry, 1 to 18; 0: by the number of tries so far; -1: a dead letter at once;
+                -2: the same, since its consumer died too often.
             tries: after how many retries the message becomes a dead letter; `GROUP_SETTING` for the group's own number.
             base: as in `ack`.
             count: how many tries of it have ended since it was stored.
@@ -137,11 +137,11 @@ class OwnedQueue:
         return self._journal.append(EntryKind.RESET, offset, 0, offset)
 
     def advance(self, base: int) -> None:
-        """Record progress without acknowledgements; a crash of the machine may lose it, and then messages are skipped again."""
+        """Record progress without acknowledgements; if a crash of the machine loses it, messages are skipped again."""
         self._journal.append(EntryKind.BASE, 0, 0, base)
 
     def sync(self, ticket: int) -> None:
-        """Return when everything up to a ticket is durable; threads share syncs. See `Journal.sync` for what it raises."""
+        """Return when everything up to a ticket is durable; threads share syncs. Raises as `Journal.sync`."""
         self._journal.sync(ticket)
         # The answer may be to a message of a topic of the same name that was created since.
         if not self._is_current():

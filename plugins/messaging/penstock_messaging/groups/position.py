@@ -1,8 +1,8 @@
 """The position of a group in a queue: the committed offset, the journal, and the mark that connects them.
 
-The committed offset (`config/consumerOffset.json`) is what brokers see. The writer raises it from the journals, and notes in
-the marks from which offset to which. If the committed offset is neither of the two, somebody else has committed it (a broker,
-`commit_offset`): then that offset counts, and the journal does not.
+The committed offset (`config/consumerOffset.json`) is what brokers see. The writer raises it from the journals, and
+notes in the marks from which offset to which. If the committed offset is neither of the two, somebody else has
+committed it (a broker, `commit_offset`): then that offset counts, and the journal does not.
 """
 
 import logging
@@ -31,7 +31,7 @@ WENT_ON = "another program, such as a broker, has consumed all of it, and more"
 
 
 @attrs.frozen
-class ResolvedPosition:
+class GroupProgress:
     """A group's position in a queue, as far as it is known.
 
     Attributes:
@@ -75,7 +75,7 @@ def expected_offsets(fold: Fold | None, mark: Mark | None) -> set[int] | None:
 
 
 def level_of(note: str) -> int:
-    """Return the level at which is logged why a journal does not count, however the note begins: deleting and consuming are no loss."""
+    """Return the level for logging why a journal does not count: deleting and consuming are no loss."""
     return logging.INFO if note.endswith((DELETED, WENT_ON)) else logging.WARNING
 
 
@@ -115,11 +115,11 @@ def resolve_position(
     store_id: int,
     topic_generation: int,
     end: int | None = None,
-) -> ResolvedPosition:
+) -> GroupProgress:
     """Return what a journal, a mark and a committed offset say together. Changes `fold`.
 
-    With `end`, the end of the queue as only the writer knows it, a committed offset that its opening has set back to the end
-    is not taken for one of another program: messages were lost, and what the journal says of earlier ones still counts.
+    With `end`, the end of the queue as only the writer knows it, a committed offset that its opening has set back to
+    the end is not taken for one of another program: messages were lost, and the journal still counts for earlier ones.
     """
     given, known = fold, mark
     fold, mark, generation, note = _counting(fold, mark, store_id, topic_generation)
@@ -132,7 +132,8 @@ def resolve_position(
     if expected is not None and (-1 if committed is None else committed) not in expected:
         if committed is None or committed != end or max(expected) <= end:
             note = note if fold is None else _moved(fold, committed)
-            return ResolvedPosition(None, mark, committed, committed, generation, epoch, number, note, moved=True)  # fmt: skip
+            at = committed
+            return GroupProgress(None, mark, at, at, generation, epoch, number, note, moved=True)
         is_set_back = True
     base = committed
     if fold is not None:
@@ -141,7 +142,7 @@ def resolve_position(
         base = fold.base
         if committed is not None and fold.reset <= taken:
             base = max(base, committed)
-    return ResolvedPosition(fold, mark, committed, base, generation, epoch, number, note, moved=is_set_back)  # fmt: skip
+    return GroupProgress(fold, mark, committed, base, generation, epoch, number, note, moved=is_set_back)  # fmt: skip
 
 
 def read_journal(files: Files, path: Path) -> Fold | None:
@@ -167,7 +168,7 @@ def read_resolved(
     store_id: int,
     topic_generation: int,
     end: int | None = None,
-) -> ResolvedPosition:
+) -> GroupProgress:
     """Return what is known of a queue; consistent although the writer may take journals in at the same time."""
 
     def mark_now() -> Mark | None:
@@ -183,4 +184,5 @@ def read_resolved(
         if mark == before:
             break
         offset, fold = facts()
-    return resolve_position(fold, mark, offset, store_id=store_id, topic_generation=topic_generation, end=end)  # fmt: skip
+    return resolve_position(fold, mark, offset, store_id=store_id, topic_generation=topic_generation,
+        end=end)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The right to a queue: a lock on the queue's file, held for as long as its owner lives. The lock counts, never a computation."""
+"""The right to a queue: a lock on the queue's file while its owner lives. The lock counts, never a computation."""
 
 import json
 from pathlib import Path

@@ -43,7 +43,7 @@ def planned(
         groups: those of the open store.
         group: the group's name.
         topics: the topics; those that the store does not have are passed over.
-        to: "earliest", "latest", or Unix milliseconds: the first message stored at or after that time; None for `shift`.
+        to: "earliest", "latest", or Unix milliseconds: the first message stored then or later; None for `shift`.
         shift: how many messages forward; backward if negative.
     """
     store, moves = groups.store, []
@@ -66,8 +66,8 @@ def planned(
 def reset(groups: Groups, group: str, moves: Iterable[Move]) -> None:
     """Move a group durably, in queues that no consumer has; messages that wait to be retried are retried nevertheless.
 
-    Raises `QueueHeldError` if a consumer has one of the queues; then none of them was changed, except for those that another
-    program takes and returns at the same moment.
+    Raises `QueueHeldError` if a consumer has one of the queues; then none of them was changed, except for those that
+    another program takes and returns at the same moment.
     """
     listed = list(moves)
     paths, files = groups.paths(group), groups.context.files
@@ -79,7 +79,8 @@ def reset(groups: Groups, group: str, moves: Iterable[Move]) -> None:
         topic, queue, after = move.topic, move.queue, move.after
         owned = groups.claim(group, topic, queue, member=_BY, begin=partial(int, after))
         if owned is None:
-            raise QueueHeldError(group, topic, queue, groups.holder(group, topic, queue) or "which has just taken it")  # fmt: skip
+            raise QueueHeldError(group, topic, queue,
+                groups.holder(group, topic, queue) or "which has just taken it")  # fmt: skip
         try:
             owned.sync(owned.reset(after))
         finally:

@@ -1,4 +1,4 @@
-"""Which retries of a group are in the log from a log offset on: so that a kill between a retry and its mark makes no second one."""
+"""Which retries of a group the log has from an offset on: a kill between a retry and its mark makes no second one."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
 """Where a group begins in a topic that it consumes for the first time.
 
-The first member that subscribes to a topic resolves "earliest", "latest" or a time to an offset of each queue that the topic
-has then, and writes them to the group's file for that topic. All members use that file from then on. A queue that the topic
-gets later begins at its first message, so no message is passed over because nobody had the queue yet.
+The first member that subscribes to a topic resolves "earliest", "latest" or a time to an offset of each queue that the
+topic has then, and writes them to the group's file for that topic. All members use that file from then on. A queue that
+the topic gets later begins at its first message, so no message is passed over because nobody had the queue yet.
 """
 
 import json

@@ -22,7 +22,7 @@ def _random() -> int:
 
 
 def ensure_store_id(files: Files, root: Path, random: Callable[[], int] = _random) -> int:
-    """Return the store's id, which is made if there is none; only the process that holds the store for writing calls this."""
+    """Return the store's id, made if there is none; only the process that writes the store calls this."""
     path = _path(root)
     if not files.exists(path):
         files.make_folder_durably(path.parent)
@@ -31,14 +31,14 @@ def ensure_store_id(files: Files, root: Path, random: Callable[[], int] = _rando
 
 
 def read_store_id(files: Files, root: Path) -> int:
-    """Return the store's id; raises `StorageError` if it has none, `StrayFileError` or `CorruptionError` for another file."""
+    """Return the store's id; raises `StorageError` if none, `StrayFileError` or `CorruptionError` for another file."""
     path = _path(root)
     try:
         raw = files.read_whole(path, 4096)
     except FileNotFoundError:
         raise StorageError(
-            f"{root} has no file {SIDE_FOLDER}/store-id, which consumers need; nothing was changed. Open the store once for "
-            f"writing with this version of Penstock"
+            f"{root} has no file {SIDE_FOLDER}/store-id, which consumers need; nothing was changed. Open the store "
+            "once for writing with this version of Penstock"
         ) from None
     except OSError as error:
         raise StrayFileError(path, f"it cannot be read ({error})") from error

@@ -18,7 +18,7 @@ from penstock_messaging.groups.paths import GroupPaths, make_group_folder
 from penstock_messaging.groups.position import (
     MOVED,
     VOIDED_BITS,
-    ResolvedPosition,
+    GroupProgress,
     level_of,
     read_resolved,
 )
@@ -39,7 +39,7 @@ class Neighbour(Protocol):
     wake: Callable[[], None]
 
 
-DecidedRanges = Callable[[str, str, int, ResolvedPosition], Sequence[Range] | None]
+DecidedRanges = Callable[[str, str, int, GroupProgress], Sequence[Range] | None]
 
 
 class Groups:
@@ -49,8 +49,8 @@ class Groups:
         context: of the extension.
         store: the open store.
         generation: returns how often a topic was deleted.
-        decided: returns the ranges of a queue that a transaction has acknowledged and its journal lacks; None if that is not known
-            now. By default, nothing.
+        decided: returns the ranges of a queue that a transaction has acknowledged and its journal lacks; None if that
+            is not known now. By default, nothing.
         joining: held by a member of this process that joins a group.
         on_refused: called after a consumer of this process has refused a message; by default, wakes the writer.
     """
@@ -93,13 +93,13 @@ class Groups:
         kind = self.context.files.remote_kind(self.context.root)
         if kind is not None:
             raise StorageError(
-                f"{self.context.root} is on a file system of type {kind}; consumers need a local one, such as ext4, XFS, Btrfs or "
-                f"tmpfs, since they rely on its locks. Nothing was changed. Copy the store to a local disk"
+                f"{self.context.root} is on a file system of type {kind}; consumers need a local one, such as ext4, "
+                "XFS, Btrfs or tmpfs, since they rely on its locks. Nothing was changed. Copy the store to a local disk"
             )
 
     # --- positions
 
-    def resolved(self, group: str, topic: str, queue: int, end: int | None = None) -> ResolvedPosition:  # fmt: skip
+    def resolved(self, group: str, topic: str, queue: int, end: int | None = None) -> GroupProgress:  # fmt: skip
         """Return what is known about a group's position in a queue; see `resolve_position` for `end`."""
         return read_resolved(
             self.context.files, self.paths(group), topic, queue,
@@ -127,7 +127,7 @@ class Groups:
         self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int], end: int | None = None,
         on_handed_back: Callable[[OwnedQueue], None] = lambda _queue: None,
     ) -> OwnedQueue | None:  # fmt: skip
-        """Take the right to a queue; return None if another consumer has it, or what a transaction has decided is not known yet.
+        """Take the right to a queue; return None if another consumer has it, or if a transaction's decision is unknown.
 
         Args:
             group: the group.
@@ -172,13 +172,14 @@ class Groups:
             lambda: self.generation(topic) == head.generation >> VOIDED_BITS,
         )  # fmt: skip
 
-    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> ResolvedPosition:
-        """Return what is known of a queue, and log what is dropped; raises `CorruptionError` for numbers that cannot be."""
+    def _usable(self, group: str, topic: str, queue: int, end: int | None) -> GroupProgress:
+        """Return what is known of a queue, and log what is dropped; raises `CorruptionError` for impossible numbers."""
         resolved = self.resolved(group, topic, queue, end)
         _check_counts(resolved, self.paths(group).journal(topic, queue))
         if resolved.note:
             logger.log(
-                level_of(resolved.note), "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                level_of(resolved.note),
+                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
                 group, topic, queue, resolved.note,
             )  # fmt: skip
         return resolved
@@ -217,12 +218,13 @@ class Groups:
                 each.wake()
 
 
-def _check_counts(resolved: ResolvedPosition, path: Path) -> None:
-    """Raise `CorruptionError` for numbers that no owner can have reached: a file with greater ones would not be read."""
+def _check_counts(resolved: GroupProgress, path: Path) -> None:
+    """Raise `CorruptionError` for numbers that no owner can reach: a file with greater ones would not be read."""
     if max(resolved.committed or 0, resolved.base or 0) > NUMBER_MAX:
         raise CorruptionError(
             path, 0, "a committed offset that a queue can have", str(resolved.committed),
-            "correct it in config/consumerOffset.json, or open the store once for writing: that sets it back to the queue's end",
+            "correct it in config/consumerOffset.json, or open the store once for writing: that sets it back to the "
+            "queue's end",
         )  # fmt: skip
     if resolved.epoch >= EPOCH_MAX or resolved.number >= _NUMBER_LIMIT:
         raise CorruptionError(

@@ -1,9 +1,9 @@
-"""Asks the program about prepared messages that nobody has finished: the check-back of a broker, within the process that writes.
+"""Asks the program about prepared messages that nobody finished: a broker's check-back, in the writing process.
 
-One background thread, which begins with the first prepared message. A message is checked once its immunity is over, and then
-each interval, with the broker's limits: each check writes the message again and counts, and after so many checks it goes to
-`TRANS_CHECK_MAX_TIME_TOPIC`. A message of a group without a check-back is not counted: nobody was asked. Nor is one that the
-program is just working on, in a `with` block.
+One background thread, which begins with the first prepared message. A message is checked once its immunity is over, and
+then each interval, with the broker's limits: each check writes the message again and counts, and after so many checks
+it goes to `TRANS_CHECK_MAX_TIME_TOPIC`. A message of a group without a check-back is not counted: nobody was asked. Nor
+is one that the program is just working on, in a `with` block.
 """
 
 import threading
@@ -79,7 +79,7 @@ class Checking:
     # --- begin and end
 
     def expect(self, half: OpenHalf) -> None:
-        """Check a half message from now on; one of an earlier process is due when its immunity is over, however long ago."""
+        """Check a half message from now on; an earlier process's is due when its immunity is over, however long ago."""
         now = self._context.clock.monotonic_ms()
         immunity = half.facts.immunity_ms
         immunity_ms = self._immunity_ms if immunity is None else immunity
@@ -184,7 +184,8 @@ class Checking:
                     self._halves.check_again(half)
             if is_last:
                 logger.warning(
-                    "prepared message %s was checked %d times, and is in TRANS_CHECK_MAX_TIME_TOPIC now", named, half.facts.checks
+                    "prepared message %s was checked %d times, and is in TRANS_CHECK_MAX_TIME_TOPIC now", named,
+                    half.facts.checks
                 )  # fmt: skip
                 return
             self._checks += 1
@@ -215,7 +216,8 @@ class Checking:
         outcome = _ANSWERS.get(answer) if isinstance(answer, str) else None
         if outcome is None:
             logger.error(
-                "the check-back returned %r for %r, which is neither 'commit', 'rollback' nor None; it is asked again later",
+                "the check-back returned %r for %r, which is neither 'commit', 'rollback' nor None; it is asked again "
+                "later",
                 answer, handle,
             )  # fmt: skip
         return outcome

@@ -1,9 +1,9 @@
 """The records of a prepared message, as a broker writes them. Pure functions.
 
-A prepared message waits in `RMQ_SYS_TRANS_HALF_TOPIC` as a *half message*: its properties name the topic and queue that it is
-for. Its commit is a copy in that queue, with the same properties text and the log offset of the half message. A commit and a
-rollback both leave a *removal* in `RMQ_SYS_TRANS_OP_HALF_TOPIC`, whose body is the queue offset of the half message: which of the
-two it was, only the copy tells.
+A prepared message waits in `RMQ_SYS_TRANS_HALF_TOPIC` as a *half message*: its properties name the topic and queue that
+it is for. Its commit is a copy in that queue, with the same properties text and the log offset of the half message. A
+commit and a rollback both leave a *removal* in `RMQ_SYS_TRANS_OP_HALF_TOPIC`, whose body is the queue offset of the
+half message: which of the two it was, only the copy tells.
 
 Each check writes the half message again at the end of its queue, counts one check more, and removes the one before.
 """
@@ -70,7 +70,7 @@ class HalfFacts(NamedTuple):
 
 
 def refuse_delays(message: Message) -> None:
-    """Raise `MessageError` for a message with a delay: the half message itself would be delayed, and then never delivered."""
+    """Raise `MessageError` for a message with a delay: the half message itself would be delayed, and not delivered."""
     named = sorted(DELAYS & set(message.properties or ()))
     if message.delay_level or named:
         what = named[0] if named else f"delay_level {message.delay_level!r}"
@@ -125,7 +125,7 @@ def checked_again(half: StoredMessage, checks: int) -> Copy:
 
 
 def committed(half: StoredMessage) -> Copy:
-    """Return the copy that a commit puts into the message's own queue, and its properties text, which is that of the half.
+    """Return the copy that a commit puts into the message's own queue, and the half's properties text for it.
 
     Raises `MessageError` if the half message names no queue to which a message may go.
     """
@@ -142,7 +142,7 @@ def discarded(half: StoredMessage) -> Copy:
 
 
 def removal(queue_offset: int) -> Copy:
-    """Return the record which says that the half message at a queue offset is finished; brokers of 4.9 and 5.x read it."""
+    """Return the record that the half message at a queue offset is finished, for brokers of 4.9 and 5.x."""
     return Message(OP_TOPIC, b"%d" % queue_offset, queue=0, wait=False), _REMOVAL_TEXT
 
 

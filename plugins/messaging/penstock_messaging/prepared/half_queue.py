@@ -1,7 +1,7 @@
-"""Which half messages are open, read from the two queues of a store: works for any store, also one that another process writes.
+"""Which half messages are open, read from the two queues of a store, also one that another process writes.
 
-A broker, and Penstock, keep how far both queues are done as offsets of the group `CID_RMQ_SYS_TRANS`. From there on, a half
-message is open unless
+A broker, and Penstock, keep how far both queues are done as offsets of the group `CID_RMQ_SYS_TRANS`. From there on, a
+half message is open unless
 
 * a removal names its queue offset, or that of its first copy;
 * or a later copy of it counts more checks: a process was killed after it wrote the copy.
@@ -80,7 +80,8 @@ def read_open(store: OpenStore) -> list[OpenHalf]:
     removals = progress(store, OP_TOPIC)
     start = progress(store, HALF_TOPIC)
     # The time as it is stored: all copies have that one, whatever the clock said when they were written.
-    halves = [(half_of(message), message.born_time_ms) for message in messages_from(store, HALF_TOPIC, start)]  # fmt: skip
+    halves = [
+        (half_of(message), message.born_time_ms) for message in messages_from(store, HALF_TOPIC, start)]  # fmt: skip
     removed = {
         offset
         for message in messages_from(store, OP_TOPIC, removals)

@@ -1,10 +1,10 @@
-"""The open half messages of the process that writes: prepares, commits and rolls back, and saves how far the queues are done.
+"""The open half messages of the writing process: prepares, commits, rolls back, and saves the queues' progress.
 
 Invariants:
-    * The copy of a commit and its removal are one batch. If a crash cuts it between the two, the next opening finds the copy and
-      writes the removal: a message is committed once.
-    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away; and only if
-      every half message is known here.
+    * The copy of a commit and its removal are one batch. If a crash cuts it between the two, the next opening finds the
+      copy and writes the removal: a message is committed once.
+    * Progress is saved only after the log was flushed, so it never counts a commit that a crash can take away; and only
+      if every half message is known here.
     * A half message is finished once. While that is being written, a second attempt is refused.
 """
 
@@ -92,7 +92,7 @@ class OpenHalves:
 
     @property
     def guard(self) -> threading.RLock:
-        """The lock; raises `ForkedStoreError` in a forked child, since a thread of the parent may have held it at the fork."""
+        """The lock; raises `ForkedStoreError` in a forked child: a thread of the parent may have held it."""
         if self._context.files.process_id() != self._process:
             raise ForkedStoreError(self._context.root, self._process)
         return self._guard
@@ -161,7 +161,7 @@ class OpenHalves:
         with self.guard:
             end = store.max_offset(HALF_TOPIC, 0)
             if end != self._known_end:
-                # A prepare was interrupted, or half messages were imported: the next opening finds them from where it is now.
+                # A prepare was interrupted, or half messages were imported: the next opening finds them from here.
                 return
             half = next(iter(self._open), end)
             if half < end and half <= self._saved[0]:
@@ -200,7 +200,7 @@ class OpenHalves:
     # --- prepare and finish
 
     def prepare(self, message: Message, group: str, transaction_id: str) -> OpenHalf:
-        """Store a half message, which the caller flushes; the message must be one that could be put, and have a queue number."""
+        """Store a half message, which the caller flushes; the message must be valid for a put, with a queue number."""
         copy, text = half_message(message, group, transaction_id)
         store = self.store
         check_later(store.check, copy, text, (HALF_TOPIC, DISCARD_TOPIC, message.topic), CHECKS)
@@ -264,7 +264,7 @@ class OpenHalves:
             half.outcome = ""
 
     def _put(self, half: OpenHalf, copies: list[Copy]) -> Sequence[Receipt]:
-        """Append copies; the caller sets the outcome last, so that after an interrupt nothing is stored a second time."""
+        """Append copies; the caller sets the outcome last, so that an interrupt stores nothing twice."""
         half.outcome = _IN_WORK
         try:
             return self.store.put_copies(copies)

@@ -33,5 +33,6 @@ def summary_of(found: Sequence[Prepared]) -> list[SummaryLine]:
         return []
     oldest = max(each.age_s for each in found)
     text = f"{len(found)}, the oldest {age_text(oldest)} old: see penstock transactions"
-    value = {"open": len(found), "oldest_s": round(oldest, 3), "listed": [row_of(each) for each in found[:_LISTED_MAX]]}  # fmt: skip
+    value = {"open": len(found), "oldest_s": round(oldest, 3),
+        "listed": [row_of(each) for each in found[:_LISTED_MAX]]}  # fmt: skip
     return [SummaryLine("prepared", "prepared, not committed", text, value)]

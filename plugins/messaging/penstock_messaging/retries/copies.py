@@ -1,8 +1,8 @@
-"""A refused message as the copy that is retried, or as a dead letter: what a broker stores for a send-back. Pure functions.
+"""A refused message as a retry or a dead letter: what a broker stores for a send-back. Pure functions.
 
-A retry waits in `SCHEDULE_TOPIC_XXXX` at its level, then goes to `%RETRY%group`. A dead letter goes to `%DLQ%group` at once. The
-copy keeps body, flags, birth and properties; its properties name the topic and the id of the first message, which later
-retries keep; and it counts one delivery more.
+A retry waits in `SCHEDULE_TOPIC_XXXX` at its level, then goes to `%RETRY%group`. A dead letter goes to `%DLQ%group` at
+once. The copy keeps body, flags, birth and properties; its properties name the topic and the id of the first message,
+which later retries keep; and it counts one delivery more.
 """
 
 import re
@@ -81,13 +81,13 @@ def retry_copy(
     Args:
         message: the message that was refused, from its topic or from `%RETRY%group`.
         group: the group's name.
-        level: the delay level of the retry; None or 0 for 3 plus the number of retries so far, below 0 for a dead letter.
-            A level above 18 becomes 18. `CONSUMER_DIED` is given as the dead letter's reason.
+        level: the delay level of the retry; None or 0 for 3 plus the number of retries so far, below 0 for a dead
+            letter. A level above 18 becomes 18. `CONSUMER_DIED` is given as the dead letter's reason.
         max_tries: how many retries there are before the message becomes a dead letter.
         count: how many tries of this message have ended: more than one if consumers died with it.
         retry_queues: the number of queues of `%RETRY%group`.
-        message_id: the id that the copy names as its origin unless the message already names one; None for the message's own.
-        reason: why the group refused it; if empty, or if it might leave no room for a retry, that of an earlier refusal stays.
+        message_id: the id that the copy names as its origin unless the message already names one; None for its own.
+        reason: why the group refused it; if empty, or too long for a retry, an earlier one stays.
 
     Returns:
         None if the group has no queue for retries: then a broker stores nothing, either.
@@ -113,9 +113,9 @@ def lesser_letters(
 ) -> Iterator[tuple[Message, bytes]]:
     """Yield the dead letter of a message, then the same with one added property less each time.
 
-    For a message that leaves no room for `given`, its retry or its dead letter. The first topic, which a replay needs, is kept
-    longest. If there is not even room for the message's own properties, or for its body, which another program stored, the last
-    forms have none of them: the id leads to the message.
+    For a message that leaves no room for `given`, its retry or its dead letter. The first topic, which a replay needs,
+    is kept longest. If there is not even room for the message's own properties, or for its body, which another program
+    stored, the last forms have none of them: the id leads to the message.
     """
     copy, pairs = _letter(message, group, None)
     copy.reconsume_times = given[0].reconsume_times

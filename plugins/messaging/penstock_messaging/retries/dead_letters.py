@@ -1,8 +1,8 @@
 """Dead letters: messages that a group gave up, in the topic `%DLQ%group`; listing them, and replaying them.
 
-A replay puts a copy of each dead letter back, as a message that was never retried. The dead letters themselves stay until
-retention deletes them. How far a group's dead letters are replayed is a committed offset of the group `REPLAY_GROUP`, so the next
-replay continues there. A crash in between repeats at most the last batch.
+A replay puts a copy of each dead letter back, as a message that was never retried. The dead letters themselves stay
+until retention deletes them. How far a group's dead letters are replayed is a committed offset of the group
+`REPLAY_GROUP`, so the next replay continues there. A crash in between repeats at most the last batch.
 """
 
 import zlib
@@ -182,7 +182,7 @@ def replay(
 def _put_back(
     store: Store, group: str, batch: list[StoredMessage], *, to_topic: bool, dry_run: bool
 ) -> list[Replayed]:
-    """Put the copies of some dead letters; returns what was done with each. A refused copy does not hold up the others."""
+    """Put the copies of some dead letters; returns what was done with each. A refused copy holds up no others."""
     numbers = store.topics(system=True)
     done = []
     copies = []

@@ -1,8 +1,8 @@
 """Which messages that wait are cancelled by which: found by where their records are, or by key.
 
 A message is cancelled by another one of the timer topic that has its second and names its key. A process that was
-killed may leave more than one copy of a message that is put to the timer topic again on the way; all of them have its key.
-Changes nothing; not thread-safe.
+killed may leave more than one copy of a message that is put to the timer topic again on the way; all of them have its
+key. Changes nothing; not thread-safe.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Cancellations:
     def copies_of(
         self, store: OpenStore, message: StoredMessage, timer: Timer, now_ms: int
     ) -> list[WaitingTimer]:
-        """Return the entry of a message, and those of the copies of it that wait in its place; none if nothing of it waits."""
+        """Return the entry of a message, and those of copies that wait in its place; none if nothing of it waits."""
         if timer.cancels:
             return []
         first_ms = entry_of(message, timer, message.store_time_ms).slot_ms
@@ -77,10 +77,10 @@ class Cancellations:
         return False
 
     def among(self, store: OpenStore, taken: Sequence[DueTimer]) -> tuple[list[int], list[int]]:
-        """Return what is cancelled by messages that are due, of these and of those that are due later, and what is done with that.
+        """Return what due messages cancel, of these and of those due later, and what is done with that.
 
-        Both as log offsets. A message that cancels others is done with in its own second, also if there is nothing left to cancel.
-        If it is looked at earlier, it is to be put again, also if that second has come: the files name it only before that.
+        Both as log offsets. A message that cancels others is done with in its own second, even with nothing to cancel.
+        If it is looked at earlier, it is to be put again, also in that second: the files name it only before that.
         """
         timers = [(each, waiting_timer(store, each.entry)) for each in taken]
         cancels = {

@@ -1,7 +1,7 @@
 """The messages whose second has come, in the order in which they are due: columns of each second, and what comes late.
 
-A message of a second takes 40 bytes, one that is taken in when its second has begun some hundred. Not thread-safe; but an `add`
-that an interrupt has ended can be done again.
+A message of a second takes 40 bytes, one that is taken in when its second has begun some hundred. Not thread-safe; but
+an `add` that an interrupt has ended can be done again.
 """
 
 import heapq
@@ -232,8 +232,8 @@ def is_later(entry: WaitingTimer, timer: Timer, now_ms: int) -> bool:
 def due_in(entry: WaitingTimer, timer: Timer, now_ms: int) -> int:
     """Return when an entry of a second that has come is to be handled.
 
-    An entry that goes on waiting is handled at once, and one that cancels others before these are due; that is put to its own
-    second first, if it is looked at earlier.
+    An entry that goes on waiting is handled at once, and one that cancels others before these are due; that is put to
+    its own second first, if it is looked at earlier.
     """
     if is_later(entry, timer, now_ms) or (timer.cancels and timer.second_ms > entry.slot_ms):
         return entry.slot_ms + 1

@@ -4,9 +4,9 @@ Layout (big-endian), 4096 bytes; those after the seven fields are kept::
 
     read_ms:i64 log_end:i64 queue_offset:i64 master_offset:i64 state_version:i64 time_ms:i64 counter:i64 zeros
 
-`read_ms` is a second: whatever was due in seconds before it is delivered. `queue_offset` is the offset of the timer topic that is
-taken in next; a slave has that of its master as well. The timer log is durable up to `log_end`. The last three are the version
-that brokers compare with their slaves.
+`read_ms` is a second: whatever was due in seconds before it is delivered. `queue_offset` is the offset of the timer
+topic that is taken in next; a slave has that of its master as well. The timer log is durable up to `log_end`. The last
+three are the version that brokers compare with their slaves.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ def path_of(root: Path) -> Path:
 
 
 def read_check(files: Files, root: Path) -> TimerCheck | None:
-    """Return the fields; None if there is no file. Raises `OSError` if it cannot be read, `ValueError` if it is too short."""
+    """Return the fields; None if there is no file. Raises `OSError` if unreadable, `ValueError` if too short."""
     path = path_of(root)
     if not files.exists(path):
         return None

@@ -1,16 +1,16 @@
-"""The timer service: puts messages into their own topics when their time comes, in the process that holds the store for writing.
+"""The timer service: puts messages into their own topics when their time comes, in the writing process.
 
-One background thread. It begins with the first message that has a time, or when the store is opened with messages that wait; a
-store without any has no thread. It sleeps until the next message is due, or until one that is due earlier is put.
+One background thread. It begins with the first message that has a time, or at the opening of a store with such
+messages; a store without any has no thread. It sleeps until the next message is due, or one due earlier is put.
 
 Invariants:
     * No message is delivered before its time by the clock; one whose exact time is not known, at the end of its second.
-    * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no message. What was
-      delivered since they were written, every second, is found in the log, and not delivered again.
-    * While they name a message, they name what cancels it, unless the timer topic has that after the offset that is saved with them.
-    * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one; what cannot be put
-      is a dead letter. A put that fails
-      for a reason that may pass (disk full, a retention policy refuses puts) is tried again, and skips nothing.
+    * The files that name what waits (see `TimerFiles`) are written after the log is durable, so a crash loses no
+      message. What was delivered since they were written, every second, is found in the log, and not delivered again.
+    * While they name a message, they name what cancels it, unless that comes after the saved offset.
+    * A message that is gone or corrupt, or cannot be put, is skipped with a warning, and holds back no other one; what
+      cannot be put is a dead letter. A put that fails for a reason that may pass (disk full, a retention policy refuses
+      puts) is tried again, and skips nothing.
 """
 
 import threading
@@ -54,8 +54,8 @@ from penstock_messaging.timers.waiting_timers import CANCELS, WaitingTimer, Wait
 
 logger = get_logger(__name__)
 
-# The queue is looked at after this time at the latest: soon after a put, since a message is seen some time after it is announced,
-# and otherwise when the clock may have been set.
+# The queue is looked at after this time at the latest: soon after a put, since a message is seen some time after it is
+# announced, and otherwise when the clock may have been set.
 _SOON_MS, _LOOK_MS = 1000, 10_000
 _SOON_FOR_MS = 60_000
 # Messages that become due within this time are delivered together.
@@ -67,12 +67,12 @@ SAVE_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # With so many messages that are due, no further second is read.
 _DUE_MAX = 20_000
-# Messages that are read when their second comes are kept until they are delivered, up to about so much memory; it is what a
-# message takes beside its bytes, too.
+# Messages that are read when their second comes are kept until they are delivered, up to about so much memory; it is
+# what a message takes beside its bytes, too.
 _CACHE_BYTES_MAX, _OBJECT_BYTES = 16 << 20, 200
 _NEVER = 1 << 62
-# How long before the first second that is not delivered, by the files, a message of it may have been delivered: a close leaves them
-# ahead of the clock.
+# How long before the first second that is not delivered, by the files, a message of it may have been delivered: a close
+# leaves them ahead of the clock.
 _AHEAD_MS = 5 * SECOND_MS
 
 
@@ -113,9 +113,9 @@ class TimerDelivery:
         self._waiting = WaitingTimers()
         self._due = DueTimers()
         self._cancels = Cancellations(self._waiting, self._due)
-        # The units that the files do not have yet, six numbers each; the log offset of the last one, also if it was passed to the
-        # files; what of all that waited was handled since they were written; and the messages that were cancelled since then, with
-        # what cancelled them.
+        # The units that the files do not have yet, six numbers each; the log offset of the last one, also if it was
+        # passed to the files; what of all that waited was handled since they were written; and the messages that were
+        # cancelled since then, with what cancelled them.
         self._unsaved = array("q")
         self._unsaved_last = -1
         self._gone: set[int] = set()
@@ -127,8 +127,8 @@ class TimerDelivery:
         self._made: CopiesMade | None = None
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
-        # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels a message is
-        # taken in before the message is delivered.
+        # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels
+        # a message is taken in before the message is delivered.
         self._is_caught_up = False
         # The last second of which something may be delivered.
         self.read_ms = self._opened_ms = 0
@@ -172,7 +172,7 @@ class TimerDelivery:
         return max(self.read_ms, min(firsts, default=0)) - _AHEAD_MS
 
     def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
-        """Return an entry of the first second that the files could name, in its own second if that is earlier; see `_save`."""
+        """Return an entry of the first second that the files could name, or in its own earlier one; see `_save`."""
         timer = waiting_timer(store, entry)
         if timer is None or timer.second_ms >= entry.slot_ms:
             return entry
@@ -193,7 +193,8 @@ class TimerDelivery:
             self._save(store, is_last=True)
         except (PenstockError, OSError) as error:
             logger.warning(
-                "which messages wait for their time could not be saved (%s); none is lost, and the next opening may deliver some again",
+                "which messages wait for their time could not be saved (%s); none is lost, and the next opening may "
+                "deliver some again",
                 error,
             )
         finally:
@@ -296,7 +297,8 @@ class TimerDelivery:
         if text != self._last_trouble:
             self._last_trouble = text
             logger.warning(
-                "messages whose time has come cannot be delivered now (%s); none is lost, and delivery is tried again every second",
+                "messages whose time has come cannot be delivered now (%s); none is lost, and delivery is tried again "
+                "every second",
                 text,
             )
 
@@ -377,7 +379,7 @@ class TimerDelivery:
         return has_more
 
     def _open_second(self, store: OpenStore, now: int) -> bool:
-        """Move the messages of the first second that waits to those that are due; return whether that second has come."""
+        """Move the messages of the first waiting second to those that are due; return whether it has come."""
         first_ms = self._waiting.first_ms()
         if first_ms is None or first_ms > now:
             return False
@@ -465,7 +467,7 @@ class TimerDelivery:
         self._skip(refused)
 
     def _places(self) -> Callable[[Mapping[bytes, bytes]], tuple[str, int]]:
-        """Return a function that returns where messages go, and raises if nothing may be delivered there; asks once for each."""
+        """Return a function that returns where messages go, or raises if they may not; asks once for each place."""
         known: dict[tuple[bytes | None, bytes | None], tuple[str, int]] = {}
 
         def place(pairs: Mapping[bytes, bytes]) -> tuple[str, int]:
@@ -516,8 +518,8 @@ class TimerDelivery:
             self._skipped += len(reasons)
             more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             logger.warning(
-                "messages that wait for their time: not delivered, and skipped: %s%s. What is stored of it is a dead letter: see penstock dlq; it "
-                "stays in %s until retention deletes it", reasons[0], more, TIMER_TOPIC,
+                "messages that wait for their time: not delivered, and skipped: %s%s. What is stored of it is a dead "
+                "letter: see penstock dlq; it stays in %s until retention deletes it", reasons[0], more, TIMER_TOPIC,
             )  # fmt: skip
 
     # --- cancelling
@@ -535,7 +537,8 @@ class TimerDelivery:
                 return False
             if not timer.key:
                 raise MessageError(
-                    f"message {message.message_id} cannot be cancelled: it has no UNIQ_KEY by which to name it; it still waits"
+                    f"message {message.message_id} cannot be cancelled: it has no UNIQ_KEY by which to name it; it "
+                    "still waits"
                 )
             receipts = store.put_copies(cancelling(timer))
             # In this order: after a failure to put, the message still waits.
@@ -545,7 +548,7 @@ class TimerDelivery:
                     self._due.remove([entry.log_offset])
                 self._called_off.add(entry.log_offset)
             self._cancelled += 1
-            # A broker that takes the store over after a kill delivers what the files name, whatever is in the log after that.
+            # A broker that takes the store over after a kill delivers what the files name, whatever the log has.
             self._read_all(store)
             self._note_change()
             self._save(store)
@@ -586,7 +589,7 @@ class TimerDelivery:
             self._files.leave(read_ms, self._queue.offset, self._left(store, read_ms))
         else:
             self._files.save(read_ms, self._queue.offset)
-        # Until a second is over, the files say of all that is delivered in it that it waits: they are written again then.
+        # Until a second is over, the files say that its messages wait: they are written again then.
         is_open = not is_last and read_ms <= self._opened_ms
         self.read_ms = read_ms
         self._changed_second = now_ms // SECOND_MS
@@ -597,8 +600,8 @@ class TimerDelivery:
     def _saved_slot_ms(self, unit: TimerUnit, read_ms: int) -> int:
         """Return the second in which the files name a record from now on.
 
-        A delivered message is not looked at again; a waiting one is, also if the clock has gone back to before it. A cancellation
-        is looked at again as long as its message is: an earlier save may have named that, or the one of which it is a copy.
+        A delivered message is not looked at again; a waiting one is, also if the clock has gone back to before it. A
+        cancellation is looked at again as long as its message is: an earlier save may have named it or its original.
         """
         is_over = unit.log_offset in self._gone
         if unit.log_offset in self._called_off:

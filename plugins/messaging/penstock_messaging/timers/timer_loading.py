@@ -1,7 +1,7 @@
 """Reads what waits from the timer log, and finds out whether the log can be used as it is.
 
-Of each record of the timer topic the last unit says when it is looked at. A record without a unit, which its own properties say
-still waits, is added. The log can be used as it is if the chain of each second has exactly the units that wait in it.
+Of each record of the timer topic the last unit says when it is looked at. A record without a unit that by its
+properties waits is added. The log can be used as it is if the chain of each second has just the units that wait in it.
 """
 
 from collections.abc import Callable
@@ -170,7 +170,7 @@ class Loading:
         return slots_of(*self._chains)
 
     def all_rows(self) -> Structs:
-        """Return a unit for each record below the saved offset, in their order: what does not wait is in a second that is over."""
+        """Return a unit for each record below the saved offset, in order: what does not wait is in a past second."""
         numbers, over_ms = self._not_waiting(), self._check.read_ms - SECOND_MS
         done = np.zeros((len(numbers), len(TimerUnit._fields)), np.int64)
         done[:] = (over_ms, 0, 0, 1, over_ms, 0)

@@ -1,4 +1,4 @@
-"""The timer log: one unit for each message that was taken in to wait, in files that only grow (RocketMQ 5's `timerlog/`).
+"""The timer log: one unit for each message that waits, in files that only grow (RocketMQ 5's `timerlog/`).
 
 Layout (big-endian). A file's name is the position of its first byte, in 20 digits; all files have the same length::
 
@@ -7,8 +7,8 @@ Layout (big-endian). A file's name is the position of its first byte, in 20 digi
     blank := bytes that are left:i32 0:i64 0xCBD43194:i32
 
 The units of one second form a chain: `previous` is the position of the unit before, -1 for the first one. The second is
-`enqueue_ms` + `delay_ms`; the unit's record has `size` bytes and begins at `log_offset`. A unit that would leave less than the 16
-bytes of a blank goes to the next file. A new file is all zeros, without blocks, as a broker makes it.
+`enqueue_ms` + `delay_ms`; the unit's record has `size` bytes and begins at `log_offset`. A unit that would leave less
+than the 16 bytes of a blank goes to the next file. A new file is all zeros, without blocks, as a broker makes it.
 
 Not checksummed, as a broker has it: each unit is compared with the timer topic (`timer_units`).
 Not thread-safe; one process writes.
@@ -49,7 +49,7 @@ class LogUnits(NamedTuple):
     Attributes:
         positions: where each unit is.
         units: the units, as rows of type `UNIT`.
-        damage: what cannot be right, as a sentence; "" if nothing. Bytes after the last unit are none: they are a torn tail.
+        damage: what cannot be right, as a sentence; "" if nothing. Bytes after the last unit are a torn tail.
     """
 
     positions: Int64s
@@ -162,7 +162,7 @@ class TimerLog:
             file.close()
 
     def renew(self) -> list[int]:
-        """Begin after all files, in a new one; returns the old ones, which `remove` takes once the new one is written."""
+        """Begin after all files, in a new one; returns the old ones, for `remove` once the new one is written."""
         if self._bases and self.end == self._bases[-1]:
             # The last file has no unit yet.
             self.cut(self.end)
@@ -188,7 +188,7 @@ class TimerLog:
             self._files.sync_folder(self._folder)
 
     def trim(self, log_offset: int) -> None:
-        """Remove files whose last unit is of a record before a log offset, which retention has deleted; as a broker does."""
+        """Remove files whose last unit is of a record before a log offset, deleted by retention; as a broker does."""
         while len(self._bases) > 1:
             path = self._path(self._bases[0])
             last = (self.file_bytes - _BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES
@@ -220,7 +220,7 @@ class TimerLog:
         return found
 
     def write(self, positions: Int64s, units: Structs) -> None:
-        """Write units durably at positions that `place` returned; a second call after a failed one writes the same again."""
+        """Write units durably at positions that `place` returned; after a failure, a second call writes them again."""
         if len(positions) == 0:
             return
         bases = positions - positions % self.file_bytes

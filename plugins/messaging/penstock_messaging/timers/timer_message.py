@@ -7,12 +7,12 @@ A message with a time waits in `rmq_sys_wheel_timer`, queue 0, with these proper
 * TIMER_OUT_MS: the second before that, always earlier: of 5000 ms it is 4000. A broker delivers at its end.
 * UNIQ_KEY: by which a broker can cancel it. A UNIQ_KEY that the caller has given is kept.
 
-The delivered copy has them, too, and TIMER_ENQUEUE_MS (when it was taken in) and TIMER_DEQUEUE_MS (when it was delivered). To
-cancel a message, another one is put to the same topic with the same TIMER_OUT_MS and REAL_TOPIC; its TIMER_DEL_UNIQKEY names it:
-by topic and UNIQ_KEY, as brokers of 5.3 and 5.4 have it, or by UNIQ_KEY alone, as those before and after do. Both are put.
+The delivered copy has them, too, and TIMER_ENQUEUE_MS (when it was taken in) and TIMER_DEQUEUE_MS (when it was
+delivered). To cancel a message, another one is put to the same topic with the same TIMER_OUT_MS and REAL_TOPIC; its
+TIMER_DEL_UNIQKEY names it: by topic and UNIQ_KEY, as in 5.3 and 5.4, or by UNIQ_KEY alone, as in others. Both are put.
 
-Every property may have been written by another program, or by a caller. A number is believed only if it is one; a time that
-does not fit TIMER_OUT_MS is not used; and nothing is delivered to a topic in which messages wait.
+Every property may have been written by another program, or by a caller. A number is believed only if it is one; a time
+that does not fit TIMER_OUT_MS is not used; and nothing is delivered to a topic in which messages wait.
 """
 
 import re
@@ -88,12 +88,12 @@ def timed(message: Message, due_ms: int, check: Callable[..., None]) -> tuple[Me
     Args:
         message: has a queue number; its `delay` and `deliver_at` are not looked at.
         due_ms: when it is to be delivered.
-        check: raises a `MessageError` for a message that could not be put without a delay, and for a copy with its properties text
-            that does not fit; see `LowLevelStore.check`.
+        check: raises a `MessageError` for a message that could not be put without a delay, and for a copy with its
+            properties text that does not fit; see `LowLevelStore.check`.
 
     Raises:
-        MessageError: the message could not be put without a delay, or has a property that would cancel other messages; or the
-            copies that are made when it goes on waiting, and when it is delivered, would not fit.
+        MessageError: the message could not be put without a delay, or has a property that would cancel other messages;
+            or the copies that are made when it goes on waiting, and when it is delivered, would not fit.
     """
     plain = message.__replace__(delay_level=0, delay=0, deliver_at=None)
     check(plain)
@@ -153,8 +153,8 @@ def copied(
 ) -> tuple[Message, bytes]:
     """Return what is put in place of a waiting message at the time at which it is handled, and its properties text.
 
-    If its second has come then, the copy goes to its own topic; if not, to the timer topic again, so that retention does not
-    delete the message while it waits.
+    If its second has come then, the copy goes to its own topic; if not, to the timer topic again, so that retention
+    does not delete the message while it waits.
 
     Args:
         message: waits.

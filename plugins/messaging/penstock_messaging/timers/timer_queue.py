@@ -1,7 +1,7 @@
 """Takes in the messages of the timer topic, in the order in which they were put.
 
-A message that waits longer than the window of a broker's wheel, two days, is looked at earlier, and put to the topic again. So
-its record is never much older than that, and retention does not delete it while it waits.
+A message that waits longer than the window of a broker's wheel, two days, is looked at earlier, and put to the topic
+again. So its record is never much older than that, and retention does not delete it while it waits.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,8 @@ class TimerQueue:
         if inside != self.offset:
             if self.offset:
                 refuse(
-                    f"the queue was read to {self.offset}, and has the offsets {low} to {high}: it continues at {inside}"
+                    f"the queue was read to {self.offset}, and has the offsets {low} to {high}: it continues at "
+                    f"{inside}"
                 )
             self.offset = inside
         if inside >= high:

@@ -1,15 +1,15 @@
 """The waiting messages, kept in a broker's own files: `timerlog/`, `timerwheel` and `config/timercheck`.
 
-The files say of each record of the timer topic below `queue_offset` when it is looked at; the records after it have not been
-taken in. Saving costs what changed: units are appended, the slots of their seconds are changed, and `timercheck` is replaced
-last. So after a crash the files say what they said before, and perhaps more: units of records from `queue_offset` on, which are
-cut off.
+The files say of each record of the timer topic below `queue_offset` when it is looked at; the records after it have not
+been taken in. Saving costs what changed: units are appended, the slots of their seconds are changed, and `timercheck`
+is replaced last. So after a crash the files say what they said before, and perhaps more: units of records from
+`queue_offset` on, which are cut off.
 
 Invariants:
-    * Units are appended in the order of the timer topic, one for each record that has a time, whether it is delivered already or
-      not: a broker goes on after the record of the last unit.
+    * Units are appended in the order of the timer topic, one for each record that has a time, whether it is delivered
+      already or not: a broker goes on after the record of the last unit.
     * `timercheck` names no record whose unit is not durable.
-    * The caller makes the log durable before it saves: a unit's record, and the copies that were delivered before `read_ms`.
+    * The caller makes the log durable before it saves: a unit's record, and the copies from before `read_ms`.
 
 Not thread-safe; one process writes.
 """
@@ -113,11 +113,12 @@ class TimerFiles:
     def load(
         self, store: TopicReader, unit_of: Callable[[StoredMessage], TimerUnit | None]
     ) -> TimerState | None:
-        """Return what waits; None if the store has no record of that. The files are put right unless the store is read-only.
+        """Return what waits; None if the store has no record of that. Repairs the files unless the store is read-only.
 
         Args:
             store: open, with its recovery done.
-            unit_of: returns how a record of the timer topic is taken in, None if it has no time; for records whose units are lost.
+            unit_of: returns how a record of the timer topic is taken in, None without a time; for those whose units
+                are lost.
         """
         problems: list[str] = []
         check = self._read_check(store, problems)
@@ -190,8 +191,8 @@ class TimerFiles:
     def _rebuild(self, units: Structs, before: Structs) -> None:
         """Write units for all records again, and remove the old files.
 
-        Units written before a crash say of each record what the old ones do, and Penstock does all this again. A broker that
-        comes instead takes the new chains: these begin as the old ones' ends, and are parted from them when they are whole.
+        Units written before a crash say of each record what the old ones do, and Penstock does all this again. A broker
+        that comes instead takes the new chains: these begin as the old ones' ends, and are parted when whole.
 
         Args:
             units: for all records.
@@ -218,7 +219,7 @@ class TimerFiles:
         self._last = self._newest
 
     def _closing(self, last_log_offset: int) -> Structs | None:
-        """Return a unit for the newest record that was taken in, in a second that is over; None if it has one at the end.
+        """Return a unit in a past second for the newest record that was taken in; None if it has one at the end.
 
         A broker goes on after the record of the last unit.
         """
@@ -266,7 +267,7 @@ class TimerFiles:
             return
         left = rows_of([unit._replace(slot_ms=read_ms) for unit in units])
         over = self._delivered(read_ms, left)
-        # The new chain begins as the old one's end, and is parted from it when it is whole: a broker must not find a part of it.
+        # The new chain begins as the old one's end, and is parted when whole: a broker must not find a part of it.
         self._batch = self._chained(np.concatenate((over, left), dtype=left.dtype))
         positions = self._batch[0][len(over) :]
         rows = self._batch[1][len(over) :].copy()

@@ -1,8 +1,8 @@
 """Units of the timer log: as they are made, and beside the timer topic. Pure functions on columns.
 
-A unit is true if its record is one of the timer topic below the saved offset: log offset and size are those of a queue entry.
-A record after that offset has not been taken in, so its unit, at the end of the log, is from a save that a crash has ended. A
-record before the topic's first one was deleted by retention. Every other unit is none that any program has written.
+A unit is true if its record is one of the timer topic below the saved offset: log offset and size are those of a queue
+entry. A record after that offset has not been taken in, so its unit, at the end of the log, is from a save that a crash
+has ended. A record before the topic's first one was deleted by retention. No program has written any other unit.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from penstock.format.arrays import Bools, Int64s, Structs, np
 from penstock_messaging.timers.timer_log import UNIT, UNIT_BYTES
 
 _INT32 = 1 << 31
-# A unit of this kind says nothing of its record but that it is taken in; Penstock writes one where it must be the last one.
+# A unit of this kind says nothing of its record but that it is taken in; Penstock writes it where it must be last.
 CLOSES = 8
 
 

@@ -1,8 +1,8 @@
 """The chains of units in a timer log: which units wait in which second. Pure functions on columns.
 
-The units of one second form a chain, each naming the one before it; the first names none. A broker reads the last chain of a
-second, from its end. Penstock begins another one at a close, for what is left of the second. A unit names only earlier ones, so
-no chain has a loop.
+The units of one second form a chain, each naming the one before it; the first names none. A broker reads the last chain
+of a second, from its end. Penstock begins another one at a close, for what is left of the second. A unit names only
+earlier ones, so no chain has a loop.
 """
 
 from penstock.format.arrays import Bools, Int32s, Int64s, Structs, np

@@ -1,7 +1,7 @@
-"""Which messages wait, and until which second: kept in memory, in 16 bytes a message and about 200 a second that has any.
+"""Which messages wait, and until which second: in memory, 16 bytes a message and about 200 a used second.
 
-Only where the record is, when it was taken in, and what kind it is are kept; all else is read from the log when the second comes.
-Not thread-safe.
+Only where the record is, when it was taken in, and what kind it is are kept; all else is read from the log when the
+second comes. Not thread-safe.
 """
 
 import heapq

@@ -1,14 +1,14 @@
 """The timer wheel: for each second where its chain of units ends in the timer log (RocketMQ 5's `timerwheel`).
 
-Layout (big-endian): 1,209,600 slots, two weeks of seconds; the slot of a second is its number modulo the count of slots::
+Layout (big-endian): 1,209,600 slots, two weeks of seconds; a second's slot is its number modulo the count::
 
     slot := second:i64 first:i64 last:i64 count:i32 0:i32
 
-`first` and `last` are positions of units. `count` is how many messages wait, less those that are cancelled. A slot whose `second`
-is another one is empty for this one: zeros, or what an earlier lap left.
+`first` and `last` are positions of units. `count` is how many messages wait, less those that are cancelled. A slot
+whose `second` is another one is empty for this one: zeros, or what an earlier lap left.
 
-The wheel is never believed: the timer log has the chains, and whatever here differs from them is put right. A broker that finds a
-wheel of another length does not start, so the file appears at once with its whole length; it has no blocks where nothing waits.
+The wheel is never believed: the timer log has the chains, and this file is corrected by them. A broker that finds a
+wheel of another length does not start, so the file has its whole length at once; it has no blocks where nothing waits.
 
 Not thread-safe; one process writes.
 """
@@ -48,7 +48,7 @@ class WheelFile:
         self._is_named = True
 
     def read(self, slots: Structs) -> None:
-        """Set the fields of slots, whose seconds are given, to those in the file; slots that are empty there have no unit."""
+        """Set the fields of slots, whose seconds are given, to those in the file; empty slots there have no unit."""
         file = self._opened(writable=False)
         if file is None:
             return
@@ -99,7 +99,7 @@ class WheelFile:
         return np.concatenate((slots[~is_right], blank), dtype=SLOT.dtype)
 
     def write(self, slots: Structs) -> None:
-        """Write slots durably; a slot without a unit becomes zeros. The file is created if it is missing or has a wrong length."""
+        """Write slots durably, zeros without a unit. Creates the file if it is missing or of a wrong length."""
         file = self._opened(writable=True)
         if file is None:
             self.replace(slots)

@@ -1,4 +1,4 @@
-"""The messages of one `with store.transaction()`: checked when they are put, and appended as one atomic batch at its end."""
+"""The messages of one `with store.transaction()`: checked when put, and appended as one atomic batch at its end."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence

@@ -1,6 +1,6 @@
-"""Decided acknowledgements that the journal of a queue lacks: since a crash came between, or its journal could not be written.
+"""Decided acknowledgements that a queue's journal lacks, after a crash, or because it could not be written.
 
-A decision speaks of one owner's turn in a queue: it says nothing any more once the queue was taken anew, or the group was set
+A decision speaks of one owner's turn in a queue: it says nothing once the queue was taken anew, or the group was set
 elsewhere in it. So the next owner of a queue must know what is decided about the turn before; this module says that.
 """
 
@@ -11,7 +11,7 @@ from penstock.contracts import Finding, SummaryLine
 from penstock.errors import CorruptionError, PenstockError
 from penstock.files import Files
 from penstock_messaging.groups.fold import Range, merged
-from penstock_messaging.groups.position import ResolvedPosition
+from penstock_messaging.groups.position import GroupProgress
 from penstock_messaging.transactions.decision_file import (
     AckDecision,
     QueueAcks,
@@ -20,15 +20,15 @@ from penstock_messaging.transactions.decision_file import (
 )
 
 
-def is_passed(acks: QueueAcks, resolved: ResolvedPosition) -> bool:
-    """Return whether a decision says nothing any more about a queue: it was taken anew, or the group was set elsewhere in it."""
+def is_passed(acks: QueueAcks, resolved: GroupProgress) -> bool:
+    """Return whether a decision no longer concerns a queue: it was claimed anew, or the group was moved in it."""
     fold = resolved.fold
     is_same_turn = (acks.generation, acks.epoch) == (resolved.generation, resolved.epoch)
     return fold is None or not is_same_turn or fold.reset > acks.number
 
 
-def lacking(acks: QueueAcks, resolved: ResolvedPosition) -> Sequence[Range]:
-    """Return the ranges of a decision if it counts for the next owner of the queue and the journal lacks some of them."""
+def lacking(acks: QueueAcks, resolved: GroupProgress) -> Sequence[Range]:
+    """Return the ranges of a decision if it counts for the queue's next owner and the journal lacks some of them."""
     fold = resolved.fold
     if fold is None or is_passed(acks, resolved):
         return ()
@@ -49,7 +49,7 @@ class DecidedElsewhere:
         self._root = root
 
     def ranges(
-        self, group: str, topic: str, queue: int, resolved: ResolvedPosition
+        self, group: str, topic: str, queue: int, resolved: GroupProgress
     ) -> Sequence[Range] | None:
         """Return nothing if the journal has all that may be decided; None if the process that writes must say what is.
 
@@ -59,7 +59,7 @@ class DecidedElsewhere:
         is_open = any(lacking(each, resolved) for each in about(acks, group, topic, queue))
         return None if is_open else ()
 
-    def undecided(self, resolved: Callable[[str, str, int], ResolvedPosition]) -> int:
+    def undecided(self, resolved: Callable[[str, str, int], GroupProgress]) -> int:
         """Return how many transactions acknowledge messages in a queue whose journal lacks that.
 
         `resolved` returns what is known about a group, topic and queue. Raises `CorruptionError` as `ranges` does.
@@ -103,8 +103,8 @@ def decision_findings(files: Files, root: Path) -> list[Finding]:
     if not trouble:
         return []
     what_now = (
-        "open the store for writing, which uses what can be read and keeps the file under another name; messages that a transaction "
-        "had acknowledged just before a crash may be redelivered"
+        "open the store for writing, which uses what can be read and keeps the file under another name; messages that "
+        "a transaction had acknowledged just before a crash may be redelivered"
     )
     return [
         Finding("decisions", path, -1, -1, f"the decisions of transactions: {trouble}", what_now)

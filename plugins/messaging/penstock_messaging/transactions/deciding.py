@@ -7,11 +7,11 @@ In this order:
     3. the acknowledgements are recorded in the journals of their queues, which are synced later
     4. the decision is removed, together with others, when the journals are on disk, or the queues were taken anew
 
-A crash before the end of 2 leaves a decision whose batch is not in the log: it is dropped. After that, the next opening for writing
-finds the batch, and adds the acknowledgements that the journals lack, before any consumer gets one of those messages.
+A crash before the end of 2 leaves a decision whose batch is not in the log: it is dropped. After it, the next opening
+for writing finds the batch, and adds the acknowledgements that the journals lack, before any consumer gets them.
 
-Locks: `_lock` protects which decisions are open and which file is written; it is held while a new file is begun, and never while a
-queue is taken.
+Locks: `_lock` protects which decisions are open and which file is written; it is held while a new file is begun, and
+never while a queue is taken.
 """
 
 import secrets
@@ -36,7 +36,7 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock_messaging.consuming.transaction_acks import TransactionAcks
 from penstock_messaging.groups.fold import Range
-from penstock_messaging.groups.position import ResolvedPosition
+from penstock_messaging.groups.position import GroupProgress
 from penstock_messaging.groups.taking import Groups
 from penstock_messaging.transactions.decided_acks import about, is_passed, lacking
 from penstock_messaging.transactions.decision_file import (
@@ -129,7 +129,7 @@ class Deciding:
 
         Raises:
             LostQueueError: a queue was lost meanwhile; nothing was stored, and nothing acknowledged.
-            StorageError: nothing was stored and acknowledged, or the text says that this is open until the store is opened again.
+            StorageError: nothing was stored and acknowledged, or, as the text says, the next opening decides.
         """
         if not len(batch):
             self._ack(pending)
@@ -153,8 +153,8 @@ class Deciding:
                 self._find_outcomes([made])
             if made.outcome is Outcome.UNKNOWN:
                 error.add_note(
-                    "whether the transaction is stored is known when the store is opened again: then its messages are there and "
-                    "those that it acknowledges are consumed, or neither"
+                    "whether the transaction is stored is known when the store is opened again: then its messages are "
+                    "there and those that it acknowledges are consumed, or neither"
                 )
             raise
         finally:
@@ -199,8 +199,9 @@ class Deciding:
             file.append(made.decision)
         except OSError as error:
             raise StorageError(
-                f"what a transaction acknowledges could not be written to {self._context.root}/penstock/decisions ({error}); "
-                f"nothing was stored and nothing acknowledged: free space or check the disk, and begin the transaction again"
+                f"what a transaction acknowledges could not be written to {self._context.root}/penstock/decisions "
+                f"({error}); nothing was stored and nothing acknowledged: free space or check the disk, and begin the "
+                "transaction again"
             ) from error
         # The next owner of a queue sees the decision from now on. A queue that was lost before is another's.
         pending.acks()
@@ -248,7 +249,7 @@ class Deciding:
     # --- what the next owner of a queue must know
 
     def ranges(
-        self, group: str, topic: str, queue: int, resolved: ResolvedPosition
+        self, group: str, topic: str, queue: int, resolved: GroupProgress
     ) -> Sequence[Range] | None:
         """Return what is decided about a queue and its journal lacks; None if that is not known now."""
         found: list[Range] = []
@@ -301,13 +302,13 @@ class Deciding:
         except OSError as error:
             place = f"its old place ({error})"
         logger.error(
-            "%s/penstock/decisions: %s; what can be read of it is used, and the file is kept as %s. Messages that a transaction had "
-            "acknowledged just before the crash may be redelivered although its messages are stored",
+            "%s/penstock/decisions: %s; what can be read of it is used, and the file is kept as %s. Messages that a "
+            "transaction had acknowledged just before the crash may be redelivered although its messages are stored",
             self._context.root, trouble, place,
         )  # fmt: skip
 
     def step(self) -> bool:
-        """Carry out what is left, and remove what is over; return whether something is left. Never raises for the disk."""
+        """Carry out what is left, and remove what is over; return whether any is left. No disk error is raised."""
         with self._lock:
             some = [each for each in self._open.values() if not each.is_busy]
         try:
@@ -350,7 +351,7 @@ class Deciding:
             self._is_stale |= each.is_recorded
 
     def _those(
-        self, each: OpenDecision, holds: Callable[[QueueAcks, ResolvedPosition], object]
+        self, each: OpenDecision, holds: Callable[[QueueAcks, GroupProgress], object]
     ) -> list[QueueAcks]:
         """Return the acknowledgements for which something holds as their queues are now."""
         resolved = self._groups().resolved
@@ -405,7 +406,7 @@ class Deciding:
         return each.is_recorded
 
     def end(self) -> None:
-        """Remove the file if all is carried out, else leave it for the next opening; called when no consumer is left."""
+        """Remove the file if all is carried out, else leave it to the next opening; called when no consumer is left."""
         self.step()
         with self._lock:
             file = self._file
@@ -422,7 +423,7 @@ class Deciding:
                 )
 
 
-def _counts(acks: QueueAcks, resolved: ResolvedPosition) -> bool:
+def _counts(acks: QueueAcks, resolved: GroupProgress) -> bool:
     return not is_passed(acks, resolved)
 
 

@@ -1,4 +1,4 @@
-"""The file `penstock/decisions`: which acknowledgements belong to which batch of messages. Only the writing process changes it.
+"""The file `penstock/decisions`: which acknowledgements belong to which batch. Only the writing process changes it.
 
 Layout (little-endian)::
 
@@ -6,23 +6,23 @@ Layout (little-endian)::
     entry    := size u32  crc u32  text[size]      # CRC-32C of size and text; zeros up to the next multiple of 64
     text     := JSON, one of
                 {"store": ID}                      # the first entry: the store's id
-                {"id": N, "log": L, "acks": [[group, topic, queue, generation, epoch, number, [[first, end], ...]], ...]}
+                {"id": N, "log": L, "acks": [ack, ...]}, ack := [group, topic, queue, generation, epoch, number, RANGES]
                 {"dropped": N}                     # nothing of this decision was stored
 
-A decision is on disk before the first byte of its batch is appended; the batch names it by the lower 30 bits of its id, and begins
-at log offset L or after it. So the acknowledgements count if the batch is in the log, and do not count if it is not.
+A decision is on disk before the first byte of its batch is appended; the batch names it by the lower 30 bits of its id,
+and begins at log offset L or after it. So the acknowledgements count only if the batch is in the log.
 
-`generation`, `epoch` and `number` are those of the queue's journal (`groups.entries`) when it was decided. Once the queue was taken by
-another owner, or the group was set elsewhere in it, the decision says nothing about it any more: the next owner takes a queue only
-when its decided acknowledgements are in the journal, or puts them there.
+`generation`, `epoch` and `number` are those of the queue's journal (`groups.entries`) when it was decided. Once the
+queue was taken by another owner, or the group was set elsewhere in it, the decision says nothing about it any more: the
+next owner takes a queue only when its decided acknowledgements are in the journal, or puts them there.
 
 Invariants:
     * A file gets its name when its first entry is on disk. Nothing is appended after a failed write or sync.
-    * A decision is removed, with a new file in place of the old one, only if it is over: dropped, or all its acknowledgements are
-      in journals that are on disk.
+    * A decision is removed, with a new file in place of the old one, only if it is over: dropped, or all its
+      acknowledgements are in journals that are on disk.
 
-So what follows the last valid entry is a decision that no batch can name, torn by a crash. A valid entry after an invalid one shows
-that the file is corrupt; then what the invalid one said is not known, and is not guessed.
+So what follows the last valid entry is a decision that no batch can name, torn by a crash. A valid entry after an
+invalid one shows that the file is corrupt; then what the invalid one said is not known, and is not guessed.
 """
 
 import errno
@@ -259,7 +259,7 @@ class DecisionFile:
         return self._file is not None
 
     def append(self, decision: AckDecision) -> None:
-        """Append a decision; returns when it is on disk. After an `OSError` the file is closed, and must be replaced."""
+        """Append a decision; returns when it is on disk. An `OSError` closes the file, which must be replaced."""
         entry = _decided(decision)
         with self._appends:
             file = self._put(entry)

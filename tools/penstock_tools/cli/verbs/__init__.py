@@ -8,12 +8,13 @@
 * Penstock itself: `plugins`, `config`, `matrix`, `demo`, `completion`.
 """
 
-# What `penstock --help` says of each, as each says itself: importing them all for that would take half a second of processor
-# time. A test compares.
+# What `penstock --help` says of each, as each says itself: importing them all for that would take half a second of
+# processor time. A test compares.
 SUMMARIES = {
     "config": "Show the whole configuration as it would be used, including the options of all strategies.",
     "completion": "Print the script with which SHELL completes verbs, options, files, and names in stores.",
-    "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover.",
+    "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and "
+    "recover.",
     "export": "Write messages of the store at PATH to a file, which `penstock import` reads back.",
     "find": "Find messages by key, by time, or both; of TOPIC, or of all topics.",
     "flush": "Make all messages put so far durable.",

@@ -33,7 +33,7 @@ _TEXT_ENDINGS = _CODE_ENDINGS | {
 }
 _KINDS = (b"#", b"def ", b"class ", b"import ", b"from ", b"return", b"if ", b"for ", b"@")
 
-# A writer that is killed while it puts messages; each line it prints is an acknowledged message. No retention: see `_open`.
+# A writer that is killed while it puts messages; each line is an acknowledged message. No retention: see `_open`.
 _VICTIM = """
 import sys, penstock
 store = penstock.open(sys.argv[1], flush="sync", retention=[])
@@ -202,7 +202,7 @@ class Demo:
 
 
 def _open(path: Path) -> Store:
-    """Open the demo's store for writing, without retention: on a nearly full disk it would delete what the demo counts."""
+    """Open the demo's store for writing, without retention, which would delete what is counted on a full disk."""
     return penstock.open(path, retention=[])
 
 
@@ -295,7 +295,8 @@ def _recover(path: Path, last: int) -> int:
         assert report is not None
         kept = sum(store.max_offset("victim", queue) for queue in store.topics().get("victim", ()))
         note(
-            f"  acknowledged before the kill: {last + 1:,} messages; in the store: {kept:,}; state at open: {report.state}"
+            f"  acknowledged before the kill: {last + 1:,} messages; in the store: {kept:,}; state at open: "
+            f"{report.state}"
         )
         if kept < last + 1:
             raise click.ClickException("an acknowledged message was lost")

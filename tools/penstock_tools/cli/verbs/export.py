@@ -137,8 +137,8 @@ def _print_summary(report: ExportSummary, *, json_lines: bool, quiet: bool) -> N
         (note if report.path == STANDARD else out)(line)
     elif not quiet:
         note(
-            f"exported {counted(report.messages, 'message')} of {counted(len(report.topics), 'topic')} to {report.path}, "
-            f"{size_text(report.bytes)}"
+            f"exported {counted(report.messages, 'message')} of {counted(len(report.topics), 'topic')} to "
+            f"{report.path}, {size_text(report.bytes)}"
         )
     if not json_lines:
         for text in missing:

@@ -17,8 +17,8 @@ from penstock_tools.cli.root import examples
 def command(path: str, settings: tuple[str, ...], config: str | None, as_json: bool) -> int:
     """Make all messages put so far durable.
 
-    A process that has the store open for writing is asked to do it. Otherwise the store is opened, which repairs what a crash
-    left, and closed.
+    A process that has the store open for writing is asked to do it. Otherwise the store is opened, which repairs what a
+    crash left, and closed.
     """
     with open_to_change(path, config, chosen(settings, None)) as store:
         end = store.flush()

@@ -50,9 +50,9 @@ from penstock_tools.exchange.text_files import FORMATS
 def command(columns: tuple[str, ...], **options: Any) -> ImportOptions:
     """Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.
 
-    Any file with columns of the same names will do; topic and body are required. After an interruption, the same command
-    continues where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
-    After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
+    Any file with columns of the same names will do; topic and body are required. After an interruption, the same
+    command continues where it stopped, and stores no row twice. It is an error if the rows before that have changed
+    since. If a file was stored whole, only appended rows are stored. Standard input is loaded from its first row.
     """
     return ImportOptions(columns=_columns(columns), **options)
 

@@ -61,7 +61,7 @@ def command(kind: str | None, skip_bad: bool, restart: bool, **plan: Any) -> Imp
 
     If a file was not stored to its end, because of Ctrl-C, a full disk or a crash, the same command continues
     where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
-    After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
+    If a file was stored whole, only appended rows are stored. Standard input is loaded from its first row.
     """
     if not plan["topic"] and not plan["topic_field"]:
         raise click.UsageError("give --topic, --topic-field or both")

@@ -33,7 +33,8 @@ from penstock_tools.matrix.report import (
 # Metric and a heading short enough for a terminal.
 _SHOWN = {
     "put_per_s": "put/s", "put_p99_us": "p99 us", "batch_per_s": "batched/s",
-    "sync_per_s": "durable/s", "sync_bytes": "bytes/durable", "synced_mib_s": "synced MiB/s", "recovery_ms": "recovery ms",
+    "sync_per_s": "durable/s", "sync_bytes": "bytes/durable", "synced_mib_s": "synced MiB/s",
+    "recovery_ms": "recovery ms",
 }  # fmt: skip
 _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
 _PICKED = {"write.use": "write", "alloc.use": "alloc", "flush.use": "flush"}

@@ -93,7 +93,8 @@ def command(
         raise click.UsageError("give --queue or --partition-key, not both")
     with open_to_change(path, config, chosen(settings, broker_conf)) as store:
         receipt = store.put(
-            topic, raw, deliver_at=None if deliver_at is None else deliver_at / 1000, queue=queue, partition_key=partition_key, delay_level=delay_level or 0,
+            topic, raw, deliver_at=None if deliver_at is None else deliver_at / 1000, queue=queue,
+            partition_key=partition_key, delay_level=delay_level or 0,
             delay=(delay_ms or 0) / 1000, tag=tag, keys=keys, properties=properties,
         )  # fmt: skip
         store.flush()

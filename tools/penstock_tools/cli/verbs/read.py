@@ -76,7 +76,8 @@ def command(
         start = None if offset is None else {(topic, q): offset for q in there}
         found: Iterator[StoredMessage] = iter(())
         if there:
-            found = store.scan(topic, queue=queue, tag=tag, key=key, since=after, until=before, start=start)  # fmt: skip
+            found = store.scan(topic, queue=queue, tag=tag, key=key, since=after, until=before,
+                start=start)  # fmt: skip
         count = show_messages(islice(found, limit), json_lines=as_json)
         if key is not None and count == limit:
             # The next one may be far, and only the records tell.

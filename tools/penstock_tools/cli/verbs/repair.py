@@ -61,8 +61,8 @@ def command(
 
     Rebuilds queues and index from the log, rewrites the checkpoint and the progress file, restores single
     flipped bits in sealed segments, and cuts off a torn tail. Other corruption in the log stays unless --quarantine
-    or --cut is given: the former keeps all other messages. Removed and overwritten bytes are saved in penstock/saved. Exit code 1 if corruption remains, or
-    if repairs are needed and --apply was not given.
+    or --cut is given: the former keeps all other messages. Removed and overwritten bytes are saved in penstock/saved.
+    Exit code 1 if corruption remains, or if repairs are needed and --apply was not given.
     """
     given = chosen(settings, broker_conf)
     with Bar("repair", None, "records", quiet=quiet or as_json) as bar:

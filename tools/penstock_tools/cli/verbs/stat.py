@@ -74,7 +74,8 @@ def _contents(store: "Store") -> dict[str, Any]:
 
 def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["queues"] is None:
-        log = f"from {facts['log_min_offset']}, {counted(facts['segments'], 'segment')} of {size_text(facts['log_bytes'])}"
+        segments = counted(facts["segments"], "segment")
+        log = f"from {facts['log_min_offset']}, {segments} of {size_text(facts['log_bytes'])}"
         return [("messages", "not known"), ("topics, queues", "not known"), ("log", log)]
     used = facts["log_end_offset"] - facts["log_min_offset"]
     return [

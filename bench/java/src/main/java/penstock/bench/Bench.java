@@ -6,7 +6,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 
-/** Measures a real DefaultMessageStore: one JSON command a line in, one JSON answer a line out; see bench/process.py. */
+/** Measures a real DefaultMessageStore: a JSON command a line in, a JSON answer a line out; see bench/process.py. */
 public class Bench {
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;

@@ -13,8 +13,8 @@ import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
 
 /**
- * Putting. What the caller would have in hand (message objects with keys and tags) is made before the clock starts; what
- * turns it into bytes is within, as it is for Penstock: for a single message its properties, for a batch the client's form.
+ * Putting. The caller's message objects, with keys and tags, are made before the clock starts; turning them into bytes
+ * is timed, as it is for Penstock: for a single message its properties, for a batch the client's form.
  * With "bare" even that was done before, and only the store's own call is measured.
  */
 class Puts {
@@ -40,7 +40,8 @@ class Puts {
             for (int i = thread * share; i < (thread + 1) * share; i++) {
                 long began = each ? System.nanoTime() : 0;
                 if (!bare) {
-                    messages[i].setPropertiesString(MessageDecoder.messageProperties2String(messages[i].getProperties()));
+                    String properties = MessageDecoder.messageProperties2String(messages[i].getProperties());
+                    messages[i].setPropertiesString(properties);
                 }
                 check(target.store.putMessage(messages[i]));
                 if (each) {

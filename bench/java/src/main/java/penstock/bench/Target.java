@@ -45,7 +45,8 @@ class Target {
             set(config, setting.getKey(), setting.getValue().toString());
         }
         store = new DefaultMessageStore(config, new BrokerStatsManager("bench", false),
-            (topic, queue, offset, tags, time, filter, properties) -> { }, new BrokerConfig(), new ConcurrentHashMap<>());
+            (topic, queue, offset, tags, time, filter, properties) -> { }, new BrokerConfig(),
+            new ConcurrentHashMap<>());
         long began = System.nanoTime();
         if (!store.load()) {
             throw new IllegalStateException("the store does not load");
