@@ -29,7 +29,7 @@ def charge(order: bytes, attempt: int) -> bool:
 
 
 def billing(path: str) -> None:
-    """Charge each order. One that fails is tried again twice, a second later, and then becomes a dead letter."""
+    """Charge each order. A failed one is tried again twice, a second later, and then becomes a dead letter."""
     store = penstock.open(path, read_only=True)
     with store, store.consumer("billing", ["orders"], max_retries=2) as orders:
         for message in orders:

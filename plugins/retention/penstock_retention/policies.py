@@ -185,9 +185,7 @@ class DiskRatioRetention(RetentionPolicy):
             self._refuses = False
         if percent > options.forced_percent:
             limit = options.forced_percent
-            reason = (
-                f"{percent} % of the disk is used, over {limit} %: segments of any age are deleted"
-            )
+            reason = f"{percent} % of the disk is used, over {limit} %: segments of any age are deleted"  # fmt: skip
             return Vote(max(len(segments) - 1, 0), reason, self._refuses)
         if percent > options.early_percent:
             count = count_old(segments, now_ms, options.reserved_hours)

@@ -40,9 +40,8 @@ def due_ms_of(message: Message, now_ms: int, *, delay_max_ms: int, is_refused: b
     if is_refused:
         raise MessageError(
             f'{requested[0]} is refused: extensions.messaging.timers of this store is "refuse", as for a directory '
-            "that a broker "
-            f"of 4.x takes over, which cannot deliver at any time; use one of the 18 levels, delay_level. Nothing was "
-            "stored"
+            "that a broker of 4.x takes over, which cannot deliver at any time; use one of the 18 levels, "
+            "delay_level. Nothing was stored"
         )
     if due_ms - now_ms > delay_max_ms:
         raise MessageError(
