@@ -103,7 +103,7 @@ def append_records(store: Store, *records: RecordFields) -> list[Receipt]:
         cursor = engine.cursors.of(fields.topic.decode(), fields.queue)
         batch.add_record(cursor, encode_record(fields), has_crc=False)
     time_ms = engine.log.append_batch(batch)
-    return list(batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False)))
+    return list(batch.receipts(time_ms, *engine.apply_policy(batch.end_offset, wait=False)))
 
 
 def append_record(

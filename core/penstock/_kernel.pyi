@@ -495,11 +495,11 @@ class Appender:
     ) -> None: ...
     def connect(
         self,
-        settle: Callable[[int, bool], tuple[PutStatus, Durability]],
+        apply_policy: Callable[[int, bool], tuple[PutStatus, Durability]],
         accepted: PutStatus,
         durability: Durability,
         *,
-        settles: bool,
+        applies_always: bool,
     ) -> None: ...
     def refuse(self, reason: int) -> None: ...
     def allow(self, reason: int) -> None: ...

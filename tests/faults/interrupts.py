@@ -17,7 +17,13 @@ LOOKS = {
     if name in opcode.opmap
 }
 LOAD_CONST, SWAP = opcode.opmap["LOAD_CONST"], opcode.opmap["SWAP"]
-CLEANING = {"_complete_or_undo", "_complete_or_undo_batch", "settle", "forget", "_forget"}
+CLEANING = {
+    "_complete_or_undo",
+    "_complete_or_undo_batch",
+    "repair_after_interrupt",
+    "forget",
+    "_forget",
+}
 
 
 class Interrupt:

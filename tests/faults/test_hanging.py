@@ -91,7 +91,7 @@ def test_a_step_that_takes_long_is_told_once(
         engine = store._engine
         assert engine is not None
         eventually(lambda: "penstock-retain has been in one step" in caplog.text)
-        engine.crew.watch()
-        engine.crew.watch()
+        engine.worker_group.watch()
+        engine.worker_group.watch()
         assert caplog.text.count("penstock-retain has been") == 1
         gate.set()

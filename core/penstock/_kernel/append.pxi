@@ -212,8 +212,8 @@ cdef class Appender:
     # The sync thread sets a bit too.
     cdef readonly int refusals
     cdef public bint is_idle, is_pausing
-    cdef object append_slowly, settle, accepted, durability
-    cdef bint settles
+    cdef object append_slowly, apply_policy, accepted, durability
+    cdef bint applies_always
     # The gate at which puts wait for durability; None if the flush policy is called.
     cdef SyncGate gate
     cdef int64_t timeout_ms
@@ -254,21 +254,21 @@ cdef class Appender:
         """Whether this is a child of the process that opened the store, however it was forked."""
         return self.open_page[0] == 0
 
-    def connect(self, settle, accepted, durability, *, bint settles):
+    def connect(self, apply_policy, accepted, durability, *, bint applies_always):
         """Set what is done after a put.
 
         Args:
-            settle: called with the log offset after the record and the caller's `wait`; returns status and durability.
-            accepted: the status of a put for which `settle` is not called, and `durability` its durability.
-            settles: whether `settle` is called for every put, or only while the follower is idle.
+            apply_policy: called with the log offset after the record and the caller's `wait`; returns status and durability.
+            accepted: the status of a put for which `apply_policy` is not called, and `durability` its durability.
+            applies_always: whether `apply_policy` is called for every put, or only while the follower is idle.
         """
-        self.settle, self.accepted, self.durability, self.settles = settle, accepted, durability, settles
+        self.apply_policy, self.accepted, self.durability, self.applies_always = apply_policy, accepted, durability, applies_always
 
     def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None, on_durable):
-        """Make puts wait for durability at a gate; `settle` is called only for puts that do not wait.
+        """Make puts wait for durability at a gate; `apply_policy` is called only for puts that do not wait.
 
         Args:
-            gate: the gate; None to call `settle` in every case.
+            gate: the gate; None to call `apply_policy` in every case.
             timeout_ms: the maximum wait.
             on_disk: status and durability of a put that was synced; `late` those of a put that timed out.
             on_durable: called after such a sync, if the follower does not check by itself.
@@ -344,15 +344,15 @@ cdef class Appender:
         cdef Wanted target
         cdef GateOutcome outcome
         if not wait or self.gate is None or self.is_idle:
-            return self.settle(end_offset, wait)
+            return self.apply_policy(end_offset, wait)
         target.end, target.newest_ms, target.latest_ms = end_offset, store_ms, store_ms
         outcome = self.gate.wait_until(&target, self.timeout_ms)
         if outcome == GATE_FLUSHED:
             if not self.is_pausing:
                 self.on_durable()
             return self.on_disk
-        # `settle` raises the error with which the store has failed.
-        return self.late if outcome == GATE_LATE else self.settle(end_offset, wait)
+        # `apply_policy` raises the error with which the store has failed.
+        return self.late if outcome == GATE_LATE else self.apply_policy(end_offset, wait)
 
     cdef Receipt append(self, Draft draft, bint wait):
         cdef Receipt made = Receipt.__new__(Receipt)
@@ -368,7 +368,7 @@ cdef class Appender:
         made.queue_offset = draft.parts.queue_offset
         made.store_time_ms, made.size = draft.parts.store_ms, <int32_t>draft.size
         made.store_host, made.status, made.durability = self.encoder.store_host, self.accepted, self.durability
-        if self.settles or self.is_idle:
+        if self.applies_always or self.is_idle:
             made.status, made.durability = self.known(made.log_offset + made.size, made.store_time_ms, wait)
         return made
 

@@ -242,7 +242,7 @@ class RebuildJournal:
             self._swap(_names(ready.get("made")), _names(ready.get("gone")))
         self._clear()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Finish a swap that was ready, or delete the new files; called before the store is opened."""
         if self._files.exists(self._ready):
             self.begin()

@@ -126,8 +126,8 @@ class LogFlusher:
         self._is_closed = False
         # The end of the last segment that `take_in` has processed.
         self._seen_to = -1
-        # The flushed offset at the last `settle`.
-        self._settled_to = flushed_offset
+        # The flushed offset at the last `collect_results`.
+        self._collected_to = flushed_offset
         self._sealing = threading.Lock()
         self.gate = SyncGate(log.appender, FAILED, flushed_offset, flushed_time_ms)
 
@@ -194,7 +194,7 @@ class LogFlusher:
         try:
             outcome = self._wait_for_all(-1, runs=True)
         finally:
-            self.settle()
+            self.collect_results()
         self.check()
         if outcome != _kernel.FLUSHED:
             raise self._closed()
@@ -231,7 +231,7 @@ class LogFlusher:
                 self._add(segment)
                 self._seen_to = segment.end_offset
         self._seen_to = segments[-1].end_offset
-        self.settle()
+        self.collect_results()
 
     def _add(self, segment: Segment) -> None:
         base, capacity, descriptor = segment.base_offset, segment.capacity, segment.descriptor
@@ -254,16 +254,16 @@ class LogFlusher:
         # A channel may prepare its memory differently after a sync.
         self._log.appender.pause()
 
-    def settle(self) -> None:
+    def collect_results(self) -> None:
         """After syncs: seal full segments, take over a failure, notify the waiters in Python."""
         is_mine = False
         try:
             is_mine = self._sealing.acquire(blocking=False)
             flushed = self.flushed_offset
-            if is_mine and flushed != self._settled_to:
+            if is_mine and flushed != self._collected_to:
                 self._log.log.flushed_to(flushed)
                 self.gate.forget()
-                self._settled_to = flushed
+                self._collected_to = flushed
         finally:
             if is_mine:
                 self._sealing.release()

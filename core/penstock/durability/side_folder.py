@@ -235,7 +235,7 @@ class RemovedTopicsFile:
         self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
         self._known = None
 
-    def settle(self, log_end: int) -> list[str]:
+    def repair(self, log_end: int) -> list[str]:
         """Lower what is after the log's end, durably, and set an unreadable file aside; return a sentence for each repair.
 
         Called while the store is opened for writing, before anything is appended.

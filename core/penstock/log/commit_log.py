@@ -14,7 +14,7 @@ Invariants:
       interrupt (Ctrl-C), the append may be in the log or not; if it is, it is complete, including its queue offset.
 
 An interrupt may come between any two steps. So each step can be repeated, and takes effect by one assignment:
-`wrote_position` for bytes, the log's list for a segment. `LogTail.settle` updates the other fields afterwards.
+`wrote_position` for bytes, the log's list for a segment. `LogTail.repair_after_interrupt` updates the other fields afterwards.
 """
 
 import errno
@@ -140,7 +140,7 @@ class LogTail:
         if self._commits_at_once:
             segment.committed_position = segment.wrote_position
 
-    def settle(self) -> None:
+    def repair_after_interrupt(self) -> None:
         """After an exception: update the fields that an interrupted step has left inconsistent."""
         last = self._log.segments[-1:]
         if last and last[0] is not self.segment and last[0].channel is not None:
@@ -482,7 +482,7 @@ class CommitLog:
         if not self.lock.is_owned():
             return
         try:
-            self.tail.settle()
+            self.tail.repair_after_interrupt()
             is_written = (
                 bool(data)
                 and tail is not None
@@ -596,7 +596,7 @@ class CommitLog:
         if not self.lock.is_owned():
             return
         try:
-            self.tail.settle()
+            self.tail.repair_after_interrupt()
             if pieces and not isinstance(error, Exception):
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)

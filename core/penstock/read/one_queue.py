@@ -70,7 +70,7 @@ class OneQueueReader:
         self._why_closed: StorageError | None = None
         self._damaged_reads = 0
 
-    def _settle(self, needed: Dispatcher | None = None) -> None:
+    def _make_readable(self, needed: Dispatcher | None = None) -> None:
         """Make the records written by this process readable through queues and index; `Store` overrides it.
 
         `needed` is the dispatcher that must have processed these records; the queue index if None.
@@ -94,7 +94,7 @@ class OneQueueReader:
         example; dead letters (`%DLQ%...`) are always listed.
         """
         system = arguments.flag("topics", "system", system)
-        self._settle()
+        self._make_readable()
         found: dict[str, list[int]] = {}
         for topic, queue in self._queue_index.queues():
             if system or not is_hidden(topic):
@@ -103,12 +103,12 @@ class OneQueueReader:
 
     def min_offset(self, topic: str, queue: int) -> int:
         """Return the first queue offset that can be read; 0 for a queue, or a topic, that does not exist yet."""
-        self._settle()
+        self._make_readable()
         return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
     def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset that the next message will get; 0 for a queue or topic that does not exist yet."""
-        self._settle()
+        self._make_readable()
         return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
     def read(
@@ -132,7 +132,7 @@ class OneQueueReader:
             ArgumentError: an argument has a wrong type or value; nothing was read.
             UnknownTopicError: there is no such topic.
         """
-        self._settle()
+        self._make_readable()
         # Compared here first, because a call costs as much as reading some messages.
         if type(offset) is not int:
             offset = arguments.whole("read", "offset", offset, arguments.INT64_MIN)

@@ -104,7 +104,7 @@ class Reader(OneQueueReader):
         since = arguments.fixed(call, "since", since)
         if arguments.flag(call, "follow", follow) and until is not None:
             raise ArgumentError(call, "until", until, "left out, since follow=True has no end")
-        self._settle()
+        self._make_readable()
         below = self._complete_offset()
         spans = self._spans(call, names, queue, since=since, until=until, start=start, may_be_new=follow)  # fmt: skip
         if follow:
@@ -184,7 +184,7 @@ class Reader(OneQueueReader):
         while True:
             # A message that is published after this ends `rest`, so the queues are looked at after it.
             waiter.ask()
-            self._settle()
+            self._make_readable()
             # In this order: a queue that is new after `below` was read has no message below it.
             is_one = queue is not None and len(topics) == 1
             below, before = None if is_one else self._complete_offset(), dict(reached)
@@ -360,7 +360,7 @@ class Reader(OneQueueReader):
             ArgumentError: an argument has a wrong type or value.
             UnknownTopicError: there is no such topic.
         """
-        self._settle(self._key_index)
+        self._make_readable(self._key_index)
         # Not `text`: a key from a record need not be UTF-8, and is found as it is.
         arguments.instance("find", "key", key, str, "a string")
         most = arguments.INT64_MAX if limit is None else arguments.whole("find", "limit", limit, 1)
@@ -493,7 +493,7 @@ class Reader(OneQueueReader):
         wanted = RowFilter(checked_tags(call, tag).tags, keys)
         verify = arguments.flag(call, "verify", verify)
         topics = checked_topics(call, topics)
-        self._settle()
+        self._make_readable()
         # Before the queues are looked at: a queue that begins meanwhile has no message below it.
         complete, published = self._complete_offset(), self._published()
         spans = self._spans(call, topics, queue, **limits)

@@ -49,7 +49,7 @@ def append_encoded(
     except OSError as error:
         raise engine.flusher.failed_append(error) from error
     known = PutStatus.PUT_OK, Durability.ACCEPTED
-    return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known
+    return time_ms, engine.apply_policy(batch.end_offset, wait) if len(batch) else known
 
 
 Result = TypeVar("Result")

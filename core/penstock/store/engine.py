@@ -174,7 +174,7 @@ class CheckpointTask:
 
     def step(self) -> float:
         """Write a checkpoint, unless the store has failed; returns the pause in seconds."""
-        self._flusher.settle()
+        self._flusher.collect_results()
         if self._flusher.failure is None:
             # The next put, flush or close raises the error.
             with contextlib.suppress(StoreFailedError):
@@ -258,12 +258,12 @@ class Engine:
     policies: Sequence[RetentionPolicy]
     checkpoint: Checkpoint
     progress: Progress
-    side: SideFolder
+    side_folder: SideFolder
     lock: Lock
     offsets: ConsumerOffsets
     upkeep: Upkeep
     config: Config
-    crew: WorkerGroup
+    worker_group: WorkerGroup
     wakes: Wakes
     fire: Fire
     ask: Ask
@@ -286,8 +286,8 @@ class Engine:
         )  # fmt: skip
         policy, appender = self.policy, self.log.appender
         self._hears_appends = type(policy).after_append is not FlushPolicy.after_append
-        settles = policy.waits or self._hears_appends
-        appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        applies_always = policy.waits or self._hears_appends
+        appender.connect(self.apply_policy, *_ACCEPTED, applies_always=applies_always)
         if policy.waits and not self._hears_appends:
             appender.wait_at(
                 self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
@@ -347,7 +347,7 @@ class Engine:
             self.following.worker,
             spawn("penstock-mark", self.checkpoints.step),
             spawn("penstock-retain", self.retain),
-            spawn("penstock-watch", self.crew.watch),
+            spawn("penstock-watch", self.worker_group.watch),
         ]
         wake = None
         if not is_threaded:
@@ -355,7 +355,7 @@ class Engine:
             wake = self._workers[-1].wake
         self.flusher.start(self.following.wake_if_durable, wake)
         if is_threaded:
-            self.crew.adopt(SyncThread(self.flusher.gate, self.crew.limit_s))
+            self.worker_group.adopt(SyncThread(self.flusher.gate, self.worker_group.limit_s))
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
             self.log.tail.expect()
@@ -408,7 +408,7 @@ class Engine:
                 f"topic {topic} was removed, but not the offsets of groups in it ({error})"
             ) from error
 
-    def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
+    def apply_policy(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Apply the flush policy to an appended record; returns the put's status and durability."""
         policy = self.policy
         if self._hears_appends:
@@ -468,7 +468,7 @@ class Engine:
         """Close cleanly; raises the reason if that is not possible."""
         try:
             self._stop()
-            self.crew.check_ended()
+            self.worker_group.check_ended()
             self._close_cleanly()
         except OSError as error:
             raise StorageError(
@@ -487,18 +487,18 @@ class Engine:
             self._release_all()
 
     def _stop(self) -> None:
-        self.retention.stop(self.crew.limit_s)
+        self.retention.stop(self.worker_group.limit_s)
         self.upkeep.stop()
         for worker in self._workers:
             worker.stop()
         self.policy.close()
         # The strategies' own threads as well.
-        self.crew.stop()
+        self.worker_group.stop()
 
     def _release_all(self) -> None:
         """Release everything now, or once the last thread that could still write has ended."""
-        self.crew.stop()
-        self.crew.when_ended(self._release)
+        self.worker_group.stop()
+        self.worker_group.when_ended(self._release)
 
     def _close_cleanly(self) -> None:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
@@ -528,7 +528,7 @@ class Engine:
         }
         # Before the clean-close file, without which the manifest is not used.
         write_manifest(self.files, self.root, digest, parts)
-        self.side.write_clean(
+        self.side_folder.write_clean(
             CleanClose(
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest,
                 topics=tuple(sorted(listed_topics(self.files, self.root) or ())),

@@ -240,7 +240,7 @@ class LowLevelStore(Store):
             tags: only messages with one of these tags; all messages if empty.
             lost: called with messages that retention deleted meanwhile; see `arrow_spans`.
         """
-        self._settle()
+        self._make_readable()
         call = "scan_spans"
         wanted = arguments.texts(call, "tags", tags, one_too=True)
         messages = span_messages(
@@ -276,7 +276,7 @@ class LowLevelStore(Store):
             lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
                 queue's file is missing; the messages are skipped unless it raises.
         """
-        self._settle()
+        self._make_readable()
         call = "arrow_spans"
         limits = Limits(
             arguments.whole(call, "rows", rows, 1, ROWS_MAX),
@@ -302,7 +302,7 @@ class LowLevelStore(Store):
             published: if another process writes the store, return only messages that it has published; a crash of
                 that process may cut off the messages after them.
         """
-        self._settle()
+        self._make_readable()
         arguments.function("bounds", "wanted", wanted)
         return self._columns.bounds(
             wanted, published=arguments.flag("bounds", "published", published)
@@ -313,7 +313,7 @@ class LowLevelStore(Store):
 
         Fewer if the queue ends, or a file of it is missing; an entry that is missing in between has size 0.
         """
-        self._settle()
+        self._make_readable()
         span = checked_span("queue_entries", QueueSpan(topic, queue, start, stop))
         return self._queue_index.entries(*span)
 
@@ -321,7 +321,7 @@ class LowLevelStore(Store):
         self, topic: str, queue: int, start: int, stop: int, count: int
     ) -> list[tuple[int, int, float]]:
         """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
-        self._settle()
+        self._make_readable()
         span = checked_span("sample", QueueSpan(topic, queue, start, stop))
         return self._columns.sample(*span, arguments.whole("sample", "count", count, 0, ROWS_MAX))
 
@@ -354,7 +354,7 @@ class LowLevelStore(Store):
                 raise ArgumentTypeError("move_offsets", "moves", pair, expected)
             if [len(each) for each in pair] != [3, 2]:
                 raise ArgumentError("move_offsets", "moves", pair, expected)
-        self._settle()
+        self._make_readable()
         for (group, topic, queue), (_, new) in moves.items():
             check_group(group)
             end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)

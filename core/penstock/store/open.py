@@ -259,7 +259,7 @@ class Opener:
         self.files = files
         self.clock = clock
         plugins = asked.plugins
-        self._crew = WorkerGroup(
+        self._worker_group = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
         self._given_spawn = spawn
@@ -362,7 +362,7 @@ class Opener:
     ) -> Any:
         if self._given_spawn is not None:
             return self._given_spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
-        return self._crew(name, step, wakes)
+        return self._worker_group(name, step, wakes)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error(
@@ -524,7 +524,7 @@ class Opener:
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
-            RebuildJournal(self.files, self.root).settle()
+            RebuildJournal(self.files, self.root).finish()
         found = self._inspect(log, geometry, is_new=is_new)
         self._note_deleted_topics()
         claim(self.files, found, geometry, self.profile)
@@ -628,8 +628,8 @@ class Opener:
             policy=policy, dispatchers=dispatchers, policies=self.policies(context),
             follower=TailFollower(commit_log, flusher, dispatchers, self.clock.monotonic_ms),
             queue_index=index, checkpoint=Checkpoint(self.files, self.root), progress=found.progress,
-            side=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
-            crew=self._crew, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
+            side_folder=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
+            worker_group=self._worker_group, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, flusher, registry.fire, config.scrub, found.sealed),
             config=config, wakes=Wakes(self.files, self.root, writes=True), removed_topics=self._removed_topics,
         )  # fmt: skip
@@ -647,7 +647,7 @@ class Opener:
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
-        found.mended.extend(engine.removed_topics.settle(end.offset))
+        found.mended.extend(engine.removed_topics.repair(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
         with named_gaps(log):
             load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)

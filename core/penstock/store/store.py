@@ -211,8 +211,8 @@ class Store(ExtensionCalls, Producer):
             raise engine.flusher.failure
         return engine
 
-    def _settle(self, needed: Dispatcher | None = None) -> None:
-        super()._settle()
+    def _make_readable(self, needed: Dispatcher | None = None) -> None:
+        super()._make_readable()
         engine = self._engine
         if engine is not None:
             engine.show_written()
@@ -225,7 +225,7 @@ class Store(ExtensionCalls, Producer):
             self._engine.show_written()
 
     def _show_all(self) -> None:
-        """Like `_settle`, for callers that report the dispatchers' progress themselves."""
+        """Like `_make_readable`, for callers that report the dispatchers' progress themselves."""
         self._show()
         if self._engine is not None:
             self._engine.follower.catch_up()
@@ -330,7 +330,7 @@ class Store(ExtensionCalls, Producer):
         check_group(group)
         topic, queue = check_topic(topic), check_queue(queue)
         # The ends of the queues are known only once all records are dispatched.
-        self._settle()
+        self._make_readable()
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
@@ -350,7 +350,7 @@ class Store(ExtensionCalls, Producer):
         """
         system = arguments.flag("groups", "system", system)
         self._check_offsets()
-        self._settle()
+        self._make_readable()
         end = self._queue_index.max_offset
         return [
             GroupLag(group, topic, queue, offset, max(end(topic, queue) - offset, 0))
@@ -388,7 +388,7 @@ class Store(ExtensionCalls, Producer):
             below: also report how much of it is before this log offset.
             on_progress: called during the work with the number of queues done.
         """
-        self._settle()
+        self._make_readable()
         arguments.function("space", "on_progress", on_progress)
         below = arguments.whole("space", "below", below)
         return space_by_topic(self._queue_index, below, on_progress)

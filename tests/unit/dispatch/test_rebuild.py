@@ -69,7 +69,7 @@ def test_a_swap_that_was_ready_is_finished_by_the_next(disk: SimulatedDisk) -> N
     make_new(disk)
     ready = {"made": ["index"], "gone": [], "lock_mtime_ns": lock_mtime_ns(disk, ROOT)}
     disk.write_whole(REPAIR / "ready", json.dumps(ready).encode())
-    RebuildJournal(disk, ROOT).settle()
+    RebuildJournal(disk, ROOT).finish()
     assert disk.read_whole(ROOT / "index" / "new") == b"new"
     assert not disk.exists(REPAIR / "ready")
 
@@ -83,7 +83,7 @@ def test_what_was_made_before_another_program_wrote_is_thrown_away(
     disk.write_whole(REPAIR / "ready", json.dumps(ready).encode())
     clock.now_ms += 1
     put(disk, "lock", b"java")
-    RebuildJournal(disk, ROOT).settle()
+    RebuildJournal(disk, ROOT).finish()
     assert disk.read_whole(ROOT / "index" / "old") == b"old"
     assert not disk.exists(REPAIR / "new")
 

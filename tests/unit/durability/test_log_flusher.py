@@ -173,7 +173,7 @@ def test_a_waiter_that_one_thread_holds_while_another_tells_is_told(
     def sync() -> None:
         flusher.gate.wait(end, 5, 5, runs=True)
         if tells:
-            flusher.settle()
+            flusher.collect_results()
 
     flusher.add_waiter(end, lambda: told.append(1))
     assert told == []

@@ -356,7 +356,7 @@ def test_removed_topics_are_read_and_another_reader_sees_every_change(tmp_path: 
     """Two removals within a tick of the clock could look like one: the reader missed the second."""
     here, there = file_in(tmp_path), RemovedTopicsFile(SameVersions(), tmp_path)
     assert here.read() == there.read() == RemovedTopics()
-    assert here.settle(0) == []
+    assert here.repair(0) == []
     removed = RemovedTopics()
     for number in range(100):
         # Also those with as many digits.
@@ -381,8 +381,8 @@ def test_a_file_that_cannot_be_read_is_named_and_set_aside(
     with caplog.at_level(logging.WARNING):
         assert file.read() == RemovedTopics()
     assert str(path) in caplog.text
-    (said,) = file.settle(100)
+    (said,) = file.repair(100)
     assert "could not be read" in said
     assert not path.exists()
     assert path.with_name("removed-topics.unreadable-1").read_bytes() == content
-    assert file.settle(100) == []
+    assert file.repair(100) == []

@@ -241,7 +241,7 @@ def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
     fresh = tail.obtain(SIZE)
     log.add(fresh)
     first.wrote_position, fresh.wrote_position = 5, 7
-    tail.settle()
+    tail.repair_after_interrupt()
     assert tail.segment is fresh
     assert (first.committed_position, fresh.committed_position) == (5, 7)
 

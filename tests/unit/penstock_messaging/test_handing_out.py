@@ -55,7 +55,7 @@ def lags(consumer: Any) -> dict[tuple[str, int], int]:
     return {(each.topic, each.queue): each.lag for each in consumer.lag()}
 
 
-def crew() -> WorkerGroup:
+def worker_group() -> WorkerGroup:
     """Real threads, for handlers."""
     return WorkerGroup(lambda name, error: pytest.fail(f"{name}: {error}"), slow_ms=10_000, limit_ms=10_000)  # fmt: skip
 
@@ -409,7 +409,7 @@ def test_a_forked_child_cannot_use_it(members: Members) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_run_calls_the_handler_until_close(store: Store, workers: int) -> None:
-    threads = crew()
+    threads = worker_group()
     members = Members(store, spawn=threads)
     put(members, 50, queues=2)
     seen: list[bytes] = []
@@ -430,7 +430,7 @@ def test_run_calls_the_handler_until_close(store: Store, workers: int) -> None:
 
 
 def test_run_raises_what_stops_a_thread(store: Store) -> None:
-    threads = crew()
+    threads = worker_group()
     members = Members(store, spawn=threads)
     put(members, 1)
 

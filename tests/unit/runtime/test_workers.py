@@ -75,19 +75,19 @@ def errors() -> list[tuple[str, Exception]]:
 
 
 @pytest.fixture
-def crew(errors: list[tuple[str, Exception]]) -> Iterator[WorkerGroup]:
+def workers(errors: list[tuple[str, Exception]]) -> Iterator[WorkerGroup]:
     made = WorkerGroup(lambda name, error: errors.append((name, error)), slow_ms=0, limit_ms=60_000)
     yield made
     made.stop()
 
 
-def test_a_step_runs_at_once_and_again_when_it_is_woken(crew: WorkerGroup) -> None:
+def test_a_step_runs_at_once_and_again_when_it_is_woken(workers: WorkerGroup) -> None:
     ran = threading.Semaphore(0)
 
     def step() -> None:
         ran.release()
 
-    worker = crew("w", step)
+    worker = workers("w", step)
     for _ in range(3):
         assert ran.acquire(timeout=LONG_S)
         worker.wake()
@@ -98,7 +98,7 @@ def test_a_step_runs_at_once_and_again_when_it_is_woken(crew: WorkerGroup) -> No
 
 @pytest.mark.parametrize("arrive", [True, False])
 def test_a_thread_rests_by_wakes_of_other_processes_if_they_arrive(
-    arrive: bool, crew: WorkerGroup, tmp_path: Path
+    arrive: bool, workers: WorkerGroup, tmp_path: Path
 ) -> None:
     (tmp_path / "penstock").mkdir()
     wakes = WorkWaiter(Wakes(Files(), tmp_path, writes=arrive))
@@ -109,7 +109,7 @@ def test_a_thread_rests_by_wakes_of_other_processes_if_they_arrive(
         ran.release()
         return LONG_S
 
-    worker = crew("w", step, wakes)
+    worker = workers("w", step, wakes)
     assert ran.acquire(timeout=LONG_S)
     if arrive:
         # Whether before or in its rest: it has asked.
@@ -121,14 +121,14 @@ def test_a_thread_rests_by_wakes_of_other_processes_if_they_arrive(
     assert not worker.is_alive
 
 
-def test_a_wake_during_a_step_is_not_lost(crew: WorkerGroup) -> None:
+def test_a_wake_during_a_step_is_not_lost(workers: WorkerGroup) -> None:
     began, may_end = threading.Semaphore(0), threading.Semaphore(0)
 
     def step() -> None:
         began.release()
         may_end.acquire()
 
-    worker = crew("w", step)
+    worker = workers("w", step)
     assert began.acquire(timeout=LONG_S)
     worker.wake()
     worker.wake()
@@ -139,32 +139,32 @@ def test_a_wake_during_a_step_is_not_lost(crew: WorkerGroup) -> None:
 
 def test_a_job_for_the_end_runs_when_the_last_thread_has_ended_or_at_once() -> None:
     began, may_end, ran = (threading.Semaphore(0) for _ in range(3))
-    crew = WorkerGroup(lambda name, error: None, slow_ms=0, limit_ms=0)
+    workers = WorkerGroup(lambda name, error: None, slow_ms=0, limit_ms=0)
 
     def step() -> None:
         began.release()
         may_end.acquire()
 
-    crew("w", step)
+    workers("w", step)
     assert began.acquire(timeout=LONG_S)
-    crew.stop()
-    crew.when_ended(ran.release)
+    workers.stop()
+    workers.when_ended(ran.release)
     assert not ran.acquire(blocking=False)
     may_end.release()
     assert ran.acquire(timeout=LONG_S)
-    crew.when_ended(ran.release)
+    workers.when_ended(ran.release)
     assert ran.acquire(blocking=False)
 
 
 def test_a_step_that_raises_is_told_and_is_the_last(
-    crew: WorkerGroup, errors: list[tuple[str, Exception]]
+    workers: WorkerGroup, errors: list[tuple[str, Exception]]
 ) -> None:
     error = ValueError("no")
 
     def step() -> None:
         raise error
 
-    worker = crew("w", step)
+    worker = workers("w", step)
     worker.join()
     worker.wake()
     assert errors == [("w", error)]
