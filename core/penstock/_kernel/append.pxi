@@ -258,11 +258,13 @@ cdef class Appender:
         """Set what is done after a put.
 
         Args:
-            apply_policy: called with the log offset after the record and the caller's `wait`; returns status and durability.
+            apply_policy: called with the log offset after the record and the caller's `wait`; returns status and
+                durability.
             accepted: the status of a put for which `apply_policy` is not called, and `durability` its durability.
             applies_always: whether `apply_policy` is called for every put, or only while the follower is idle.
         """
-        self.apply_policy, self.accepted, self.durability, self.applies_always = apply_policy, accepted, durability, applies_always
+        self.apply_policy, self.applies_always = apply_policy, applies_always
+        self.accepted, self.durability = accepted, durability
 
     def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None, on_durable):
         """Make puts wait for durability at a gate; `apply_policy` is called only for puts that do not wait.
@@ -283,8 +285,8 @@ cdef class Appender:
             extent: how far the segment is written; each put advances it.
             base_offset: the segment's first log offset.
             capacity: the segment's size in bytes.
-            buffer: the file's bytes, writable, or the `GatherBuffer` that takes records instead; None if records must be
-                written by the channel's `write`.
+            buffer: the file's bytes, writable, or the `GatherBuffer` that takes records instead; None if records must
+                be written by the channel's `write`.
             end: stores into the buffer are allowed below this position.
         """
         cdef Held held = None

@@ -114,14 +114,15 @@ cdef class RecordEncoder:
 
         Args:
             make_cursor: `make_cursor(topic, queue)` checks both and returns the queue's only cursor.
-            turns_of: `turns_of(topic)` returns how many queues take turns for messages without a queue number, and which is
-                the first; None for one queue, number 0.
+            turns_of: `turns_of(topic)` returns how many queues take turns for messages without a queue number, and
+                which is the first; None for one queue, number 0.
             time_ms: `time_ms()` returns the wall-clock time; None for the system's clock.
         """
         if len(store_host) not in (8, 20):
             raise ValueError("store_host must have 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
-        self.make_cursor, self.make_copy_cursor, self.turns_of, self.rewrite = make_cursor, make_copy_cursor, turns_of, rewrite
+        self.make_cursor, self.make_copy_cursor = make_cursor, make_copy_cursor
+        self.turns_of, self.rewrite = turns_of, rewrite
         self.time_ms, self.cursors, self.turns = time_ms, {}, {}
 
     def __dealloc__(self):

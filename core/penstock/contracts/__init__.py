@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `strategies` (flush policies, segment writers, allocators, retention policies), `dispatcher`,
-`extension`; then what they use: `messaging`, `index_entries`, `deliveries`, `foreign`.
+In reading order: `base` (every strategy), `strategies` (flush policies, segment writers, allocators, retention
+policies), `dispatcher`, `extension`; then what they use: `messaging`, `index_entries`, `deliveries`, `foreign`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -30,7 +30,8 @@ A complete third-party flush policy::
         return [EveryFlush]
 """
 
-# Parts of the compiled kernel for writers: a buffer that takes a record in one call, and a copy of records that writes each size last.
+# Parts of the compiled kernel for writers: a buffer that takes a record in one call, and a copy of records that writes
+# each size last.
 from penstock._kernel import GatherBuffer, store_records
 from penstock.contracts.base import (
     CONTRACT_VERSION,

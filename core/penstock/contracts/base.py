@@ -1,4 +1,4 @@
-"""The base of every strategy, and the context that the kernel provides to it: file sizes, threads, facts about the log."""
+"""The base of every strategy, and its context from the kernel: file sizes, threads, facts about the log."""
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +75,7 @@ ROCKETMQ = Geometry(
 
 
 class History:
-    """Facts about a log beyond its records: removed topics, those that a broker may have deleted, and who wrote which range.
+    """Facts about a log beyond its records: topics removed, or perhaps deleted by a broker, and who wrote which range.
 
     This class itself knows nothing: no topic counts as deleted.
 
@@ -147,16 +147,16 @@ class WorkWakes(Protocol):
     """
 
     def ask(self) -> bool:
-        """Call before a look for work: a `wake` after the look then ends `rest`. Return False if wakes do not arrive."""
+        """Call before a look for work, so that a later `wake` ends `rest`. Return False if wakes do not arrive."""
 
     def go_on(self) -> None:
         """Call after a look that found work: wakes of other processes do not end the next pause."""
 
     def rest(self, at_most_s: float | None = None) -> bool:
-        """Return after a `wake` since `ask`, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+        """Return after a `wake` since `ask` or `at_most_s` seconds; return False at once if wakes do not arrive."""
 
     def wake(self, *, always: bool = False) -> None:
-        """Call after work was made; costs one system call unless the work waits. With `always`, also if it has not asked."""
+        """Call after work was made: one system call if it is awaited. With `always`, also if it is not."""
 
 
 class SpawnWorker(Protocol):
@@ -186,9 +186,9 @@ class Context:
         log_min_offset: returns the log offset of the first byte that the commit log still has.
         appenders_wait: puts return only when their bytes are durable (`FlushPolicy.waits`).
         read_history: reads from the store's folder the current facts about the log beyond its records.
-        removed_before: returns the log offset before which a topic's records are removed, as the store's folder says now; 0 if it
-            never was removed. With `read_only`, a queue whose entries begin with a removed record must not be found: the process
-            that writes is about to remove its files.
+        removed_before: returns the log offset before which a topic's records are removed, as the store's folder says
+            now; 0 if it never was removed. With `read_only`, a queue whose entries begin with a removed record must not
+            be found: the process that writes is about to remove its files.
     """
 
     root: Path

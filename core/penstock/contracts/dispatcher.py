@@ -1,4 +1,4 @@
-"""Dispatchers: the strategies that derive files, such as queues and index, from the log; what they receive, and what their checkers find."""
+"""Dispatchers derive files, such as queues and index, from the log; what they receive, and what their checkers find."""
 
 import re
 from abc import ABC, abstractmethod
@@ -67,7 +67,7 @@ class DispatchBatch:
 
     @property
     def columns(self) -> RecordColumns:
-        """All columns of the records, with their bytes; raises `PluginError` in a reindex, which sends no records around."""
+        """All columns of the records, with their bytes; raises `PluginError` in a reindex, which sends no records."""
         if isinstance(self._rows, IndexColumns):
             raise PluginError(
                 "a dispatcher needs the records themselves, so reindex cannot rebuild its files; nothing was changed. "
@@ -192,14 +192,14 @@ class Finding(NamedTuple):
 COPYING = "copied while it was written"
 
 # What else helps against corruption in the log, and what to do about it.
-CUT_END = "`penstock repair PATH --apply` cuts the log there, and saves what it cuts off; or restore the segment from a copy"
+CUT_END = "`penstock repair PATH --apply` cuts the log there, and saves the rest; or restore the segment from a copy"
 ONLY_CUT = (
-    "restore the segment from a copy, or export the readable messages and import them into a new store; as a last resort, `penstock repair PATH --apply --cut` cuts the log at the first corruption, and "
-    "saves what it cuts off"
+    "restore the segment from a copy, or export the readable messages and import them into a new store; as a last "
+    "resort, `penstock repair PATH --apply --cut` cuts the log at the first corruption, and saves what it cuts off"
 )
 CORRUPT_LOG = (
-    "`penstock repair PATH --apply --quarantine` marks the range as unreadable, and the store then opens for writing with all other "
-    f"messages; if that is refused, {ONLY_CUT}"
+    "`penstock repair PATH --apply --quarantine` marks the range as unreadable, and the store then opens for writing "
+    f"with all other messages; if that is refused, {ONLY_CUT}"
 )
 
 _WHAT_NOW = {
@@ -285,8 +285,8 @@ class Trust:
         survivors: the existing queues, if queues are rebuilt beside them. An entry there that shows where a queue
             begins counts like an entry of the dispatcher itself.
         summary: the result of the dispatcher's own `closing_summary` at the clean close, of files that have not changed
-            since; None if there is none. Only passed if `is_clean`. A CRC and a digest protect it, so its bytes are those
-            that were written. Nevertheless, no content may make `load` raise, or use more memory than its size.
+            since; None if there is none. Only passed if `is_clean`. A CRC and a digest protect it, so its bytes are
+            those that were written. Nevertheless, no content may make `load` raise, or use more memory than its size.
     """
 
     log: LogView
@@ -332,7 +332,7 @@ class Dispatcher(Strategy):
         """At a clean close, after the last `flush`: free blocks that were allocated ahead, durably."""
 
     def closing_summary(self) -> bytes | None:
-        """At a clean close, after the last change of a file: return a summary, so that the next `load` need not read the files.
+        """Return a summary at a clean close, after the last change of a file: the next `load` need not read the files.
 
         None for no summary. It must not hold facts that the files do not hold: a summary may be lost.
         """
@@ -534,17 +534,17 @@ class QueueIndex(QueueReader, Dispatcher):
     def move_min(self, log_offset: int) -> None:
         """Move each queue's `min_offset` to that of its first record at or after `log_offset`.
 
-        Called before retention makes earlier records unreadable; their files are deleted later, see `trim`. An index that
-        can move its bounds without deleting files should do so: a crash may come in between.
+        Called before retention makes earlier records unreadable; their files are deleted later, see `trim`. An index
+        that can move its bounds without deleting files should do so: a crash may come in between.
         """
         self.trim(log_offset)
 
     def remove_topic(self, topic: str, log_offset: int) -> None:
         """Remove all queues of a topic, and from now on leave out its records before `log_offset`.
 
-        The removal is already recorded durably (`History.removed`), so a crash in between is completed by the next `load`, which
-        must leave out such records as well. Called with no batch of later records dispatched yet; batches that were not
-        dispatched may hold earlier records. An index that does not override this cannot remove topics.
+        The removal is already recorded durably (`History.removed`), so a crash in between is completed by the next
+        `load`, which must leave out such records as well. Called with no batch of later records dispatched yet; batches
+        that were not dispatched may hold earlier records. An index that does not override this cannot remove topics.
         """
         raise NotImplementedError
 

@@ -194,12 +194,12 @@ class Extension(Strategy):
     True, and `rewrite`, `check_put` and `queues_of` are not called.
 
     Attributes:
-        record_reserve: by how many bytes the copies that it stores later of a message may be larger than the message's record. A
-            put is refused unless its record leaves so much of a segment; copies (`put_copies`) need not.
-        provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls the
-            method of the same name on the first configured extension that lists it.
-        callbacks: names of those arguments of `penstock.open` that take functions of the program, and that this extension gets as
-            `functions`, by name, if they were given; `open` has one such argument, "check_back".
+        record_reserve: by how many bytes the copies that it stores later of a message may be larger than the message's
+            record. A put is refused unless its record leaves so much of a segment; copies (`put_copies`) need not.
+        provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls
+            the method of the same name on the first configured extension that lists it.
+        callbacks: names of those arguments of `penstock.open` that take functions of the program, and that this
+            extension gets as `functions`, by name, if they were given; `open` has one such argument, "check_back".
     """
 
     record_reserve: ClassVar[int] = 0

@@ -24,8 +24,8 @@ from penstock.files import Files
 LIGHT_PREFIX = "%LMQ%"
 # Files that a broker of 4.x or 5.x leaves in a store, and Penstock does not write.
 BROKER_FILES = ("config/topics", "abort.bak")
-# The topic that every broker declares in its `config/topics.json` as it starts. Penstock, which writes that file too, never
-# does: no message may be put to it.
+# The topic that every broker declares in its `config/topics.json` as it starts. Penstock, which writes that file too,
+# never does: no message may be put to it.
 _TOPIC_OF_BROKERS = b'"SELF_TEST_TOPIC":'
 _BATCH = ("queue.type", "BatchCQ")
 _JSON_BYTES_MAX = 256 << 20
@@ -120,7 +120,8 @@ POP_STATE = Kind(
 BROKER_CONFIG = Kind(
     name="broker-config",
     what="the broker's own configuration",
-    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json`, `consumerOffset.json`, `delayOffset.json` and `timercheck`",
+    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json`, `consumerOffset.json`, "
+    "`delayOffset.json` and `timercheck`",
     reading="everything",
     stops_writing=False,
     why="no put changes it",

@@ -1,8 +1,8 @@
 """Derives index entries from a batch, and finds them again: functions of the kernel on plain buffers, for any plugin.
 
 The built-in dispatchers use only these functions. Columns may be numpy arrays of 32-bit or 64-bit integers of any
-stride. Files are passed as memory: a map, or bytes that were read. Numbers in them are checked against that memory, so a
-hostile file causes wrong answers at worst.
+stride. Files are passed as memory: a map, or bytes that were read. Numbers in them are checked against that memory, so
+a hostile file causes wrong answers at worst.
 """
 
 from collections.abc import Iterable, Iterator
@@ -75,8 +75,9 @@ def queue_entries(
     )
 
 
-# Queue entries of consecutive queue offsets: the index of their topic in the batch's `topics`, their queue, the first one's
-# queue offset, the log offset of its record, the entries of 20 bytes, and the store time of each entry's record, native i64.
+# Queue entries of consecutive queue offsets: the index of their topic in the batch's `topics`, their queue, the first
+# one's queue offset, the log offset of its record, the entries of 20 bytes, and the store time of each entry's record,
+# native i64.
 EntryRun = tuple[int, int, int, int, bytes, bytes]
 
 

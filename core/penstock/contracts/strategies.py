@@ -40,8 +40,8 @@ class FlushPolicy(Strategy):
     Capabilities: "syncs" (messages become durable after some time without a request).
 
     Attributes:
-        waits: a put with `wait=True` returns only when its bytes are durable, or in doubt. The kernel syncs by itself as soon as
-            possible, once for all puts that wait by then.
+        waits: a put with `wait=True` returns only when its bytes are durable, or in doubt. The kernel syncs by itself
+            as soon as possible, once for all puts that wait by then.
         timeout_ms: how long a waiting put waits before its receipt has the status `FLUSH_DISK_TIMEOUT`.
     """
 
@@ -69,24 +69,26 @@ class FlushPolicy(Strategy):
 class SegmentChannel(ABC):
     """One segment file being written, front to back. One writer; any number of readers of `view`.
 
-    The kernel uses `buffer` and `descriptor` in place of `write`, `commit` and `flush`: a subclass that overrides one of those
-    methods overrides what takes its place, too.
+    The kernel uses `buffer` and `descriptor` in place of `write`, `commit` and `flush`: a subclass that overrides one
+    of those methods overrides what takes its place, too.
 
-    Invariants: a byte below a position that was passed to `commit` is in `view` and survives a crash of the process; so does
-    a byte that was committed before a `flush` survive a crash of the machine.
+    Invariants: a byte below a position that was passed to `commit` is in `view` and survives a crash of the process; so
+    does a byte that was committed before a `flush` survive a crash of the machine.
 
     Attributes:
-        blocks: allocates the file's blocks ahead; None for a file that has all of them. The kernel reserves blocks before the
-            first byte of a batch, which may span multiple segments, is written, and frees the rest at a clean close; `write`
-            must reserve as well.
-        buffer: takes single records in place of `write`; None if the kernel must call `write`. For a writer that commits at
-            once: the whole file as writable memory, which the kernel keeps until the segment is sealed, or the attribute is
-            read again. For a writer that holds bytes back: a `GatherBuffer`, whose content `commit` must write.
-        buffer_end: stores into `buffer` before this position cannot run out of room; read again after each `write`, and after
-            blocks were reserved.
-        descriptor: the file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called. With a
-            descriptor, the kernel syncs without the GIL. That is allowed only if nothing has to be committed first, or all
-            uncommitted bytes are in `buffer` and written through the same descriptor. It must stay open until `close`.
+        blocks: allocates the file's blocks ahead; None for a file that has all of them. The kernel reserves blocks
+            before the first byte of a batch, which may span multiple segments, is written, and frees the rest at a
+            clean close; `write` must reserve as well.
+        buffer: takes single records in place of `write`; None if the kernel must call `write`. For a writer that
+            commits at once: the whole file as writable memory, which the kernel keeps until the segment is sealed, or
+            the attribute is read again. For a writer that holds bytes back: a `GatherBuffer`, whose content `commit`
+            must write.
+        buffer_end: stores into `buffer` before this position cannot run out of room; read again after each `write`, and
+            after blocks were reserved.
+        descriptor: the file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called. With
+            a descriptor, the kernel syncs without the GIL. That is allowed only if nothing has to be committed first,
+            or all uncommitted bytes are in `buffer` and written through the same descriptor. It must stay open until
+            `close`.
     """
 
     blocks: Blocks | None = None
@@ -115,14 +117,15 @@ class SegmentChannel(ABC):
     def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """Write one record at `position`, or several, whose `sizes` are given.
 
-        Raises `OSError` if that fails, and must not leave a valid record of a single one then. If the process is killed during
-        a write of several, the file must hold the first records and none of the later ones: a valid record after an incomplete
-        one looks like corruption. So one copy of all records into a map, which copies bytes in any order, must not be used.
+        Raises `OSError` if that fails, and must not leave a valid record of a single one then. If the process is killed
+        during a write of several, the file must hold the first records and none of the later ones: a valid record after
+        an incomplete one looks like corruption. So one copy of all records into a map, which copies bytes in any order,
+        must not be used.
         """
 
     @abstractmethod
     def commit(self, stop: int) -> None:
-        """Pass all bytes before `stop`, which were written, to the operating system; they end the segment if that is its size.
+        """Pass all written bytes before `stop` to the operating system; they end the segment if that is its size.
 
         May run concurrently with `write`, never with itself.
         """
@@ -233,7 +236,8 @@ class SegmentInfo(NamedTuple):
     Attributes:
         base_offset: the log offset of its first byte.
         size: its bytes.
-        last_write_ms: when it was last written, by the time of its file; if that is not plausible, by the next segment's.
+        last_write_ms: when it was last written, by the time of its file; if that is not plausible, by the next
+            segment's.
         path: its file.
         is_ahead: the time of its file is in the future, so `last_write_ms` is another one.
     """

@@ -1,19 +1,19 @@
-"""Dispatchers of a store that is not open: read-only beside its log, or rebuilt beside the store and swapped in; and deleted topics.
+"""Dispatchers of a store that is not open: read-only, or rebuilt beside the store and swapped in; and deleted topics.
 
-Which topics a broker has deleted is determined from the directory's `config/topics.json`. A broker that deletes a topic removes its
-queues and its entry in that file; the log keeps the records until retention deletes their segments. So if the file does not list a
-topic and the topic has no queue, its records are those of a deleted topic, but only if
+Which topics a broker has deleted is determined from the directory's `config/topics.json`. A broker that deletes a topic
+removes its queues and its entry in that file; the log keeps the records until retention deletes their segments. So if
+the file does not list a topic and the topic has no queue, its records are those of a deleted topic, but only if
 
     * the file exists and is understood;
-    * a broker wrote the records, since Penstock lists a topic after its first message (see `written_ranges`); or the topic was
-      listed when Penstock closed the store last, and another program has had it since;
+    * a broker wrote the records, since Penstock lists a topic after its first message (see `written_ranges`); or the
+      topic was listed when Penstock closed the store last, and another program has had it since;
     * the topic is not a system topic of brokers, since not every version lists those.
 
-A queue index searches for surviving entries first (see `contracts.Trust`). Topics that Penstock itself removed are recorded, and need
-no such conclusions: see `side_folder`.
+A queue index searches for surviving entries first (see `contracts.Trust`). Topics that Penstock itself removed are
+recorded, and need no such conclusions: see `side_folder`.
 
-A view takes no lock, maps no file and runs nothing in the background. Its reads use the log ranges whose records end with a CRC of the
-whole record, and queue entries as evidence.
+A view takes no lock, maps no file and runs nothing in the background. Its reads use the log ranges whose records end
+with a CRC of the whole record, and queue entries as evidence.
 
 A rebuild::
 
@@ -97,7 +97,7 @@ def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) 
 
 
 def deleted_since_close(files: Files, root: Path) -> dict[str, int]:
-    """Return the topics that another program has deleted since Penstock closed the store, each with the log's end at that close."""
+    """Return the topics that another program deleted since Penstock's last close, with the log's end then."""
     clean, listed = SideFolder(files, root).read_clean(), listed_topics(files, root)
     if clean is None or listed is None:
         return {}

@@ -140,7 +140,7 @@ class TailFollower:
             raise DispatcherFailedError(dispatcher.name, reason, reached, visible)
 
     def _find_lost(self, batch: DispatchBatch) -> int | None:
-        """Return the log offset where the bytes of a batch stop being records, because the segment writer lost them, or None.
+        """Return the log offset where a batch's bytes stop being records since the segment writer lost them, or None.
 
         Records from there on must not be dispatched or skipped: skipped records would be missing without an error,
         and their queue offsets would be assigned again. Corruption from before this session is skipped, since

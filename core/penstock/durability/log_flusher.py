@@ -1,14 +1,14 @@
 """Durability: the only module that syncs the log, notifies the waiters, and stops the store when a sync fails.
 
 When a sync fails, nothing is known of its bytes: the system marks the pages clean, so a second sync would succeed
-although the bytes are not on disk. So nothing is retried, the flushed offset does not move, and every waiter, later flush
-and later append gets the same error. The next open rewrites the bytes in doubt.
+although the bytes are not on disk. So nothing is retried, the flushed offset does not move, and every waiter, later
+flush and later append gets the same error. The next open rewrites the bytes in doubt.
 
-The kernel's gate syncs (`SyncGate`, `_kernel/gate.h`): it gathers the appended bytes, syncs, checks that the segment still
-has its name, writes the progress file, and notifies the waiters. It has a thread, unless the store was given workers of its
-own: then a worker runs the gate's rounds. If the writer's channels provide their descriptors, no round uses the
-interpreter; otherwise the gate calls the channel's `flush`. This module adds the segments to the gate, and does what needs
-Python: futures, sealed segments, errors.
+The kernel's gate syncs (`SyncGate`, `_kernel/gate.h`): it gathers the appended bytes, syncs, checks that the segment
+still has its name, writes the progress file, and notifies the waiters. It has a thread, unless the store was given
+workers of its own: then a worker runs the gate's rounds. If the writer's channels provide their descriptors, no round
+uses the interpreter; otherwise the gate calls the channel's `flush`. This module adds the segments to the gate, and
+does what needs Python: futures, sealed segments, errors.
 
 Invariants: `flushed_offset <= committed_offset`; neither decreases, except when the writer lost bytes (`lost`). A
 waiter is notified once, and a second time only if an interrupt came during the first.
@@ -375,7 +375,7 @@ class LogFlusher:
         return True
 
     def _tell(self) -> None:
-        """Notify all waiters whose bytes are durable or in doubt. May run in multiple threads: each waiter is taken by one."""
+        """Notify all waiters whose bytes are durable or in doubt. Threads may do it at once: one takes a waiter."""
         flushed, has_ended = -1, False
         # Repeated if more became durable meanwhile: the thread that synced it did not see a waiter that this one held.
         while (flushed, has_ended) != (self.flushed_offset, self._has_ended):

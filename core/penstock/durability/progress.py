@@ -1,6 +1,7 @@
 """How far a store is durable: RocketMQ's file `checkpoint`, and Penstock's own `penstock/progress`.
 
-`checkpoint` has store times up to which the parts of a store are durable. Layout (big-endian, 4096 bytes, the rest zero)::
+`checkpoint` has store times up to which the parts of a store are durable. Layout (big-endian, 4096 bytes, the rest
+zero)::
 
     0 physicMsgTimestamp i64   8 logicsMsgTimestamp i64   16 indexMsgTimestamp i64
     24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both 0: Penstock does not replicate)
@@ -89,7 +90,8 @@ _HEAD = struct.Struct(">8sQqqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
 _TAIL = struct.Struct(">QqI")
-# Reads that find a half-written slot are repeated this often; a slot is written in one call, so the next read is complete.
+# Reads that find a half-written slot are repeated this often; a slot is written in one call, so the next read is
+# complete.
 _READS_MAX = 4
 _ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _TAIL.size) // _ITEM.size
 
@@ -211,7 +213,8 @@ class Progress:
     def publish(self, visible_offset: int) -> None:
         """Set the visible offset and write the state, as `write` does.
 
-        It is written for nearly every message that a reader waits for, and encoding a slot takes longer than writing it.
+        It is written for nearly every message that a reader waits for, and encoding a slot takes longer than writing
+        it.
         """
         before, self.state.visible_offset = self.state.visible_offset, visible_offset
         try:
@@ -233,7 +236,7 @@ class Progress:
         return self._file
 
     def share(self, gate: SyncGate, wake: Callable[[], object] | None = None) -> None:
-        """Start a gate, and write through it from now on: it writes after each sync and has the latest flushed offset."""
+        """Start a gate, and write through it from now on: it writes after each sync, with the latest flushed offset."""
         with self._lock:
             descriptor = self._open_file().descriptor
             mark = self._pwrite if descriptor is None else descriptor

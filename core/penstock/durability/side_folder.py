@@ -14,8 +14,9 @@ Losing the folder costs time at the next open, never data. Every writer, includi
 file when it starts. If the lock file differs from the recorded one, another program has written to the store, or the
 store is a copy.
 
-`manifest`: a store of 20,000 queues has as many files, and opening each of them costs more than the rest of an opening. So a
-dispatcher may summarise its files (`Dispatcher.closing_summary`), and gets the summary back when it loads. Layout (big-endian)::
+`manifest`: a store of 20,000 queues has as many files, and opening each of them costs more than the rest of an opening.
+So a dispatcher may summarise its files (`Dispatcher.closing_summary`), and gets the summary back when it loads. Layout
+(big-endian)::
 
     file := magic 8s  digest 32s  count u32  part{count}  crc32c u32     # the last 4 bytes, over all before them
     part := name 24s  size u64  byte{size}
@@ -26,19 +27,20 @@ file with the same digest, and only if the files still have that digest: then no
 or if any byte of it is wrong, it is ignored, and dispatchers read their files. It holds nothing that the
 files do not hold.
 
-`removed-topics`: JSON, one object: topic to `{"before": 4711, "count": 1}`. The topic's records before log offset `before` have no
-queue entry, whatever the log still holds; records from there on are of a topic of the same name that was created later.
-`count` is how often the topic was removed: queue offsets begin at 0 each time.
+`removed-topics`: JSON, one object: topic to `{"before": 4711, "count": 1}`. The topic's records before log offset
+`before` have no queue entry, whatever the log still holds; records from there on are of a topic of the same name that
+was created later. `count` is how often the topic was removed: queue offsets begin at 0 each time.
 
 Invariants:
-    * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed topic
-      back.
-    * `before` is never after the log's end: if the log has lost its tail, it is lowered before new records are appended.
-    * The size, modulo 1024, is one more after each write: spaces follow the JSON. So a process that reads finds every change
-      by the size, also where two writes have the same time and the same inode number.
+    * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed
+      topic back.
+    * `before` is never after the log's end: if the log has lost its tail, it is lowered before new records are
+      appended.
+    * The size, modulo 1024, is one more after each write: spaces follow the JSON. So a process that reads finds every
+      change by the size, also where two writes have the same time and the same inode number.
     * An entry stays when its records are gone, since the count tells old queue offsets from new ones.
-    * A file that cannot be read is renamed when the store is next opened for writing, and named: removed topics come back,
-      and no message is lost.
+    * A file that cannot be read is renamed when the store is next opened for writing, and named: removed topics come
+      back, and no message is lost.
 """
 
 import contextlib
@@ -236,7 +238,7 @@ class RemovedTopicsFile:
         self._known = None
 
     def repair(self, log_end: int) -> list[str]:
-        """Lower what is after the log's end, durably, and set an unreadable file aside; return a sentence for each repair.
+        """Lower what is after the log's end, durably, and set an unreadable file aside; return a sentence a repair.
 
         Called while the store is opened for writing, before anything is appended.
         """
@@ -325,7 +327,7 @@ def vouched_for(root: Path) -> list[Path]:
 
 @attrs.frozen(kw_only=True)
 class CleanClose:
-    """The content of the clean-close file: the log's end, its last store time, a digest of the files, and the topics listed then."""
+    """The clean-close file's content: the log's end, its last store time, a digest of the files, the topics listed."""
 
     log_end: int
     last_time_ms: int
@@ -373,7 +375,7 @@ class SideFolder:
         self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
 
     def remove_clean(self) -> None:
-        """Remove the clean-close file durably, before the first change; also the manifest, which is not valid without it."""
+        """Remove the clean-close file durably, before the first change, and the manifest, which needs it."""
         gone = [self.path / name for name in ("clean", "manifest")]
         gone = [path for path in gone if self._files.exists(path)]
         for path in gone:

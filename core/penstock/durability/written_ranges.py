@@ -9,19 +9,19 @@ Layout: JSON, one object::
 
 All numbers but the times are log offsets, and ascend. Only the last range may be open (`stop` is null): it includes
 whatever Penstock appends. `perhaps` lists ranges that Penstock or another program may have written. `gaps` lists ranges
-that a repair covered with a blank record: queue offsets are missing after them. `quarantined` lists corrupt ranges that a
-repair has noted; whether they count depends on the log alone (see `scan`).
+that a repair covered with a blank record: queue offsets are missing after them. `quarantined` lists corrupt ranges that
+a repair has noted; whether they count depends on the log alone (see `scan`).
 
 The file is written, durably, before the first record of a new range. It answers two questions:
 
     * Must this record end in a CRC of its own (see `validity.Coverage`), and did Penstock assign its queue offset (see
       `queue_evidence`)? If in doubt, the answer is no: losing the file costs protection, never data.
-    * May this record belong to a topic that a broker has deleted (see `dispatch.rebuild`)? If in doubt, the answer is no:
-      Penstock may have written it.
+    * May this record belong to a topic that a broker has deleted (see `dispatch.rebuild`)? If in doubt, the answer is
+      no: Penstock may have written it.
 
-`lock_mtime_ns` is the lock file's modification time when this file was written. As in `progress`, it shows whether another
-program has opened the store for writing since. If so, an open range ends where the log was known to be durable: after
-that offset, the other program may have cut the log and written records of its own.
+`lock_mtime_ns` is the lock file's modification time when this file was written. As in `progress`, it shows whether
+another program has opened the store for writing since. If so, an open range ends where the log was known to be durable:
+after that offset, the other program may have cut the log and written records of its own.
 """
 
 import itertools
@@ -249,7 +249,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
 
 
 def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
-    """Return up to where the log was durable when Penstock last wrote, and up to where it is known to have had records."""
+    """Return up to where the log was durable when Penstock last wrote, and up to where it had records for certain."""
     clean = SideFolder(files, root).read_clean()
     if clean is not None:
         return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
@@ -271,7 +271,7 @@ def _without_replaced(ranges: Ranges, log: SegmentedLog) -> Ranges:
 
 
 def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
-    """Return where a covered range ends in the current log: the offset at which another program cut the log and continued."""
+    """Return where a covered range ends in the current log: where another program cut the log and continued."""
     if written.checksum != COVERING:
         return written.stop
     segments = [
@@ -301,9 +301,9 @@ def _others_from(
 ) -> int | None:
     """Return the log offset of another program's first record in a range's part of a segment, or None.
 
-    With `most`, only the first `most` records are checked. Such records pass the checks that every store has, and do not
-    end in their own CRC. `_LOOKED_AT` of them in a row are not corruption. Fewer of them, at the end of the records, count
-    only if none looks like a record of Penstock's with a corrupt CRC.
+    With `most`, only the first `most` records are checked. Such records pass the checks that every store has, and do
+    not end in their own CRC. `_LOOKED_AT` of them in a row are not corruption. Fewer of them, at the end of the
+    records, count only if none looks like a record of Penstock's with a corrupt CRC.
     """
     others: list[tuple[int, int]] = []
     for offset, size, is_own in itertools.islice(_valid_records(log, segment, written), most):

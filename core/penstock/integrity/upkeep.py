@@ -4,9 +4,10 @@ Each step reads one block, at a limited rate. A segment without a digest, also b
 the sealer computes it when the segment is durable. It never waits for the append lock or for a reader, and holds the
 lease of a segment only for one block at a time. A segment that is deleted meanwhile is skipped.
 
-A pass of the scrubber reads all sealed segments, oldest first. The first pass begins one interval after the store was opened, so
-short-lived processes never scrub. Corruption is logged, counted, and reported to plugins; it changes nothing, and reading and writing
-continue. Pages in the system's page cache are compared as they are there, not as on disk.
+A pass of the scrubber reads all sealed segments, oldest first. The first pass begins one interval after the store was
+opened, so short-lived processes never scrub. Corruption is logged, counted, and reported to plugins; it changes
+nothing, and reading and writing continue. Pages in the system's page cache are compared as they are there, not as on
+disk.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """The commit log: records appended under one lock, rolled over segments, read back as batches.
 
-If a record fits and the segment's channel provides its memory, the kernel (`Appender`) stamps the record, copies it into
-that memory and counts it, without interruption by other threads. Otherwise the lock is taken: the next segment is
+If a record fits and the segment's channel provides its memory, the kernel (`Appender`) stamps the record, copies it
+into that memory and counts it, without interruption by other threads. Otherwise the lock is taken: the next segment is
 obtained, or the record is written by the channel's `write`. A batch is encoded before the lock is taken; under the
 lock, only its offsets and times are filled in, and it is written with one call for each segment.
 
@@ -14,7 +14,8 @@ Invariants:
       interrupt (Ctrl-C), the append may be in the log or not; if it is, it is complete, including its queue offset.
 
 An interrupt may come between any two steps. So each step can be repeated, and takes effect by one assignment:
-`wrote_position` for bytes, the log's list for a segment. `LogTail.repair_after_interrupt` updates the other fields afterwards.
+`wrote_position` for bytes, the log's list for a segment. `LogTail.repair_after_interrupt` updates the other fields
+afterwards.
 """
 
 import errno
@@ -49,7 +50,7 @@ _EXPECTED = 2
 
 
 class BatchSlice(NamedTuple):
-    """Bytes [start, stop) of a batch, their segment and position in it, the index of the first record, and all record sizes."""
+    """Bytes [start, stop) of a batch, their segment and position, the first record's index, and all record sizes."""
 
     segment: Segment
     start: int
@@ -601,8 +602,8 @@ class CommitLog:
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
             elif self.tail.has_begun(pieces):
-                # The log has queue offsets that no cursor has counted: nothing may be appended after them, already before
-                # the caller learns of it and notes the failure.
+                # The log has queue offsets that no cursor has counted: nothing may be appended after them, already
+                # before the caller learns of it and notes the failure.
                 self.appender.refuse(FAILED)
                 raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
             else:
@@ -628,8 +629,8 @@ def _marks_of(batch: Batch, position: int, decision: int | None) -> tuple[int, i
 def decided_batches(log: CommitLog, log_offset: int) -> set[int]:
     """Return the decisions, low 30 bits each, of the whole atomic batches that begin at `log_offset` or after it.
 
-    A record begins at `log_offset`, or the log ends there. Recovery has cut off a batch whose end is missing; but a broker may
-    have opened the store before, and kept a part of a batch, which does not count.
+    A record begins at `log_offset`, or the log ends there. Recovery has cut off a batch whose end is missing; but a
+    broker may have opened the store before, and kept a part of a batch, which does not count.
     """
     found = set[int]()
     decision = other = reached = end = 0

@@ -1,17 +1,18 @@
-"""Evidence of the queues about records of the log: queue entries, and queue offsets, which count up by one in each generation.
+"""Evidence of the queues about records: queue entries, and queue offsets, which count up by one in each generation.
 
 Entries are derived, and have no checksum of their own. So an entry alone never makes a record valid or corrupt;
 it decides only between two interpretations of the log that are both possible (see also `resync`).
 
-The body's CRC does not cover the header. If records do not end in a CRC of their own, a flipped bit in a queue offset, a
-queue's number, a topic or a transaction flag leaves a record that passes all checks, and is wrong. The sequence of
+The body's CRC does not cover the header. If records do not end in a CRC of their own, a flipped bit in a queue offset,
+a queue's number, a topic or a transaction flag leaves a record that passes all checks, and is wrong. The sequence of
 queue offsets reveals it:
 
     * A record that breaks the sequence is corrupt if later records of the queue continue without it: n, X, n+2, or
       n, X, n+1. If no record follows, it is corrupt if the entry for the expected offset points at it, or if Penstock
-      wrote it: Penstock never breaks the sequence. It is not corrupt if as many corrupt records lie between it and the one
-      before as offsets are missing: of these one may have lost its queue. A broker's record with offset 0 is not corrupt if no single flipped
-      bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0 in this way.
+      wrote it: Penstock never breaks the sequence. It is not corrupt if as many corrupt records lie between it and the
+      one before as offsets are missing: of these one may have lost its queue. A broker's record with offset 0 is not
+      corrupt if no single flipped bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0
+      in this way.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its own queue continue its sequence.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new generation. Brokers leave such
@@ -288,7 +289,7 @@ class QueueGenerations:
                 self._judge(queue, pending.pop(0), due)
 
     def _repeats(self, run: _Run, due: int) -> bool:
-        """Return whether Penstock wrote a record that states the offset of the one before; what follows continues after both."""
+        """Return whether Penstock wrote a record that states the offset of the one before; later ones follow both."""
         return 0 < run.first == due - 1 and self._is_own(run.log_offset)
 
     def _may_be_lost(self, generation: _Generation, run: _Run) -> bool:
@@ -398,7 +399,8 @@ class QueueGenerations:
     ) -> bool:
         """Return whether a record states that queue and offset, or the entry of the stated ones points at it.
 
-        The first record of a new generation is consistent too: brokers write its entry at the queue's end, whatever its offset.
+        The first record of a new generation is consistent too: brokers write its entry at the queue's end, whatever its
+        offset.
         """
         if _is_at(fields, queue, ordinal):
             return True

@@ -1,7 +1,8 @@
 """Reads records by log offset, and checks them before they are returned.
 
 A record is returned only if it is valid (see `validity`). For a corrupt one, `CorruptionError` names file and
-position; other records are not affected. A record that is read for a queue's entry must also state that queue and offset.
+position; other records are not affected. A record that is read for a queue's entry must also state that queue and
+offset.
 """
 
 from functools import lru_cache
@@ -95,7 +96,7 @@ class RecordReader:
             segment.lease.release()
 
     def _has(self, segment: Segment, log_offset: int, size: int) -> bool:
-        """Return whether bytes may be read: memory for a large stated size is allocated only if the file is that long."""
+        """Return whether bytes may be read: memory for a large stated size is allocated only if the file has it."""
         position = log_offset - segment.base_offset
         return size <= _READ_AT_ONCE or segment.has(position, size)
 
@@ -130,8 +131,8 @@ class RecordReader:
     ) -> list[StoredMessage]:
         """Return the records of queue entries, up to the first that is not valid or not close to the one before.
 
-        With `all_near`, nothing is read unless all records are close to each other. Raises `OffsetError` if the log does not
-        have the first record.
+        With `all_near`, nothing is read unless all records are close to each other. Raises `OffsetError` if the log
+        does not have the first record.
         """
         log, offset = self._log, int(entries.offsets[0])
         segment = self._hold_segment(offset)
@@ -186,7 +187,7 @@ class RecordReader:
     def _check_record(
         self, record: bytes, log_offset: int, place: QueuePosition, ordinal: int
     ) -> StoredMessage:
-        """Return a record as a message; raises `CorruptionError` if it is not valid, or not the record of that entry."""
+        """Return a record as a message; raises `CorruptionError` if it is invalid, or not that entry's record."""
         while True:
             coverage = self._log.coverage
             found = _kernel.message(record, log_offset, *place, ordinal, coverage.packed)

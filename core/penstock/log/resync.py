@@ -1,9 +1,9 @@
-"""Reads on after corruption: the next valid record, walks over a segment and batches that continue there, and errors for wrong offsets.
+"""Reads on after corruption: the next valid record, segments and batches that continue, errors for wrong offsets.
 
 A record states its own log offset, so a later valid record can be recognised. That alone is no proof: a body may hold
 the bytes of a complete valid record that states the log offset at which it will be stored. If the outer record is
-truncated or has a flipped bit in its head, the inner record must not become a message. So a valid record after corruption
-counts only with a witness, in this order:
+truncated or has a flipped bit in its head, the inner record must not become a message. So a valid record after
+corruption counts only with a witness, in this order:
 
     1. The corrupt record's own head: a valid record begins where that record ends by its size, or by the lengths of its
        parts. Everything before that end is the record's content. If valid records begin at both ends, 2 and 3 decide.
@@ -17,7 +17,8 @@ Everything else in between is content of the corrupt record, or lost: it is repo
 hostile: a place that only looks like a record's head costs a read of that head, and a chain that does not reach the end
 is scanned once.
 
-A record that its queue's offsets show to be corrupt (`SegmentedLog.rejected`, see `queue_evidence`) is not valid either.
+A record that its queue's offsets show to be corrupt (`SegmentedLog.rejected`, see `queue_evidence`) is not valid
+either.
 """
 
 import contextlib
@@ -132,7 +133,7 @@ class Resync:
     def _search(
         self, after: int, counts: Callable[[int], bool], stop: int | None = None
     ) -> int | None:
-        """Return the first offset after `after`, and before `stop`, that states itself and for which `counts` is true."""
+        """Return the first offset after `after` and before `stop` that states itself and for which `counts` is true."""
         start = max(after, self._segment.base_offset)
         for at, window in used_windows(self._log, self._segment, start):
             # A head that begins in the overlap is handled in the next window.
@@ -386,7 +387,8 @@ def reject_by_counts(
 ) -> list[Note]:
     """Set `log.rejected` to the records that their queues' offsets show to be corrupt; return notes on new generations.
 
-    Nothing is scanned unless `needs_counts`. `on_scanned` is called during the scan, with the log offset it has reached.
+    Nothing is scanned unless `needs_counts`. `on_scanned` is called during the scan, with the log offset it has
+    reached.
     """
     log.rejected = {}
     if not needs_counts(log):
@@ -429,9 +431,10 @@ def read_batches(
 ) -> Iterator[DispatchBatch]:
     """Return the records in [start, stop) as batches; a record must begin at `start`.
 
-    The lengths and the stated log offset of every record are checked, CRCs only with `check_crc`. If a batch meets corrupt
-    bytes, its range extends to the next valid record that has a witness (see `resync`), or to the segment's end, so that
-    no record after the corrupt bytes is skipped. A mapped log is copied only with `is_copied` (see `scan`).
+    The lengths and the stated log offset of every record are checked, CRCs only with `check_crc`. If a batch meets
+    corrupt bytes, its range extends to the next valid record that has a witness (see `resync`), or to the segment's
+    end, so that no record after the corrupt bytes is skipped. A mapped log is copied only with `is_copied` (see
+    `scan`).
     """
     at, size = start, _CHECKED_BATCH_BYTES if check_crc else BATCH_BYTES
     while at < stop:
@@ -464,7 +467,7 @@ def read_short(
 
 
 def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) -> int:
-    """Return where the next records begin: after the scanned ones, and after filler or corrupt bytes that follow them."""
+    """Return where the next records begin: after the scanned ones, and after filler or corrupt bytes there."""
     at = scanned.end_offset
     if scanned.stop is StopReason.FILLER:
         return segment.end_offset
@@ -510,8 +513,8 @@ class RecoveredLog:
 def explain(log: SegmentedLog, log_offset: int) -> OffsetError | None:
     """Return why no record begins at `log_offset`; None if the log is corrupt there, or a record can be read after all.
 
-    A wrong offset from a caller must not be reported as corruption. Called only after a read has failed: the segment is scanned
-    from its start with all checks.
+    A wrong offset from a caller must not be reported as corruption. Called only after a read has failed: the segment is
+    scanned from its start with all checks.
     """
     segment = log.find(log_offset)
     if segment is None or log_offset < log.min_offset or not segment.lease.hold():

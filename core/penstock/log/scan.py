@@ -1,4 +1,4 @@
-"""The only scanner of the log: valid records of a segment, window by window, why they end, and the marks of atomic batches.
+"""The only scanner of the log: valid records of a segment by windows, why they end, and the marks of atomic batches.
 
 The kernel follows the record sizes through a window and checks each record (see `validity`). This module decides how
 much is read: a record larger than the window is read by its stated size, but memory is allocated for that size only if
@@ -7,25 +7,26 @@ the file is long enough.
 A copy of the bytes is scanned, so that a failing disk raises `OSError` instead of killing the process by a signal. Only
 the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
 
-A scan that stops at corrupt bytes continues after them if a repair has noted them (decision 25). The note counts only while
-the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides no
-valid record, and never moves the log's end.
+A scan that stops at corrupt bytes continues after them if a repair has noted them (decision 25). The note counts only
+while the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides
+no valid record, and never moves the log's end.
 
-The records of an atomic batch are in the log all together, or not at all, also after a crash. They are in one segment, one after the
-other, and have the same store time. Each carries a mark in PREPAREDTRANSACTIONOFFSET, a field that brokers do not read in a plain
-message. With the marks, recovery finds a batch whose end is missing, and cuts the log where the batch begins; no second sync is needed.
-A mark is a negative i64 (bit 63)::
+The records of an atomic batch are in the log all together, or not at all, also after a crash. They are in one segment,
+one after the other, and have the same store time. Each carries a mark in PREPAREDTRANSACTIONOFFSET, a field that
+brokers do not read in a plain message. With the marks, recovery finds a batch whose end is missing, and cuts the log
+where the batch begins; no second sync is needed. A mark is a negative i64 (bit 63)::
 
     first record  := 1 decided:1 1 0 decision:30 end:30
     other records := 1 decided:1 0 0 start:30 end:30
 
-Start and end are positions in the segment, from the batch's first byte to after its last one; a segment has at most 2^30
-bytes, and ends with filler, so both fit. `decided` is set if a decision of a transaction belongs to the batch; `decision` is
-then the low 30 bits of its number, and otherwise 0. A batch of one record without a decision needs no mark.
+Start and end are positions in the segment, from the batch's first byte to after its last one; a segment has at most
+2^30 bytes, and ends with filler, so both fit. `decided` is set if a decision of a transaction belongs to the batch;
+`decision` is then the low 30 bits of its number, and otherwise 0. A batch of one record without a decision needs no
+mark.
 
-Marks are read from disk, and a foreign program may have written any number there: a mark counts only if it fits the place of
-its record, and a batch is incomplete only if all its records, from the first to the last one there is, have fitting marks.
-Copies of a record never have its mark.
+Marks are read from disk, and a foreign program may have written any number there: a mark counts only if it fits the
+place of its record, and a batch is incomplete only if all its records, from the first to the last one there is, have
+fitting marks. Copies of a record never have its mark.
 """
 
 import enum
@@ -101,9 +102,9 @@ def scan_segment(
 ) -> Iterator[Scanned]:
     """Yield the valid records in [start, stop) of a segment, window by window; a record must begin at `start`.
 
-    A result with `QUARANTINED` has no records: it is the quarantined range from the end of the one before on, and the scan
-    continues after it, except at the segment's end. Otherwise the last result is the only one whose `stop` is not `MORE`. If
-    `window_bytes` is given, windows grow from that size.
+    A result with `QUARANTINED` has no records: it is the quarantined range from the end of the one before on, and the
+    scan continues after it, except at the segment's end. Otherwise the last result is the only one whose `stop` is not
+    `MORE`. If `window_bytes` is given, windows grow from that size.
     """
     size = window_bytes or WINDOW_BYTES
     while True:
@@ -135,7 +136,7 @@ def scan_window(
     window_bytes: int,
     is_copied: bool = True,
 ) -> Scanned:
-    """Return the valid records in the first bytes of [start, stop): at least one, if a valid record begins at `start`."""
+    """Return the valid records in the first bytes of [start, stop): at least one, if one begins at `start`."""
     left = stop - start
     size = min(max(window_bytes, SIZE_AND_MAGIC.size), left)
     scanned, claimed = _scan(log, segment, start, size, checks, is_copied=is_copied)
@@ -267,7 +268,8 @@ def find_incomplete(log: SegmentedLog, last: int, end: int, number: int) -> int 
         number: PREPAREDTRANSACTIONOFFSET of that record.
 
     Returns:
-        None if the record has no mark, its batch is whole, or not all records from the batch's first one on are its records.
+        None if the record has no mark, its batch is whole, or not all records from the batch's first one on are its
+        records.
     """
     segment, mark = log.find(last), read_mark(number)
     if segment is None or mark is None:
@@ -278,7 +280,7 @@ def find_incomplete(log: SegmentedLog, last: int, end: int, number: int) -> int 
         return None
     begin = segment.base_offset + start
     run, reached = BatchRun(start, mark), begin
-    for records, reached, _ in scan_segment(log, segment, begin, end, Checks(log.coverage)):  # noqa: B007 - the last one counts
+    for records, reached, _ in scan_segment(log, segment, begin, end, Checks(log.coverage)):  # noqa: B007
         if not run.has_all(records):
             return None
     return begin if reached == end else None

@@ -196,7 +196,8 @@ class SegmentedLog:
         for before, after in zip(self._segments, self._segments[1:], strict=False):
             if before.end_offset != after.base_offset:
                 logger.warning(
-                    "%s: segments are missing between %s and %s; their messages cannot be read, others are not affected",
+                    "%s: segments are missing between %s and %s; their messages cannot be read, others are not "
+                    "affected",
                     self.folder, before.path.name, after.path.name,
                 )  # fmt: skip
 
@@ -376,11 +377,12 @@ class SegmentedLog:
         ]
 
     def retire_first(self, base_offset: int, now_ms: int, force_after_ms: int) -> Segment | None:
-        """Remove the oldest segment, which begins at `base_offset`; its file may be deleted when this returns the segment.
+        """Remove the oldest segment, which begins at `base_offset`; if it is returned, its file may be deleted.
 
-        Returns None while readers hold it. After an interrupt the same call again returns the same segment. No new lease is granted from the first call on, and after `force_after_ms`
-        the segment is returned although it is held (views of it stay valid until their readers drop them).
-        `min_offset` moves before the first lease is refused, so no byte at or after `min_offset` is ever refused.
+        Returns None while readers hold it. After an interrupt the same call again returns the same segment. No new
+        lease is granted from the first call on, and after `force_after_ms` the segment is returned although it is held
+        (views of it stay valid until their readers drop them). `min_offset` moves before the first lease is refused, so
+        no byte at or after `min_offset` is ever refused.
         """
         with self._changing:
             first = self._segments[0]
@@ -425,9 +427,9 @@ class HeldSegment:
 def plausible(times_ms: list[int], now_ms: int = _NEVER) -> list[int]:
     """Return the plausible times at which the segments were last written, oldest first.
 
-    A time before the year 2000 (a clock that started in 1970), or after `now_ms` (one that was ahead), is replaced by the
-    next plausible time, since segments are written in their order. A time before that of the previous segment is replaced by
-    the previous segment's time.
+    A time before the year 2000 (a clock that started in 1970), or after `now_ms` (one that was ahead), is replaced by
+    the next plausible time, since segments are written in their order. A time before that of the previous segment is
+    replaced by the previous segment's time.
     """
     found = list(times_ms)
     following = min(found[-1], now_ms) if found else 0

@@ -287,8 +287,8 @@ def check_corruption(
 def has_changed(log: SegmentedLog, start: int, durable: int) -> bool:
     """Return whether all bytes from a copy's log end, `start`, to a log offset were written, so have changed since.
 
-    A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. If the size of the
-    first record is zero, that record was not written.
+    A log that was copied before its writer was done lacks them: it has zeros there, in whole or in part. If the size of
+    the first record is zero, that record was not written.
     """
     last = log.find(durable - 1) if start < durable else None
     if last is None:

@@ -2,8 +2,8 @@
 
 A segment is deleted only if it is not the last, it and its entries in queues and index are durable, no plugin
 vetoes the deletion, and no reader holds a lease on it. Entries that a power cut takes are made from the log again, so a
-queue whose records are deleted must not lose its last one: it would begin at 0. A lease held longer than FORCE_AFTER_MS is ignored. Queues
-and index are trimmed afterwards. Source: spec sections 9.5 and 11.
+queue whose records are deleted must not lose its last one: it would begin at 0. A lease held longer than FORCE_AFTER_MS
+is ignored. Queues and index are trimmed afterwards. Source: spec sections 9.5 and 11.
 
 Invariants:
     * The order of a deletion: the minimum offsets of the queues move, then that of the log; then readers get no new
@@ -170,7 +170,8 @@ class Retention:
         verdict = consult(self._policies, segments, now_ms, disk)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
-                "retention policy %r failed; its vote is ignored until it succeeds again; other policies are not affected",
+                "retention policy %r failed; its vote is ignored until it succeeds again; other policies are not "
+                "affected",
                 name,
                 exc_info=verdict.failed[name],
             )
@@ -183,8 +184,8 @@ class Retention:
         ahead = {info.path.name for info in segments if info.is_ahead}
         if ahead - self._ahead:
             logger.warning(
-                "the times of %d segment files are in the future, of %s first: retention by age goes by the times of the "
-                "segments after them, or keeps them if there are none. Check the clock",
+                "the times of %d segment files are in the future, of %s first: retention by age goes by the times of "
+                "the segments after them, or keeps them if there are none. Check the clock",
                 len(ahead), min(ahead),
             )  # fmt: skip
         self._ahead = ahead
@@ -372,9 +373,9 @@ class SegmentForecast(NamedTuple):
 class RetentionForecast:
     """Forecasts when each segment of a store will be deleted if no more messages are put. Changes nothing.
 
-    The policies are consulted for each hour ahead. Within an hour the retention runs are simulated, each of which deletes at most ten
-    segments. Disk use is the current use minus the segments forecast to be deleted by then. With `is_foreign` another process may write
-    the store meanwhile.
+    The policies are consulted for each hour ahead. Within an hour the retention runs are simulated, each of which
+    deletes at most ten segments. Disk use is the current use minus the segments forecast to be deleted by then. With
+    `is_foreign` another process may write the store meanwhile.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A store that this process changes itself, or asks another process to change that has it open for writing; see `requests`."""
+"""A store that this process changes, or asks the process to change that has it open for writing; see `requests`."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,8 @@ class StoreToChange(ExitStack):
             try:
                 self._writing = self.enter_context(open_store(self._root))
             except StoreLockedError:
-                # A third process was faster, and is asked; or one that opens the store, or holds it without a lock file.
+                # A third process was faster, and is asked; or one that opens the store, or holds it without a lock
+                # file.
                 if self._clock.monotonic_ms() > end_ms:
                     raise
                 self._waiter.ask()
@@ -143,7 +144,7 @@ class StoreToChange(ExitStack):
         return result
 
     def _check_folder(self) -> None:
-        """Raise `StorageError` if the store was moved or removed: another one must not be made, nor changed, in its place."""
+        """Raise `StorageError` if the store was moved or removed: no other may be made or changed in its place."""
         if self._files.inode(self._root) != self._inode:
             what = (
                 f"{self._done} was done, and nothing after it" if self._done else "nothing was done"
@@ -200,5 +201,6 @@ class StoreToChange(ExitStack):
             raise WriterGoneError
         raise StoreLockedError(
             self._root,
-            f"{self._holder()}, which has not begun within {self._limit_ms / 1000:g} s what it was asked to do; nothing was done",
+            f"{self._holder()}, which has not begun within {self._limit_ms / 1000:g} s what it was asked to do; "
+            "nothing was done",
         )

@@ -78,13 +78,13 @@ def with_queues(
 def prepared_refused() -> MessageError:
     """Return the error for a message in an atomic batch that has a PREPAREDTRANSACTIONOFFSET of its own."""
     return MessageError(
-        "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it by "
-        "itself; nothing was stored"
+        "a message with a prepared_offset cannot be part of an atomic batch, whose marks are in the same field: put it "
+        "by itself; nothing was stored"
     )
 
 
 class StoreBatch(BatchProducer):
-    """Implements `contracts.MessageBatch`, stored whole or not at all (see `log.scan`); the kernel has `put`. Safe from any thread."""
+    """A `MessageBatch`, stored whole or not at all (see `log.scan`); the kernel has `put`. Safe from any thread."""
 
     def __init__(self, writer: Callable[[], Engine]) -> None:
         """`writer` returns the store's writing half, or raises if messages may not be put."""
@@ -177,8 +177,8 @@ class StoreBatch(BatchProducer):
             batch.shorten(count)
             raise MessageTooLargeError(
                 f"the batch with message {count}", size, self._room,
-                "messages that are stored together must fit into one segment: store fewer or shorter ones together, or use a "
-                "store with a larger geometry.segment_bytes; this message was not added",
+                "messages that are stored together must fit into one segment: store fewer or shorter ones together, or "
+                "use a store with a larger geometry.segment_bytes; this message was not added",
             )  # fmt: skip
 
     def end(self) -> None:

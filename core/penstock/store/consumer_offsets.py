@@ -430,7 +430,8 @@ class ConsumerOffsets:
         """Replace the content of the file; the previous content becomes the `.bak` file if it can be read."""
         self._files.make_folder_durably(self._path.parent)
         if self._problem is not None:
-            # The spare is the only readable copy, so it is not replaced. The unreadable file is kept for a manual repair.
+            # The spare is the only readable copy, so it is not replaced. The unreadable file is kept for a manual
+            # repair.
             with contextlib.suppress(FileNotFoundError):
                 self._files.rename(
                     self._path, self._path.with_name(self._path.name + ".unreadable")

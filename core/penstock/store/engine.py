@@ -1,7 +1,7 @@
 """The writing half of a store: appends by one process, the background work that follows, and the clean close.
 
-Each task of the background work has a `step` for a worker of its own: the worker runs it at once, and again after as many seconds as it
-returns.
+Each task of the background work has a `step` for a worker of its own: the worker runs it at once, and again after as
+many seconds as it returns.
 
 Order of operations, and why:
     * append, flush policy, visible, dispatch. Readers see a record once it is committed, or, under a policy that
@@ -86,7 +86,8 @@ class FollowerTask:
         self._waits = engine.policy.waits
         self._progress = engine.progress
         self._pause_s = engine.config.index.follow_interval_ms / 1000
-        # The log offset up to which waiting readers were woken: waking them again for nothing new costs each of them a round.
+        # The log offset up to which waiting readers were woken: waking them again for nothing new costs each of them a
+        # round.
         self._woken_to = -1
         self.worker: Stoppable | None = None
 
@@ -190,8 +191,8 @@ class CheckpointTask:
         """Sync derived files, then write the progress file and the checkpoint; does nothing if nothing has advanced."""
         if self._owner == threading.get_ident():
             raise StorageError(
-                "a sync of queues and index that this thread has interrupted is under way: the store cannot be closed, nor "
-                "segments be deleted, within a signal handler that interrupts it"
+                "a sync of queues and index that this thread has interrupted is under way: the store cannot be closed, "
+                "nor segments be deleted, within a signal handler that interrupts it"
             )
         with self._guard:
             try:
@@ -382,8 +383,8 @@ class Engine:
         index = self.queue_index
         if type(index).remove_topic is QueueIndex.remove_topic:
             raise ConfigError(
-                f"topic {topic} cannot be removed: the dispatcher {index.name} of this store has no way to remove the queues of a "
-                f"topic; nothing was changed"
+                f"topic {topic} cannot be removed: the dispatcher {index.name} of this store has no way to remove the "
+                "queues of a topic; nothing was changed"
             )
         self.log.lock.refuse_within()
         # No cursor is made, and nothing is appended, between the mark and the removal of the queues.

@@ -84,7 +84,7 @@ class LowLevelStore(Store):
         return self._not_understood
 
     def extension(self, name: str) -> Extension:
-        """Return the extension of this store with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
+        """Return the extension with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
         self._check_open()
         arguments.text("extension", "name", name, "the name of an extension")
         for each in self._extensions:
@@ -101,10 +101,11 @@ class LowLevelStore(Store):
         return self._removed_topics.read().count(check_topic(topic))
 
     def remove_topic(self, topic: str) -> None:
-        """Remove a topic with its queues, its messages and the groups' offsets in it, durably; a topic that does not exist too.
+        """Remove a topic with its queues, its messages and the groups' offsets in it, durably; it need not exist.
 
-        The records stay in the log until retention deletes their segments, but no queue, no key and no recovery shows them again.
-        A topic of the same name that is created later begins at queue offset 0. Configuration is not changed: see `delete_topic`.
+        The records stay in the log until retention deletes their segments, but no queue, no key and no recovery shows
+        them again. A topic of the same name that is created later begins at queue offset 0. Configuration is not
+        changed: see `delete_topic`.
 
         Raises:
             ConfigError: the configured queue index cannot remove topics; nothing was changed.
@@ -140,7 +141,7 @@ class LowLevelStore(Store):
 
     @property
     def puts_wait(self) -> bool:
-        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
+        """Whether `put` returns only when the message is durable, by the flush policy; False if opened read-only."""
         return self._engine is not None and self._engine.policy.waits
 
     def check(self, message: Message, properties_text: bytes | None = None) -> None:
@@ -172,11 +173,11 @@ class LowLevelStore(Store):
             each.add_queue(topic, queue)
 
     def message_batch(self) -> StoreBatch:
-        """Return a batch to which messages are added one by one, and that is stored whole or not at all; for extensions."""
+        """Return a batch that takes messages one by one, and is stored whole or not at all; for extensions."""
         return StoreBatch(self._writer)
 
     def decided_batches(self, log_offset: int) -> set[int]:
-        """Return the decisions of the whole atomic batches in the log that begin at `log_offset` or after it; for extensions.
+        """Return the decisions of the whole atomic batches that begin at `log_offset` or after it; for extensions.
 
         A decision is known by the low 30 bits of its number. A record must begin at `log_offset`, or the log end there.
         """
@@ -186,9 +187,9 @@ class LowLevelStore(Store):
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages of another store under one lock; one receipt each.
 
-        Each message comes with its properties text, which is stored byte by byte in place of the message's own tag, keys
-        and properties, including properties that `put` refuses. Does not wait for a flush. Stores all messages or none,
-        like `put_many`.
+        Each message comes with its properties text, which is stored byte by byte in place of the message's own tag,
+        keys and properties, including properties that `put` refuses. Does not wait for a flush. Stores all messages or
+        none, like `put_many`.
         """
         engine, given = self._writer(), _listed_copies(copies)
         batch = encode_copies(engine.log.encoder, given)
@@ -270,7 +271,8 @@ class LowLevelStore(Store):
             columns: see `penstock.format.arrow_schema.COLUMNS`.
             rows: maximum number of rows in a batch.
             size: maximum size in bytes of the records of a batch; a batch always has at least one record.
-            verify: check every record's CRC; without, one that has the right lengths counts as valid. A corrupt one is an error.
+            verify: check every record's CRC; without, one that has the right lengths counts as valid. A corrupt one is
+                an error.
             tags: only messages with one of these tags; all messages if empty.
             keys: only messages with one of these keys; all messages if empty.
             lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
@@ -376,7 +378,7 @@ class LowLevelStore(Store):
         return self._outlook.forecast(days)
 
     def summary(self) -> list[SummaryLine]:
-        """Return what the extensions say about the store, as `penstock stat` shows it: for example what waits, and for how long.
+        """Return what the extensions say about the store, as in `penstock stat`: for example what waits, and how long.
 
         A line whose facts cannot be read says why; this does not raise for it. Works for a store opened read-only, too.
         """

@@ -126,9 +126,10 @@ def open_store(
         clock: the clock; tests pass their own.
         spawn: starts background threads.
         environ: environment variables; None for those of the process.
-        check_back: asked about messages that `Store.prepare` stored and nobody finished, for example because their process was
-            killed: a function that gets a `contracts.Prepared` and returns "commit", "rollback", or None if that is not known
-            yet. Or one function for each group, by name. Called in a thread of the process that writes.
+        check_back: asked about messages that `Store.prepare` stored and nobody finished, for example because their
+            process was killed: a function that gets a `contracts.Prepared` and returns "commit", "rollback", or None if
+            that is not known yet. Or one function for each group, by name. Called in a thread of the process that
+            writes.
         settings: `flush="sync"` picks a strategy. Other settings are given by their dotted name, for example
             `**{"flush.sync.timeout_ms": 1000}`, or as nested mappings.
 
@@ -161,8 +162,8 @@ def open_several(
 ) -> Callable[[str | os.PathLike[str]], Store]:
     """Return a function that opens a store read-only, given its path; the arguments are those of `open`.
 
-    Plugins are searched for once, which takes longer than opening a store: it matters for a data set of a thousand stores. The function
-    uses a `Path` unchanged, and resolves anything else as a path on this machine.
+    Plugins are searched for once, which takes longer than opening a store: it matters for a data set of a thousand
+    stores. The function uses a `Path` unchanged, and resolves anything else as a path on this machine.
     """
     call = "open_several"
     made = make_opener(
@@ -197,9 +198,11 @@ def make_opener(
     `call` and `names` are the name of the public function and of its arguments, for its messages.
     """
     if files is not None:
-        arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as of penstock.files.Files")  # fmt: skip
+        arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as penstock.files.Files")  # fmt: skip
     if clock is not None:
-        arguments.with_methods(call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock")  # fmt: skip
+        arguments.with_methods(
+            call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock"
+        )  # fmt: skip
     if environ is not None:
         arguments.mapping(call, "environ", environ)
     given = sources.gather(
@@ -476,8 +479,8 @@ class Opener:
                 )
                 if len(found.records):
                     logger.warning(
-                        "%s was not closed cleanly, and is opened read-only: records follow log offset %d that readers may not see; "
-                        "the next opening for writing brings them into queues and index", self.root, seen,
+                        "%s was not closed cleanly, and is opened read-only: records follow log offset %d that readers "
+                        "may not see; the next opening for writing brings them into queues and index", self.root, seen,
                     )  # fmt: skip
                     return
 
@@ -556,8 +559,9 @@ class Opener:
         ahead_ms = newest_ms - self.clock.time_ms()
         if ahead_ms > JUMP_MS:
             logger.warning(
-                "%s: the newest record was stored %.1f hours in the future, by its store time, and new records get the same time "
-                "until then, since store times never decrease; retention goes by the times of files. Check the clock",
+                "%s: the newest record was stored %.1f hours in the future, by its store time, and new records get the "
+                "same time until then, since store times never decrease; retention goes by the times of files. Check "
+                "the clock",
                 self.root, ahead_ms / 3_600_000,
             )  # fmt: skip
 

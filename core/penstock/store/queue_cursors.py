@@ -57,7 +57,7 @@ class QueueCursors:
                 cursor.next_offset = 0
 
     def turns_of(self, topic: str) -> tuple[int, int]:
-        """Return how many queues of a topic take turns, which extensions know, and the first: after those of the last opening."""
+        """Return how many queues of a topic take turns, as extensions know, and the first: after the last opening's."""
         given = (each.queues_of(topic) for each in self._extensions)
         count = min(next((count for count in given if count is not None), 1), QUEUE_MAX + 1)
         return count, sum(self._end_of(topic, queue) for queue in range(count)) % count
@@ -98,7 +98,7 @@ def make_cursor(index: QueueReader, topic: str, queue: int) -> QueueCursor:
 
 
 def _next_offset(index: QueueReader, topic: str, queue: int) -> object:
-    """Return the next offset from the index, which may read the queue's files now, for the first time since the opening."""
+    """Return the next offset from the index, which may now read the queue's files for the first time."""
     try:
         return index.max_offset(topic, queue)
     except OSError as error:

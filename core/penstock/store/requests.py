@@ -6,13 +6,14 @@ r"""Requests: another process asks the one that has the store open for writing t
 
     file := request "\n" [answer "\n"]     # each is JSON; `KINDS` has the values that JSON lacks
 
-A client (`asking`) keeps its file open and locked while it waits, and reads the answer through its own descriptor. Nothing is
-synced: after a crash of the machine nobody waits.
+A client (`asking`) keeps its file open and locked while it waits, and reads the answer through its own descriptor.
+Nothing is synced: after a crash of the machine nobody waits.
 
 Invariants:
-    * A request is carried out at most once. The writer renames it first. One that it finds renamed is of a writer that has died:
-      it is answered with "unknown".
-    * A request is withdrawn or carried out, never both: a client withdraws it by removing the name that the writer renames.
+    * A request is carried out at most once. The writer renames it first. One that it finds renamed is of a writer that
+      has died: it is answered with "unknown".
+    * A request is withdrawn or carried out, never both: a client withdraws it by removing the name that the writer
+      renames.
     * A file that nobody has locked belongs to a client that has ended: it is removed, and not carried out.
     * Content is not trusted: only what `CALLS` lists is called, with arguments of the types in `KINDS`.
 """
@@ -49,8 +50,8 @@ _UNKNOWN = b'["unknown"]\n'
 # What may be asked for: methods and a property of `LowLevelStore`, and `_finish_prepared`.
 CALLS = frozenset(
     {
-        "put", "put_many", "put_copies", "check", "add_queue", "flush", "retain", "stats", "create_topic", "alter_topic", "delete_topic",
-        "delete_group", "cancel_delayed", "commit_offset", "body_bytes_max", "finish_prepared",
+        "put", "put_many", "put_copies", "check", "add_queue", "flush", "retain", "stats", "create_topic", "alter_topic",
+        "delete_topic", "delete_group", "cancel_delayed", "commit_offset", "body_bytes_max", "finish_prepared",
     }
 )  # fmt: skip
 
@@ -78,11 +79,12 @@ def _finish_prepared(store: Store, place: list[Any], *, commits: bool) -> Receip
 
 
 _FIELDS = (
-    "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait", "sys_flag",
-    "reconsume_times", "prepared_offset", "partition_key", "delay", "deliver_at",
+    "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait",
+    "sys_flag", "reconsume_times", "prepared_offset", "partition_key", "delay", "deliver_at",
 )  # fmt: skip
 _DEFAULTS = tuple((name, getattr(Message("", b""), name)) for name in _FIELDS)
-# A value that JSON lacks is an object of one member, whose name is the kind: its class, how it is taken apart, and made again.
+# A value that JSON lacks is an object of one member, whose name is the kind: its class, how it is taken apart, and made
+# again.
 KINDS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "bytes": (bytes, lambda v: base64.b64encode(v).decode(), lambda v: base64.b64decode(v, validate=True)),
     "mapping": (Mapping, lambda v: v.items(), dict),

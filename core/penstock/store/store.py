@@ -128,8 +128,8 @@ class Store(ExtensionCalls, Producer):
     def _attach(self, lowlevel: "LowLevelStore") -> None:
         """Attach the extensions, once the store is open; closes the store if one of them raises.
 
-        They and their threads get an object of their own: if they had this one, nobody would notice that the program has
-        dropped it.
+        They and their threads get an object of their own: if they had this one, nobody would notice that the program
+        has dropped it.
         """
         self._lowlevel, self._kept = lowlevel, weakref.ref(lowlevel)
         try:
@@ -276,9 +276,9 @@ class Store(ExtensionCalls, Producer):
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
         Stores all messages or none: if a message cannot be stored, or the disk is full, no message is stored. The
-        batch may span multiple segments, and a crash may leave its first messages; with `atomic` it is stored in one segment or
-        refused, and also after a crash all messages are there or none. A flush policy that waits does so once for the whole
-        batch, and only if a message requests it.
+        batch may span multiple segments, and a crash may leave its first messages; with `atomic` it is stored in one
+        segment or refused, and also after a crash all messages are there or none. A flush policy that waits does so
+        once for the whole batch, and only if a message requests it.
 
         Raises:
             ArgumentError: `messages` is not an iterable of `Message`; nothing was stored.
@@ -342,11 +342,11 @@ class Store(ExtensionCalls, Producer):
     def groups(self, *, system: bool = False) -> list[GroupLag]:
         """Return the committed offset, and the lag, of each group in each queue, sorted, where it has one.
 
-        With `system` also the groups and topics that RocketMQ and Penstock keep for themselves, such as `%RETRY%<group>`, where
-        nacked messages are redelivered.
+        With `system` also the groups and topics that RocketMQ and Penstock keep for themselves, such as
+        `%RETRY%<group>`, where nacked messages are redelivered.
 
-        What a consumer acknowledged in the last second may not be in it yet; `Consumer.lag` has it. Invalid entries are left out;
-        `stats()["offsets_set_aside"]` names them.
+        What a consumer acknowledged in the last second may not be in it yet; `Consumer.lag` has it. Invalid entries are
+        left out; `stats()["offsets_set_aside"]` names them.
         """
         system = arguments.flag("groups", "system", system)
         self._check_offsets()
@@ -401,7 +401,8 @@ class Store(ExtensionCalls, Producer):
 
         Args:
             log_offset: delete what ends at or before it; 0 or less deletes nothing.
-            time: delete what was last written before it: a `datetime` with a time zone, Unix seconds, or a `timedelta`: so long ago.
+            time: delete what was last written before it: a `datetime` with a time zone, Unix seconds, or a `timedelta`:
+                so long ago.
 
         Raises:
             ArgumentError: an argument has a wrong type or value; nothing was deleted.
@@ -516,13 +517,14 @@ class Store(ExtensionCalls, Producer):
         if self.__dict__.get("_closed", True) or self._opened_at is None:
             return
         try:
-            # At the end of the process the close would wait for threads that run no more; the next open recovers the store.
+            # At the end of the process the close would wait for threads that run no more; the next open recovers the
+            # store.
             if not sys.is_finalizing():
                 # The garbage collector may run in any thread, also in one that the close waits for.
                 run_aside(self._lowlevel.close)
         finally:
             place = f", opened at {self._opened_at}," if self._opened_at else ""
-            text = f"the store {self.path}{place} was dropped without a close; call close(), or open it in a `with` statement"
+            text = f"the store {self.path}{place} was dropped without a close; call close(), or open it in a `with`"
             warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
 
     def _detach(self) -> None:
