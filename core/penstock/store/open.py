@@ -300,8 +300,8 @@ class Opener:
         queue_indexes = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
         if queue_indexes != 1:
             raise ConfigError(
-                f"index.use is {config.index.use}: exactly one of its dispatchers must be a queue index, for "
-                f"example consume-queue, but {queue_indexes} are. Nothing was opened; correct index.use"
+                f"index.use is {config.index.use}: exactly one of its dispatchers must be a queue "
+                f"index, but {queue_indexes} are. Nothing was opened; correct index.use: `penstock plugins` lists them"
             )
         for kind, cls in chosen:
             reason = cls.conflict(picks)
@@ -356,7 +356,7 @@ class Opener:
         used = self.config.extensions.use
         if not any(name in self.registry.extensions.get(each).callbacks for each in used):
             raise ConfigError(
-                f"{name} is refused: no extension in extensions.use takes it; add messaging to extensions.use"
+                f"{name} is refused: no extension in extensions.use takes it; add one that does: `penstock plugins` lists them"
             )
         self._functions[name] = dict(given) if isinstance(given, Mapping) else given
 

@@ -73,8 +73,8 @@ class QueueCursors:
             if made is not None:
                 return made
         raise MessageError(
-            "a message with a delay or a partition_key is refused: no extension of this store handles it; add "
-            "messaging to extensions.use; nothing was stored"
+            "a message with a delay or a partition_key is refused: no extension of this store handles it; nothing was "
+            "stored. Add one that does to extensions.use: `penstock plugins` lists them"
         )
 
 

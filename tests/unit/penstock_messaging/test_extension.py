@@ -30,7 +30,7 @@ def test_options_have_limits_and_take_effect(shop: Shop) -> None:
     shop.step("penstock-deliver", after_ms=1)
     assert (shop.root / "config" / "delayOffset.json").exists()
     plain = open_store(shop.root.with_name("plain"), extensions=[])
-    with plain, pytest.raises(MessageError, match="add messaging"):
+    with plain, pytest.raises(MessageError, match="Add one that does"):
         plain.put("t", b"", queue=0, delay_level=1)
 
 

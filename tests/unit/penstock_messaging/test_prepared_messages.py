@@ -687,5 +687,5 @@ def test_what_cannot_be_asked_is_refused_before_the_store_is_opened(
     with pytest.raises(errors.ArgumentError, match="check_back"):
         penstock.open(tmp_path / "s", check_back=given)
     assert not (tmp_path / "s").exists()
-    with pytest.raises(errors.ConfigError, match="add messaging"):
+    with pytest.raises(errors.ConfigError, match="add one that does"):
         penstock.open(tmp_path / "s", check_back=str, extensions=[])

@@ -409,7 +409,7 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
         assert gates >= {id(each) for each in gc.get_objects() if isinstance(each, SyncGate)}
 
 
-def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
+def test_the_worker_group_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
     class Gate:
         since_ns = 2_500_000_000
         waited: ClassVar[list[tuple[int, int]]] = []
@@ -434,7 +434,7 @@ def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
     assert gate.waited == [(began, 500), (began, 0), (began, 60_000), (began, 60_000), (began, 0)]
 
 
-def test_the_crew_does_not_wait_for_later_syncs() -> None:
+def test_the_worker_group_does_not_wait_for_later_syncs() -> None:
     """Threads that put until the log is closed have a sync running at each moment; a close must not take that for a hang."""
 
     class Gate:

@@ -126,7 +126,7 @@ def test_a_checkpoint_claims_no_more_than_is_on_disk(dispatched_ms: int, derived
         name="a", progress=30, state=SimpleNamespace(dispatched={}, visible_offset=0), failure=None,
         flushed_offset=40, flushed_time_ms=7, dispatched_time_ms=dispatched_ms,
         flush=flush, fail=fail, sync=lambda: calls.append("sync"),
-        write=calls.append, settle=lambda: calls.append("settle"),
+        write=calls.append, collect_results=lambda: calls.append("settle"),
     )  # fmt: skip
     engine: Any = SimpleNamespace(
         dispatchers=[parts], follower=parts, flusher=parts, progress=parts, checkpoint=parts,
