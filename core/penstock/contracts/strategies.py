@@ -134,7 +134,8 @@ class SegmentChannel(ABC):
     def flush(self) -> None:
         """Make all committed bytes durable; after an exception it is not known which bytes are, and the store fails.
 
-        Called from a thread of the kernel, which Python's `threading` has not started.
+        Called from a thread of the kernel, which Python's `threading` has not started, and once more by the thread that
+        closes the store if `blocks` were freed.
         """
 
     def synced(self) -> None:  # noqa: B027 - most have nothing to do

@@ -235,7 +235,9 @@ class LogFlusher:
 
     def _add(self, segment: Segment) -> None:
         base, capacity, descriptor = segment.base_offset, segment.capacity, segment.descriptor
-        gathered = segment.buffer if isinstance(segment.buffer, GatherBuffer) else None
+        # The memory of other channels is the appender's: to read the attribute again may replace it.
+        buffer = segment.buffer if segment.holds_back else None
+        gathered = buffer if isinstance(buffer, GatherBuffer) else None
         try:
             if descriptor is None:
                 self.gate.add_by(base, capacity, functools.partial(self._sync, segment))

@@ -512,8 +512,8 @@ class CommitLog:
         if self.appender.refusals & (FAILED | NO_MESSAGES):
             if self._flusher is not None:
                 self._flusher.check()
-            if self.refusal is not None:
-                raise ReadOnlyError(self.refusal)
+            if (refusal := self.refusal) is not None:
+                raise ReadOnlyError(refusal)
 
     def check_put(self, size: int) -> None:
         """Raise `MessageTooLargeError` if a record of this size may not be put: later copies of it would not fit."""

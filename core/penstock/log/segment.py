@@ -120,7 +120,7 @@ class Segment:
         self.mapped_end = capacity
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
-        self._holds_back = False
+        self.holds_back = False
         self._file: File | None = None
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -154,7 +154,7 @@ class Segment:
     ) -> None:
         """Set the channel for writing; its file holds `position` bytes of records."""
         self.channel = channel
-        self._holds_back = not commits_at_once
+        self.holds_back = not commits_at_once
         self.wrote_position = self.committed_position = position
         self._view = channel.view
         self.mapped_end = self.capacity
@@ -169,7 +169,7 @@ class Segment:
         Does nothing for a channel that commits at once: there the append advances the position.
         """
         wrote = self.wrote_position
-        if self._holds_back and self.channel is not None and self.committed_position < wrote:
+        if self.holds_back and self.channel is not None and self.committed_position < wrote:
             self.channel.commit(wrote)
             self.extent.commit_to(wrote)
 
@@ -177,16 +177,17 @@ class Segment:
     def descriptor(self) -> int | None:
         """The descriptor whose `fdatasync` makes the segment durable; None if the channel's `flush` must be called."""
         channel = self.channel
-        if channel is None or (self._holds_back and self.buffer is None):
+        if channel is None or (self.holds_back and not isinstance(channel.buffer, GatherBuffer)):
             return None
         return channel.descriptor
 
     @property
     def buffer(self) -> memoryview | GatherBuffer | None:
         """What takes single records in place of the channel's `write`; None if there is nothing that may."""
-        buffer = None if self.channel is None else self.channel.buffer
+        channel = self.channel
+        buffer = None if channel is None else channel.buffer
         # Into memory only if records are readable without a later commit.
-        return buffer if isinstance(buffer, GatherBuffer) is self._holds_back else None
+        return buffer if isinstance(buffer, GatherBuffer) is self.holds_back else None
 
     def flushed_to(self, position: int) -> None:
         """Note that all bytes before a position are durable; seal the segment if that is its end."""

@@ -192,8 +192,8 @@ class Store(ExtensionCalls, Producer):
             or engine.log.appender.is_in_child
         ):
             engine = self._owner()
-        if engine.log.refusal is not None:
-            raise ReadOnlyError(engine.log.refusal)
+        if (refusal := engine.log.refusal) is not None:
+            raise ReadOnlyError(refusal)
         return engine
 
     def _check_writable(self) -> None:
