@@ -198,7 +198,7 @@ def make_opener(
     `call` and `names` are the name of the public function and of its arguments, for its messages.
     """
     if files is not None:
-        arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as penstock.files.Files")  # fmt: skip
+        arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as `Files`")  # fmt: skip
     if clock is not None:
         arguments.with_methods(
             call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock"
@@ -356,7 +356,8 @@ class Opener:
         used = self.config.extensions.use
         if not any(name in self.registry.extensions.get(each).callbacks for each in used):
             raise ConfigError(
-                f"{name} is refused: no extension in extensions.use takes it; add one that does: `penstock plugins` lists them"
+                f"{name} is refused: no extension in extensions.use takes it; "
+                "add one that does: `penstock plugins` lists them"
             )
         self._functions[name] = dict(given) if isinstance(given, Mapping) else given
 

@@ -50,8 +50,9 @@ _UNKNOWN = b'["unknown"]\n'
 # What may be asked for: methods and a property of `LowLevelStore`, and `_finish_prepared`.
 CALLS = frozenset(
     {
-        "put", "put_many", "put_copies", "check", "add_queue", "flush", "retain", "stats", "create_topic", "alter_topic",
-        "delete_topic", "delete_group", "cancel_delayed", "commit_offset", "body_bytes_max", "finish_prepared",
+        "put", "put_many", "put_copies", "check", "add_queue", "flush", "retain", "stats", "create_topic",
+        "alter_topic", "delete_topic", "delete_group", "cancel_delayed", "commit_offset", "body_bytes_max",
+        "finish_prepared",
     }
 )  # fmt: skip
 

@@ -265,11 +265,8 @@ def _columns(frame: Any, change: Transform, options: Mapping[str, str]) -> list[
 def ordered(frame: Any, rows: int) -> Any:
     """Return about so many rows in the order of storing, or of their files; the sink appends them in it."""
     order = [_OF_STORE] if _OF_STORE in frame.columns else list(_OF_FILES)
-    if rows <= _ONE_TASK_ROWS:
-        frame = frame.repartition(1).sortWithinPartitions(*order)
-    else:
-        frame = frame.orderBy(*order)
-    return frame.drop(_OF_STORE, *_OF_FILES)
+    sort = frame.repartition(1).sortWithinPartitions if rows <= _ONE_TASK_ROWS else frame.orderBy
+    return sort(*order).drop(_OF_STORE, *_OF_FILES)
 
 
 # --- each batch once
