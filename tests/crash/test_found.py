@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.durability.progress import Checkpoint
+from penstock.durability.progress import Checkpoint, Progress
 from penstock.errors import StorageError, StoreFailedError
 from penstock.store.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk
@@ -350,3 +350,18 @@ def test_an_index_header_torn_between_its_counts_is_not_written_on() -> None:
     again, _ = opened(crashed)
     assert not list(again.verify())
     assert [message.body for message in again.find("k3", T)] == [b"3"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_progress_file_that_cannot_be_written_keeps_what_it_said(seed: int) -> None:
+    """The first write that failed tore one slot, and the note of the failure, which failed too, the other one."""
+    disk = SimulatedDisk(seed=seed)
+    store, _ = opened(disk, flush="sync")
+    for _ in range(3):
+        store.put(T, b"x")
+    recorded = Progress(disk, ROOT).read()
+    assert recorded.flushed_offset > 0
+    disk.plan.fail("pwrite", errno.ENOSPC, times=None)
+    with pytest.raises(StoreFailedError):
+        store.put(T, b"y")
+    assert Progress(disk, ROOT).read() == recorded

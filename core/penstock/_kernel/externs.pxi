@@ -139,6 +139,7 @@ cdef extern from "_kernel/gate.h" nogil:
     void gate_tell_failure(Gate *g)
     void mark_begin(Gate *g, const uint8_t *slot, int64_t visible)
     int64_t mark_fill(Gate *g)
+    void mark_failed(Gate *g)
     int mark_write(Gate *g)
     void mark_end(Gate *g)
 

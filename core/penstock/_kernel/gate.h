@@ -117,12 +117,19 @@ static int64_t mark_fill(Gate *g)
     return (int64_t)(g->sequence % 2 * MARK_BYTES);
 }
 
+/* With `marking` held, after a write that failed: the slot may be torn, so it is the next one, too, and the other stays
+   whole. */
+static void mark_failed(Gate *g) { g->sequence++; }
+
 /* With `marking` held: writes the slot; returns 0, the system's error, or GATE_CUT. */
 static int mark_write(Gate *g)
 {
     int64_t position = mark_fill(g);
-    return g->mark >= 0 ? write_all(g->mark, g->slot, MARK_BYTES, position)
-                        : g->calls.mark(g->calls.store, g->slot, position);
+    int error = g->mark >= 0 ? write_all(g->mark, g->slot, MARK_BYTES, position)
+                             : g->calls.mark(g->calls.store, g->slot, position);
+    if (error)
+        mark_failed(g);
+    return error;
 }
 
 static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)

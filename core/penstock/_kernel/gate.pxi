@@ -310,6 +310,9 @@ cdef class SyncGate:
             try:
                 position = mark_fill(gate)
                 self.write_slot(PyBytes_FromStringAndSize(<const char *>gate.slot, MARK_BYTES), position)
+            except BaseException:
+                mark_failed(gate)
+                raise
             finally:
                 mark_end(gate)
         if error:

@@ -208,7 +208,12 @@ class Progress:
                 return
             self._sequence += 1
             slot = encode_slot(self.state, self._sequence)
-            file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+            try:
+                file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+            except BaseException:
+                # The slot may be torn, so it is the next one, too, and the other stays whole.
+                self._sequence += 1
+                raise
 
     def publish(self, visible_offset: int) -> None:
         """Set the visible offset and write the state, as `write` does.
