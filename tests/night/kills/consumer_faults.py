@@ -14,7 +14,7 @@ from typing import Any
 from tests.night.kills.consumer_trace import Trace
 
 from penstock.files import File, Files
-from penstock.store.store import Store
+from penstock.store.lowlevel import LowLevelStore
 
 # One of so many calls. Members append to journals for each answer, but take queues rarely.
 _RARE, _OFTEN = 250, 20_000
@@ -72,4 +72,4 @@ def die_at_random(trace: Trace, stop: Path, seed: str) -> None:
     for name in _OFTEN_CALLS:
         faults.around(File, name, _OFTEN)
     for name in _STORE_CALLS:
-        faults.around(Store, name, _RARE // 10)
+        faults.around(LowLevelStore, name, _RARE // 10)

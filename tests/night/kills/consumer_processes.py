@@ -329,7 +329,7 @@ class Consuming:
                 "ack": lambda: consumer.ack(message) or "an acknowledgement",
                 "nack": lambda: consumer.nack(message) or "a refusal",
                 "release": lambda: consumer.release(message),
-                "extend": message.extend,
+                "extend": lambda: consumer.extend(message),
             }
         if consumer is not None:
             found["close"] = consumer.close
@@ -431,7 +431,11 @@ def run_writer(folder: Path, name: str, seed: str) -> None:
     process = Process(folder, name, seed)
     chance = random.Random(seed)
     with penstock.open(
-        folder / "store", environ={}, **{**SMALL, "retention.use": [], "flush": chance.choice(["sync", "async"])}
+        folder / "store", environ={},
+        **{
+            **SMALL, "retention.use": [], "flush": chance.choice(["sync", "async"]),
+            "extensions.messaging.default_queues": QUEUES,
+        },
     ) as store:  # fmt: skip
         process.store = store
         threads = []
