@@ -4,6 +4,7 @@ import errno
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -277,3 +278,26 @@ def opened_on(disk: SimulatedDisk) -> Store:
         "geometry.segment_bytes": 8192, "geometry.queue_entries": 3, "retention.pause_ms": 0, "flush": "none",
     }  # fmt: skip
     return open_store(Path("/store"), files=disk, spawn=ManualWorkers(), **small)
+
+
+@pytest.mark.parametrize("way", ["mmap", "file"])
+def test_after_an_interrupt_anywhere_in_a_roll_the_closed_store_goes_on(way: str) -> None:
+    number, is_over = 1, False
+    while not is_over:
+        disk = SimulatedDisk()
+        with open_store(
+            Path("/store"), files=disk, spawn=ManualWorkers(), retention=[], **WAYS[way]
+        ) as store:
+            store.put("t", b"0:" + bytes(50_000), queue=0)
+            interrupt = Interrupt(number)
+            put = partial(store.put, "t", b"1:" + bytes(30_000), queue=0)
+            is_over = not interrupt.during(put)
+        with open_store(
+            Path("/store"), files=disk, spawn=ManualWorkers(), retention=[], **WAYS[way]
+        ) as store:
+            store.put("t", b"2:", queue=0)
+            seen = [number_of(m.body) for m in store.scan("t")]
+            assert seen in ([0, 1, 2], [0, 2]), interrupt.place
+            assert not [each.text for each in store.verify(deep=True) if not each.is_note]
+        number += STEP
+    assert number > 50

@@ -69,6 +69,9 @@ def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
     """Cut off the bytes after the end, and rewrite the bytes that may not be durable; returns the end."""
     end = found.end
     if found.is_clean or not log.segments:
+        if log.segments[1:] and log.segments[-1].base_offset >= end.offset:
+            # Created for a record whose put was interrupted (Ctrl-C) before it used it.
+            found.mended.extend(log.truncate(end.offset))
         return end
     keep_in = None
     if end.dirty_bytes:
