@@ -201,6 +201,19 @@ def test_what_could_not_be_published_is_not_taken_for_published(disk: SimulatedD
     assert Progress(disk, ROOT).read().visible_offset == 9
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_write_that_failed_is_repeated_in_its_slot(clock: ManualClock, seed: int) -> None:
+    disk = SimulatedDisk(clock=clock, seed=seed)
+    SideFolder(disk, ROOT).make()
+    progress = Progress(disk, ROOT)
+    progress.publish(5)
+    disk.plan.fail("pwrite", errno.ENOSPC, times=2)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Errno 28"):
+            progress.publish(9)
+    assert Progress(disk, ROOT).read().visible_offset == 5
+
+
 def test_a_file_that_is_replaced_goes_on_from_its_first_slot(disk: SimulatedDisk) -> None:
     progress = Progress(disk, ROOT)
     progress.write()
