@@ -1,5 +1,6 @@
 """What the sink's protocol takes, refuses and leaves alone: decisions, staged files, the ledger, other writers."""
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -256,7 +257,11 @@ class Few(Files):
 
 
 def open_staged(folder: Path) -> int:
-    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        # Another thread may close one meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            links.append(str(link.readlink()))
     return sum(link.startswith(str(folder)) for link in links)
 
 
