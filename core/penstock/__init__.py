@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         KeyIndex,
         QueueBounds,
         QueueIndex,
+        Replicator,
         RetentionPolicy,
         SegmentWriter,
     )
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.plugins.hookspecs import hookimpl
     from penstock.read.spans import Lost, QueueSpan
     from penstock.recovery.log_end import RecoveryReport
+    from penstock.store.following import FollowedStore, open_follower, promote
     from penstock.store.lowlevel import LowLevelStore
     from penstock.store.open import open_several
     from penstock.store.open import open_store as open  # noqa: A004 - the public face: penstock.open
@@ -62,9 +64,12 @@ __all__ = [
     "DiskFullError",
     "Dispatcher",
     "DispatcherFailedError",
+    "DivergedError",
     "DuplicateStrategyError",
     "Durability",
     "FlushPolicy",
+    "FollowedStore",
+    "FollowerError",
     "ForeignContentError",
     "ForkedStoreError",
     "FormatVersionError",
@@ -101,6 +106,8 @@ __all__ = [
     "RecoveryReport",
     "RepairReport",
     "RepairStep",
+    "ReplicationError",
+    "Replicator",
     "RetentionPolicy",
     "SegmentWriter",
     "StorageError",
@@ -123,7 +130,9 @@ __all__ = [
     "__version__",
     "hookimpl",
     "open",
+    "open_follower",
     "open_several",
+    "promote",
     "repair",
 ]
 
@@ -136,6 +145,7 @@ _NAMES = {
         "KeyIndex",
         "QueueBounds",
         "QueueIndex",
+        "Replicator",
         "RetentionPolicy",
         "SegmentWriter",
     ),
@@ -161,6 +171,7 @@ _NAMES = {
         "Lost",
         "QueueSpan",
     ),
+    "penstock.store.following": ("FollowedStore", "open_follower", "promote"),
     "penstock.store.lowlevel": ("LowLevelStore",),
     "penstock.store.store": ("Store",),
 }

@@ -34,6 +34,9 @@
         - CorruptionError          path, position, what was expected, what was found
         - FormatVersionError       written by another version
         - StoreLockedError         another process has it open, or this one
+        - FollowerError            the store is a copy that follows a master, and takes records from it only
+        - ReplicationError         a master or a copy cannot be followed or served; names the peer and the reason
+            + DivergedError        the two logs differ; names the log offset where they part
         - OutcomeUnknownError      the process that has it open was asked for a change, and did not answer
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
@@ -127,9 +130,7 @@ class GeometryError(ConfigError):
     """The configured file sizes differ from those that the store was created with."""
 
     def __init__(self, key: str, asked: int, found: int, source: str) -> None:
-        self.key = key
-        self.asked = asked
-        self.found = found
+        self.key, self.asked, self.found = key, asked, found
         super().__init__(
             f"{key} is {asked} in the configuration, but the store has {found} ({source}); "
             f"sizes are fixed when a store is created: remove {key} from the configuration, or set it to {found}"
@@ -140,9 +141,7 @@ class ConflictError(ConfigError):
     """The configured strategies cannot be combined."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.reason = reason
+        self.kind, self.name, self.reason = kind, name, reason
         super().__init__(f"{kind} strategy {name!r} is refused here: {reason}")
 
 
@@ -154,9 +153,7 @@ class PluginLoadError(PluginError):
     """An installed plugin could not be imported or registered."""
 
     def __init__(self, plugin: str, distribution: str, reason: str) -> None:
-        self.plugin = plugin
-        self.distribution = distribution
-        self.reason = reason
+        self.plugin, self.distribution, self.reason = plugin, distribution, reason
         super().__init__(
             f"plugin {plugin!r} of distribution {distribution!r} did not load: {reason}; "
             f"uninstall it, or block it with plugins.block"
@@ -167,10 +164,7 @@ class DuplicateStrategyError(PluginError):
     """Two plugins offer a strategy of the same kind and name, so the name is ambiguous."""
 
     def __init__(self, kind: str, name: str, first: str, second: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.first = first
-        self.second = second
+        self.kind, self.name, self.first, self.second = kind, name, first, second
         super().__init__(f"{kind} strategy {name!r} is offered by both {first!r} and {second!r}")
 
 
@@ -185,10 +179,7 @@ class ArgumentError(PenstockError, ValueError):
     """
 
     def __init__(self, call: str, argument: str, value: object, expected: str) -> None:
-        self.call = call
-        self.argument = argument
-        self.value = value
-        self.expected = expected
+        self.call, self.argument, self.value, self.expected = call, argument, value, expected
         super().__init__(
             f"{call}({argument}={shown(value)}) is refused: {argument} {self._reason()}; nothing was done"
         )
@@ -298,9 +289,7 @@ class MessageTooLargeError(MessageError):
     """A body, a properties text or a whole record over its limit."""
 
     def __init__(self, what: str, size: int, limit: int, advice: str) -> None:
-        self.what = what
-        self.size = size
-        self.limit = limit
+        self.what, self.size, self.limit = what, size, limit
         super().__init__(f"{what} has {size} bytes, the limit is {limit}; {advice}")
 
 
@@ -314,9 +303,7 @@ class ImportFileError(MessageError):
     """
 
     def __init__(self, path: str, where: str, reason: str) -> None:
-        self.path = path
-        self.where = where
-        self.reason = reason
+        self.path, self.where, self.reason = path, where, reason
         super().__init__(f"{path}{f', {where}' if where else ''}: {reason}")
 
 
@@ -341,9 +328,7 @@ class OffsetError(PenstockError, LookupError):
     def __init__(
         self, offset: int, low: int, high: int, what: str = "log offset", text: str = ""
     ) -> None:
-        self.offset = offset
-        self.low = low
-        self.high = high
+        self.offset, self.low, self.high = offset, low, high
         where = "outside the range that the store holds"
         if what == "log offset" and low <= offset < high:
             where = "in a segment that is gone, between those that the store holds"
@@ -449,10 +434,7 @@ class CorruptionError(StorageError):
     def __init__(
         self, path: Path, position: int, expected: str, found: str, advice: str = ""
     ) -> None:
-        self.path = path
-        self.position = position
-        self.expected = expected
-        self.found = found
+        self.path, self.position, self.expected, self.found = path, position, expected, found
         tail = f"; {advice}" if advice else ""
         super().__init__(
             f"{path} is corrupt at byte {position}: expected {expected}, found {found}{tail}"
@@ -481,6 +463,47 @@ class StoreLockedError(StorageError):
             f"{path} is open for writing {where} ({holder}); close it there, "
             f"or open it here with read_only=True"
         )
+
+
+class FollowerError(StorageError):
+    """The store is a copy that follows a master: it takes records from that master only."""
+
+    def __init__(self, path: Path, master: str | None, call: str) -> None:
+        self.path, self.master, self.call = path, master, call
+        super().__init__(
+            f"{path} is a copy that follows {master or 'a master'}, so {call} is refused; nothing was changed. Open it "
+            "with read_only=True"
+        )
+
+
+class ReplicationError(StorageError):
+    """A master could not be followed; the store at `path` is unchanged, or does not exist.
+
+    Attributes:
+        master: "HOST:PORT"; `path` is the folder of the copy.
+        needs_copy: the master no longer has what this copy lacks, so only a new copy can follow it.
+    """
+
+    def __init__(self, path: Path, master: str, reason: str, needs_copy: bool = False) -> None:
+        self.path, self.master, self.reason, self.needs_copy = path, master, reason, needs_copy
+        hint = "; follow it with an empty folder" if needs_copy else ""
+        super().__init__(f"{path} cannot follow {master}: {reason}{hint}")
+
+
+class DivergedError(ReplicationError):
+    """The log of a copy and that of its master differ.
+
+    Attributes:
+        parts_at: both logs are equal before this log offset.
+        end_offset: the end of the copy's log.
+    """
+
+    def __init__(
+        self, path: Path, master: str, parts_at: int, end_offset: int, reason: str
+    ) -> None:
+        self.parts_at = parts_at
+        self.end_offset = end_offset
+        super().__init__(path, master, reason, needs_copy=True)
 
 
 class OutcomeUnknownError(StorageError):
@@ -557,9 +580,7 @@ class LostQueueError(StorageError):
     def __init__(
         self, topic: str, queue: int, reason: str = "it was handed back to the group"
     ) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.reason = reason
+        self.topic, self.queue, self.reason = topic, queue, reason
         super().__init__(
             f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: "
             "the message may be redelivered, to this consumer or another one"
@@ -570,10 +591,7 @@ class AlreadyAnsweredError(StorageError):
     """A message cannot be answered now: a transaction acknowledges it, or it has an answer, or was redelivered."""
 
     def __init__(self, topic: str, queue: int, offset: int, reason: str) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.offset = offset
-        self.reason = reason
+        self.topic, self.queue, self.offset, self.reason = topic, queue, offset, reason
         super().__init__(
             f"message {offset} of topic {shown(topic)}, queue {queue}, is not answered by this call, and nothing was "
             f"recorded: {reason}. Answer each message once"
@@ -587,10 +605,7 @@ class QueueHeldError(StorageError):
     """
 
     def __init__(self, group: str, topic: str, queue: int, holder: str) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue = queue
-        self.holder = holder
+        self.group, self.topic, self.queue, self.holder = group, topic, queue, holder
         if topic == "*":
             name = shown(group)
             text = f"group {name} has a consumer, {holder}; the group was not changed. Close that consumer first"
@@ -677,10 +692,7 @@ class DispatcherFailedError(StorageError):
     """A dispatcher fails, so its files lack messages that are stored; an answer from those files would be wrong."""
 
     def __init__(self, name: str, reason: str, reached: int, end: int) -> None:
-        self.name = name
-        self.reason = reason
-        self.reached = reached
-        self.end = end
+        self.name, self.reason, self.reached, self.end = name, reason, reached, end
         super().__init__(
             f"dispatcher {name} fails ({reason}): its files have the messages below log offset {reached} and lack "
             f"those from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until "

@@ -25,13 +25,19 @@ class PutStatus(StrEnum):
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
 class Durability(StrEnum):
-    """The durability of a message when its receipt is created."""
+    """The durability of a message when its receipt is created: on this disk ("here"), and in copies ("there")."""
 
     ACCEPTED = "accepted"
     ON_DISK = "on disk"
+    ON_DISK_HERE_AND_THERE = "on disk here and there"
+    ON_DISK_HERE_RECEIVED_THERE = "on disk here, received there"
+    ON_DISK_THERE = "on disk there"
+    RECEIVED_THERE = "received there"
     UNKNOWN = "unknown"
 
 
@@ -123,6 +129,7 @@ class StoreStats(TypedDict):
         strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
         dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
         extensions: by name the figures of each extension; docs/delays.md describes some.
+        replica: what the replicator says of the copies; None without one.
         upkeep: figures of sealing and scrubbing.
     """
 
@@ -145,4 +152,15 @@ class StoreStats(TypedDict):
     strategies: NotRequired[dict[str, dict[str, Any]]]
     dispatchers: NotRequired[dict[str, dict[str, Any]]]
     extensions: NotRequired[dict[str, dict[str, Any]]]
+    replica: NotRequired[dict[str, Any] | None]
     upkeep: NotRequired[dict[str, Any]]
+
+
+def synced(receipt: Receipt) -> Receipt:
+    """Return a receipt after a flush: the message is on disk; what it says of copies stays."""
+    if receipt.durability not in (Durability.ACCEPTED, Durability.UNKNOWN):
+        return receipt
+    status = receipt.status
+    if status is PutStatus.FLUSH_DISK_TIMEOUT:
+        status = PutStatus.PUT_OK
+    return receipt._replace(status=status, durability=Durability.ON_DISK)

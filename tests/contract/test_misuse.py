@@ -178,7 +178,7 @@ def outcome(call: Callable[[], Any]) -> PenstockError | None:
         answer = call()
         if isinstance(answer, Iterator | pa.RecordBatchReader):
             list(itertools.islice(answer, 2))
-        elif isinstance(answer, Store):
+        elif isinstance(answer, Store | penstock.FollowedStore):
             answer.close()
     except PenstockError as error:
         return error

@@ -219,6 +219,8 @@ cdef class Appender:
     cdef int64_t timeout_ms
     cdef tuple on_disk, late
     cdef object on_durable
+    # The gate at which puts wait for copies; None if they wait for none.
+    cdef CopyGate copies
     # The segment being written; stores into its memory are allowed below `end`.
     cdef Held held
     cdef uint8_t *memory
@@ -277,6 +279,10 @@ cdef class Appender:
         """
         self.gate, self.timeout_ms, self.on_disk, self.late = gate, timeout_ms, on_disk, late
         self.on_durable = on_durable
+
+    def wait_for(self, CopyGate copies):
+        """Make puts with `wait=True` wait for copies, too; `apply_policy` does so for those that it is called for."""
+        self.copies = copies
 
     def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, buffer=None, int64_t end=0):
         """Append to a segment from now on; called under the lock.
@@ -352,7 +358,7 @@ cdef class Appender:
         if outcome == GATE_FLUSHED:
             if not self.is_pausing:
                 self.on_durable()
-            return self.on_disk
+            return self.on_disk if self.copies is None else self.copies.wait(end_offset)
         # `apply_policy` raises the error with which the store has failed.
         return self.late if outcome == GATE_LATE else self.apply_policy(end_offset, wait)
 
@@ -370,7 +376,7 @@ cdef class Appender:
         made.queue_offset = draft.parts.queue_offset
         made.store_time_ms, made.size = draft.parts.store_ms, <int32_t>draft.size
         made.store_host, made.status, made.durability = self.encoder.store_host, self.accepted, self.durability
-        if self.applies_always or self.is_idle:
+        if self.applies_always or self.is_idle or (wait and self.copies is not None):
             made.status, made.durability = self.known(made.log_offset + made.size, made.store_time_ms, wait)
         return made
 

@@ -119,7 +119,7 @@ cdef extern from "_kernel/gate.h" nogil:
     ctypedef struct Gate:
         int64_t flushed, flushed_ms, syncs, since_ns
         uint64_t sequence
-        int error
+        int error, bell
         GateFailure failure
         int *refusals
         int refusal, folder, mark
@@ -142,6 +142,16 @@ cdef extern from "_kernel/gate.h" nogil:
     void mark_failed(Gate *g)
     int mark_write(Gate *g)
     void mark_end(Gate *g)
+    void ring_bell(int descriptor)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int count, int flags)
+    enum:
+        EFD_NONBLOCK, EFD_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int descriptor)
+    int read(int descriptor, void *to, size_t size)
 
 cdef extern from "fcntl.h" nogil:
     int fcntl(int file, int what, ...)

@@ -94,6 +94,7 @@ typedef struct {
     int *refusals, refusal;  /* a bit that is set at a failure, where puts look */
 
     int folder;              /* of all files; -1 until the first is added */
+    int bell;                /* rung after each sync; -1 if nobody hears it */
     GateCalls calls;
     pthread_mutex_t marking; /* taken after `lock` */
     int mark;                /* -1 if `calls` write the progress file */
@@ -158,6 +159,14 @@ static void mark_begin(Gate *g, const uint8_t *slot, int64_t visible)
 static void mark_end(Gate *g) { pthread_mutex_unlock(&g->marking); }
 
 /* --- failure */
+
+/* Wakes the event loop that watches an eventfd. It does not block: a full counter has been rung already. */
+static void ring_bell(int descriptor)
+{
+    uint64_t one = 1;
+    if (descriptor >= 0)
+        (void)!write(descriptor, &one, sizeof one);
+}
 
 static void gate_tell(Gate *g, int which)
 {
@@ -360,6 +369,7 @@ static void gate_reached(Gate *g, const Round *r)
     g->n_files -= gone;
     memmove(g->files, g->files + gone, (size_t)g->n_files * sizeof *g->files);
     gate_tell(g, which);
+    ring_bell(g->bell);
 }
 
 static void until(Gate *g, int64_t deadline_ns)
@@ -437,6 +447,8 @@ static void gate_release(Gate *g)
         close(g->folder);
     if (g->mark >= 0)
         close(g->mark);
+    if (g->bell >= 0)
+        close(g->bell);
     free(g->files), free(g);
 }
 
@@ -504,7 +516,7 @@ static Gate *gate_new(int64_t flushed, int64_t flushed_ms, GateCalls calls)
     pthread_mutex_init(&g->lock, NULL), pthread_mutex_init(&g->marking, NULL);
     pthread_cond_init(&g->asked, &monotonic), pthread_cond_init(&g->changed, &monotonic);
     g->references = 1, g->flushed = g->marked = g->wanted.end = flushed, g->flushed_ms = flushed_ms;
-    g->calls = calls, g->folder = g->mark = -1, g->has_ended = 1, g->sound = INT64_MAX;
+    g->calls = calls, g->folder = g->mark = g->bell = -1, g->has_ended = 1, g->sound = INT64_MAX;
     return g;
 }
 

@@ -159,6 +159,13 @@ cdef class SyncGate:
         if self.open_page is not NULL:
             give_page_back(self.open_page)
 
+    def ring(self, Bell bell not None):
+        """Ring a bell after each sync from now on; call it before `start`."""
+        # Of its own: the thread may outlive the bell.
+        self.here().bell = fcntl(bell.descriptor, F_DUPFD_CLOEXEC, 0)
+        if self.gate.bell < 0:
+            raise_system_error(errno)
+
     cdef bint has_mark(self):
         return self.gate.mark >= 0 or self.write_slot is not None
 

@@ -131,13 +131,16 @@ cdef class Receipt:
     Behaves like a named tuple of its fields when it is iterated, indexed, compared or hashed.
 
     Attributes:
-        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` if the message is in the log but was not synced in time.
+        status: `PUT_OK`; or, for a message that is in the log, `FLUSH_DISK_TIMEOUT` if it was not synced in time,
+            `FLUSH_SLAVE_TIMEOUT` if not enough copies had it in time, and `SLAVE_NOT_AVAILABLE` if too few copies were
+            in sync to wait for them.
         log_offset: byte address of the record in the commit log.
         queue: the queue's number.
         queue_offset: the message's ordinal in its queue.
         store_time_ms: Unix milliseconds, never less than that of the record before it in the log.
         size: the record's length in bytes.
-        durability: accepted, on disk, or unknown; after a time-out it is never "on disk".
+        durability: a `Durability`; after a time-out of the disk it is unknown, after one of copies it says nothing of
+            them.
         store_host: address and port as the record stores them, for `message_id`.
     """
 
@@ -169,8 +172,8 @@ cdef class Receipt:
 
     @property
     def is_durable(self):
-        """True only if the message is known to be on disk."""
-        return self.durability == "on disk"
+        """True only if the message is known to be on disk: on this one, or on those of the copies it waited for."""
+        return self.durability.startswith("on disk")
 
     def _replace(self, **changes):
         """Return a copy with some fields changed."""

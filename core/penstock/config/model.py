@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from penstock.contracts import MS_MAX, Strategy, limits
+from penstock.contracts import MS_MAX, NO_REPLICATOR, Strategy, limits
 from penstock.contracts.base import ROCKETMQ, Geometry
 from penstock.files import FILE_MODE
 
@@ -183,6 +183,13 @@ class ExtensionsConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ReplicateConfig:
+    """Copies of the log while it is written: the name of a replicator, or "none"."""
+
+    use: str = NO_REPLICATOR
+
+
+@attrs.frozen(kw_only=True)
 class ScrubConfig:
     """Background checks of full segments, in a store that is open for writing.
 
@@ -235,6 +242,7 @@ class Config:
     index: IndexConfig = attrs.Factory(IndexConfig)
     retention: RetentionConfig = attrs.Factory(RetentionConfig)
     extensions: ExtensionsConfig = attrs.Factory(ExtensionsConfig)
+    replicate: ReplicateConfig = ReplicateConfig()
     scrub: ScrubConfig = ScrubConfig()
     plugins: PluginsConfig = attrs.Factory(PluginsConfig)
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
@@ -275,6 +283,7 @@ class Config:
             "index": self.index.use,
             "retention": self.retention.use or [],
             "extensions": self.extensions.use,
+            "replicate": [self.replicate.use] if self.replicate.use != NO_REPLICATOR else [],
         }
 
     def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
@@ -305,6 +314,7 @@ SECTIONS: dict[str, type] = {
     "index": IndexConfig,
     "retention": RetentionConfig,
     "extensions": ExtensionsConfig,
+    "replicate": ReplicateConfig,
     "scrub": ScrubConfig,
     "plugins": PluginsConfig,
 }

@@ -24,7 +24,7 @@ ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Section, strategy, option; deeper tables hold no setting.
 _DEPTH_MAX = 8
 # Keywords of `penstock.open` that take a strategy's name as the section's `use`.
-SHORTCUTS = ("write", "alloc", "flush", "index", "retention", "extensions")
+SHORTCUTS = ("write", "alloc", "flush", "index", "retention", "extensions", "replicate")
 Given = dict[str, tuple[Any, str]]
 
 

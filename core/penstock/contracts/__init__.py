@@ -1,7 +1,8 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `strategies` (flush policies, segment writers, allocators, retention
-policies), `dispatcher`, `extension`; then what they use: `messaging`, `index_entries`, `deliveries`, `foreign`.
+policies), `dispatcher`, `extension`, `replicator`; then what they use: `messaging`, `index_entries`, `deliveries`,
+`foreign`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -100,6 +101,15 @@ from penstock.contracts.messaging import (
     TopicOptions,
     Transaction,
 )
+from penstock.contracts.replicator import (
+    NO_REPLICATOR,
+    Epoch,
+    FollowBegin,
+    LogBell,
+    Replica,
+    ReplicatedLog,
+    Replicator,
+)
 from penstock.contracts.strategies import (
     Allocator,
     Committer,
@@ -113,6 +123,7 @@ from penstock.contracts.strategies import (
     Vote,
 )
 from penstock.format.names import SIDE_FOLDER, segment_name
+from penstock.message import synced
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -122,6 +133,7 @@ __all__ = [
     "INDEX_SLOT_SIZE",
     "MS_MAX",
     "NO_HISTORY",
+    "NO_REPLICATOR",
     "QUEUE_ENTRY_SIZE",
     "SIDE_FOLDER",
     "TAG_KEYS",
@@ -141,16 +153,19 @@ __all__ = [
     "EntryChunk",
     "EntryRun",
     "EntryRuns",
+    "Epoch",
     "Extension",
     "Finding",
     "FlushPolicy",
     "Flusher",
+    "FollowBegin",
     "Foreign",
     "GatherBuffer",
     "Geometry",
     "GroupLag",
     "History",
     "KeyIndex",
+    "LogBell",
     "LogView",
     "MessageBatch",
     "MessageWaiter",
@@ -163,6 +178,9 @@ __all__ = [
     "QueueEntries",
     "QueueIndex",
     "QueueReader",
+    "Replica",
+    "ReplicatedLog",
+    "Replicator",
     "RetentionPolicy",
     "SegmentChannel",
     "SegmentInfo",
@@ -190,4 +208,5 @@ __all__ = [
     "segment_name",
     "split_entries",
     "store_records",
+    "synced",
 ]

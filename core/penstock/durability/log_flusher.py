@@ -92,6 +92,7 @@ class LogFlusher:
 
     Attributes:
         gate: syncs the log, from `start` on.
+        shown: returns up to where readers may see a log of which they might see everything before a log offset.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class LogFlusher:
         self._progress = progress
         self._waits = waits
         self._on_failed = on_failed
+        self.shown: Callable[[int], int] | None = None
         # Called after the waiters were notified; no lock is held then.
         self._on_durable: Callable[[], None] = _ignore
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -186,7 +188,8 @@ class LogFlusher:
     @property
     def visible_offset(self) -> int:
         """Up to where readers may see the log: what is committed, or, where puts wait, what is durable."""
-        return self.gate.flushed_offset if self._waits else self._log.log.committed_offset
+        found = self.gate.flushed_offset if self._waits else self._log.log.committed_offset
+        return found if self.shown is None else self.shown(found)
 
     def flush(self) -> int:
         """Make everything durable that was appended before the call; see `contracts.Flusher`."""

@@ -4,7 +4,7 @@
 zero)::
 
     0 physicMsgTimestamp i64   8 logicsMsgTimestamp i64   16 indexMsgTimestamp i64
-    24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both 0: Penstock does not replicate)
+    24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both 0: see `penstock.durability.replica_file`)
 
 Every record up to the first time is durable in the log, up to the second in the queues, up to the third in the index.
 A time that is too early only makes recovery start earlier; one that is too late loses entries. So a time is written

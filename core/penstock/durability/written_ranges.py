@@ -134,6 +134,40 @@ class Ranges:
         gaps = tuple(gap for gap in self.gaps if min_offset < gap[1] <= end_offset)
         return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
 
+    def told(self) -> dict[str, Any]:
+        """Return what a copy of the log needs to know, as JSON values; see `followed`."""
+        return {
+            "ranges": [
+                {"start": r.start, "stop": None if r.is_open else r.stop, "checksum": r.checksum}
+                for r in self.written
+            ],
+            "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in self.perhaps],
+            "gaps": [list(gap) for gap in self.gaps],
+        }
+
+    def followed(self, told: Mapping[str, Any], end: int) -> "Ranges":
+        """Return the ranges of a log that ends at `end` and continues with the bytes of another log.
+
+        `told` is what the other log's `told` returned. Raises `ValueError` for anything else.
+        """
+        try:
+            other = _ranges_of(told)
+        except _NOT_UNDERSTOOD as error:
+            raise ValueError(f"the ranges of a log cannot be understood: {error!r}") from error
+        written = [attrs.evolve(r, stop=min(r.stop, end)) for r in self.written if r.start < end]
+        for one in other.written:
+            start = max(one.start, end)
+            if start >= one.stop:
+                continue
+            if written and (written[-1].stop, written[-1].checksum) == (start, one.checksum):
+                start = written.pop().start
+            written.append(attrs.evolve(one, start=start))
+        after = [(max(start, end), stop) for start, stop in other.perhaps]
+        return attrs.evolve(
+            self, written=tuple(written), perhaps=tuple(_joined([*_cut(self.perhaps, end), *after])),
+            gaps=(*(gap for gap in self.gaps if gap[1] <= end), *(gap for gap in other.gaps if gap[1] > end)),
+        )  # fmt: skip
+
     def ended(self, durable: int, end: int) -> "Ranges":
         """Return the ranges after another program has opened the store.
 
@@ -179,29 +213,34 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
         about = whole["about"]
         if whole["crc32"] != _crc(about):
             return None
-        written = tuple(
-            WrittenRange(
-                start=int(one["start"]),
-                stop=_end(one["stop"]),
-                checksum=str(one["checksum"]),
-            )
-            for one in about["ranges"]
-        )
-        perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
-        gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
+        ranges = _ranges_of(about)
         noted = {
             int(a): Quarantined(int(a), int(b), str(d)) for a, b, d in about.get("quarantined", ())
         }
         lock_mtime = int(about["lock_mtime_ns"])
     except _NOT_UNDERSTOOD:
         return None
-    edges = [edge for one in written for edge in (one.start, one.stop)]
     noted_edges = [edge for each in noted.values() for edge in each[:2]]
-    if edges != sorted(edges) or noted_edges != sorted(noted_edges):
+    if noted_edges != sorted(noted_edges):
         return None
-    return Ranges(
-        written=written, perhaps=perhaps, gaps=gaps, quarantined=noted, lock_mtime_ns=lock_mtime
+    return attrs.evolve(ranges, quarantined=noted, lock_mtime_ns=lock_mtime)
+
+
+def _ranges_of(about: Mapping[str, Any]) -> Ranges:
+    """Return the ranges that `Ranges.told` describes; raises one of `_NOT_UNDERSTOOD` for anything else."""
+    written = tuple(
+        WrittenRange(start=int(one["start"]), stop=_end(one["stop"]), checksum=str(one["checksum"]))
+        for one in about["ranges"]
     )
+    perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
+    gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
+    edges = [edge for one in written for edge in (one.start, one.stop)]
+    others = [edge for pair in (*perhaps, *gaps) for edge in pair]
+    if any(start > stop for start, stop in (*perhaps, *gaps)):
+        raise ValueError("a range that ends before it begins")
+    if edges != sorted(edges) or not all(0 <= edge <= NO_END for edge in (*edges, *others)):
+        raise ValueError("offsets that are out of order or out of range")
+    return Ranges(written=written, perhaps=perhaps, gaps=gaps)
 
 
 def _end(stop: Any) -> int:
@@ -210,14 +249,8 @@ def _end(stop: Any) -> int:
 
 def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
     """Replace the file, durably."""
-    listed = [
-        {"start": r.start, "stop": None if r.is_open else r.stop, "checksum": r.checksum}
-        for r in ranges.written
-    ]
     about = {
-        "ranges": listed,
-        "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in ranges.perhaps],
-        "gaps": [list(gap) for gap in ranges.gaps],
+        **ranges.told(),
         "quarantined": [list(noted) for noted in ranges.quarantined.values()],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }

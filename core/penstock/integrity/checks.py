@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.contracts import Dispatcher
 from penstock.contracts.dispatcher import COPYING, Finding
 from penstock.durability.progress import CHECKPOINT_BYTES, Progress, State
+from penstock.durability.replica_file import read_replica
 from penstock.durability.side_folder import (
     CleanClose,
     SideFolder,
@@ -21,7 +22,7 @@ from penstock.durability.side_folder import (
     vouched_for,
 )
 from penstock.durability.written_ranges import read_ranges
-from penstock.errors import FormatVersionError
+from penstock.errors import CorruptionError, FormatVersionError
 from penstock.files import Files
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
@@ -79,6 +80,12 @@ def check_marks(
                 "store whose records have no CRC of the whole record"
             )
             yield Finding("marks", folder / "ranges", 0, -1, text)
+        try:
+            read_replica(files, root)
+        except CorruptionError as error:
+            yield Finding(
+                "marks", folder / "replica", 0, -1, f"it has no valid content: {error.found}"
+            )
 
 
 def _check_manifest(
@@ -254,7 +261,7 @@ class BatchCheck:
             begin,
             f"messages that were to be stored together, at log offsets {begin} to {end}, are there only up to "
             f"{reached}: a process was killed meanwhile, and another program has written the store before Penstock "
-            "opened it",
+            "opened it; or the store is a copy, and its master has not sent the rest",
         )
 
     def _note(self, log_offset: int, text: str) -> Finding:

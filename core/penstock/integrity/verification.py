@@ -329,6 +329,8 @@ class Verification:
         parts: tuple[Iterable[Finding], ...],
     ) -> Iterator[Finding]:
         """Yield all findings with advice, without those that a new writer explains."""
+        # Of a copy that has no record yet.
+        tally.log_end = max(tally.log_end, self._log.min_offset)
         found: Iterator[Finding] = itertools.chain(
             *parts, self._final_findings(checkers, scope, tally)
         )

@@ -29,17 +29,17 @@ from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import (
     DiskFullError,
     MessageTooLargeError,
+    OffsetError,
     ReadOnlyError,
     StoreClosedError,
     SystemLimitError,
 )
 from penstock.files import File, Files
 from penstock.files.file import NO_ROOM
-from penstock.format.arrays import np
 from penstock.format.columns import Buffer
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.log.resync import read_batches
-from penstock.log.scan import batch_marks, read_mark
+from penstock.log.scan import batch_marks
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
@@ -506,14 +506,17 @@ class CommitLog:
             self.lock.release()
 
     def _check_accepts(self) -> None:
+        """Raise if the store takes no messages since the caller's check; called under the lock."""
+        self._check_runs()
+        if self.appender.refusals & NO_MESSAGES and (refusal := self.refusal) is not None:
+            raise ReadOnlyError(refusal)
+
+    def _check_runs(self) -> None:
         """Raise if the store was closed or has failed since the caller's check; called under the lock."""
         if self._is_stopped or self.appender.refusals & STOPPED:
             raise StoreClosedError
-        if self.appender.refusals & (FAILED | NO_MESSAGES):
-            if self._flusher is not None:
-                self._flusher.check()
-            if (refusal := self.refusal) is not None:
-                raise ReadOnlyError(refusal)
+        if self.appender.refusals & FAILED and self._flusher is not None:
+            self._flusher.check()
 
     def check_put(self, size: int) -> None:
         """Raise `MessageTooLargeError` if a record of this size may not be put: later copies of it would not fit."""
@@ -580,16 +583,17 @@ class CommitLog:
                 raise
         return now
 
-    def _count(self, batch: Batch, now: int) -> None:
+    def _count(self, batch: Batch | None, now: int) -> None:
         # The records' own time: the checkpoint must not be later than the records.
         self.appender.last_time_ms = now
-        batch.count_up()
+        if batch is not None:
+            batch.count_up()
 
     def _complete_or_undo_batch(
         self,
         pieces: list[BatchSlice],
         data: memoryview,
-        batch: Batch,
+        batch: Batch | None,
         now: int,
         error: BaseException,
     ) -> None:
@@ -612,6 +616,63 @@ class CommitLog:
         finally:
             self.lock.release()
 
+    # --- bytes of another log
+
+    def append_copied(
+        self, log_offset: int, data: Buffer, sizes: Sequence[int], newest_ms: int = 0
+    ) -> None:
+        """Append bytes of another log of the same segment size at `log_offset`, where this log ends.
+
+        They are not checked, and no queue cursor counts them: nothing else may be appended to such a log. A retention
+        policy that refuses messages does not refuse them.
+
+        Args:
+            log_offset: of the first byte.
+            data: whole records or filler, within one segment.
+            sizes: the sizes of the records.
+            newest_ms: the greatest store time of the records.
+        """
+        with memoryview(data) as view:
+            self._append_piece(log_offset, view, sizes, newest_ms)
+
+    def end_segment(self, log_offset: int) -> None:
+        """Fill the segment from `log_offset`, where this log ends, and continue in the next one, as another log did."""
+        with memoryview(b"") as view:
+            self._append_piece(log_offset, view, (), 0)
+
+    def _append_piece(
+        self, log_offset: int, data: memoryview, sizes: Sequence[int], newest_ms: int
+    ) -> None:
+        """Append copied bytes; with no data, only a new segment."""
+        self.lock.refuse_within()
+        pieces, now = list[BatchSlice](), max(newest_ms, self.appender.last_time_ms)
+        try:
+            self.lock.acquire()
+            self._check_runs()
+            self._check_ends_at(log_offset)
+            segment = self.tail.segment
+            if segment is None or not data or segment.wrote_position == segment.capacity:
+                segment = self.tail.obtain(self.log.next_free_base())
+            pieces = [BatchSlice(segment, 0, len(data), segment.wrote_position, 0, sizes)]
+            self._writing_ms = now
+            self.tail.write_pieces(pieces, data)
+            self._count(None, now)
+            self._attach()
+            self.lock.release()
+        except BaseException as error:
+            try:
+                self._complete_or_undo_batch(pieces, data, None, now, error)
+            finally:
+                self._release_at_last()
+            if isinstance(error, OSError) and self._flusher is not None:
+                raise self._flusher.failed_append(error) from error
+            raise
+
+    def _check_ends_at(self, log_offset: int) -> None:
+        end = self.end_offset
+        if log_offset != end:
+            raise OffsetError(log_offset, end, end + 1, "copied log offset")
+
     # --- reading in bulk
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
@@ -624,37 +685,3 @@ def _marks_of(batch: Batch, position: int, decision: int | None) -> tuple[int, i
     if len(batch) == 1 and decision is None:
         return 0, 0
     return batch_marks(position, position + batch.size, decision)
-
-
-def decided_batches(log: CommitLog, log_offset: int) -> set[int]:
-    """Return the decisions, low 30 bits each, of the whole atomic batches that begin at `log_offset` or after it.
-
-    A record begins at `log_offset`, or the log ends there. Recovery has cut off a batch whose end is missing; but a
-    broker may have opened the store before, and kept a part of a batch, which does not count.
-    """
-    found = set[int]()
-    decision = other = reached = end = 0
-    for number, at, size in _marked(log, max(log_offset, log.log.min_offset)):
-        if end and at == reached and number == other:
-            reached += size
-        else:
-            reached, end, mark, segment = at + size, 0, read_mark(number), log.log.find(at)
-            if mark is None or segment is None or not (mark.is_first and mark.is_decided):
-                continue
-            base, decision = segment.base_offset, mark.decision
-            if not reached <= base + mark.end <= segment.end_offset:
-                continue
-            end, other = base + mark.end, batch_marks(at - base, mark.end, decision)[1]
-        if reached == end:
-            found.add(decision)
-            end = 0
-    return found
-
-
-def _marked(log: CommitLog, start: int) -> Iterator[tuple[int, int, int]]:
-    """Yield mark, log offset and size of each record that has a mark, well-formed or not."""
-    for batch in log.batches(start, log.end_offset):
-        columns = batch.columns
-        rows = np.flatnonzero(columns.prepared_offsets < 0)
-        parts = columns.prepared_offsets, columns.log_offsets, columns.sizes
-        yield from zip(*(part[rows].tolist() for part in parts), strict=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Dispatcher,
         Extension,
         FlushPolicy,
+        Replicator,
         RetentionPolicy,
         SegmentWriter,
     )
@@ -61,6 +62,12 @@ def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
 @hookspec
 def penstock_register_extension() -> "Iterable[type[Extension]]":
     """Return the extensions this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def penstock_register_replicator() -> "Iterable[type[Replicator]]":
+    """Return the replicators this plugin offers."""
     raise NotImplementedError
 
 

@@ -21,6 +21,7 @@ from penstock.contracts import (
     Dispatcher,
     Extension,
     FlushPolicy,
+    Replicator,
     RetentionPolicy,
     SegmentWriter,
     Strategy,
@@ -106,6 +107,7 @@ class Registry:
         self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # never called
         self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
         self.extensions = StrategySet("extensions", Extension)
+        self.replicators = StrategySet("replicate", Replicator)  # type: ignore[type-abstract] # as above
 
     def sets(self) -> dict[str, StrategySet[Any]]:
         """Return the strategy sets by their configuration section."""
@@ -116,6 +118,7 @@ class Registry:
             self.dispatchers,
             self.retention_policies,
             self.extensions,
+            self.replicators,
         )
         return {each.kind: each for each in found}
 
@@ -152,6 +155,7 @@ _REGISTER_HOOKS = {
     "index": "penstock_register_dispatcher",
     "retention": "penstock_register_retention",
     "extensions": "penstock_register_extension",
+    "replicate": "penstock_register_replicator",
 }
 
 

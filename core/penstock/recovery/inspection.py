@@ -19,6 +19,7 @@ from penstock.contracts import (
     QueueReader,
 )
 from penstock.durability.progress import Checkpoint, Progress, State, Times
+from penstock.durability.replica_file import is_follower
 from penstock.durability.side_folder import (
     CleanClose,
     SideFolder,
@@ -72,6 +73,8 @@ class OpenState:
     # In a copy made while a process wrote or closed, the log may be older than what else was copied.
     was_copied: bool = False
     is_still_ours: bool = False
+    # Its log may end within an atomic batch whose rest its master has not sent yet.
+    is_follower: bool = False
     sealed: list[int] = attrs.Factory(list)
     end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
@@ -92,6 +95,16 @@ class OpenState:
     def synced_time_ms(self) -> int:
         """The store time of the newest durable record, for the checkpoint: a record with this time must exist."""
         return self.times.log_ms if self.is_clean else self.end.last_time_ms
+
+    @property
+    def lost_from(self) -> int | None:
+        """The log offset from which copies of the log may have other bytes, or more; None after a clean close."""
+        if self.is_clean and not self.was_copied:
+            return None
+        if self.is_still_ours:
+            return self.end.offset
+        known = self.state.flushed_offset if self.clean is None else self.clean.log_end
+        return min(self.end.offset, known)
 
     @property
     def kind(self) -> str:
@@ -191,7 +204,7 @@ def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
         progress=progress, side_folder=side_folder, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
-        was_copied=is_copied, is_still_ours=is_ours,
+        was_copied=is_copied, is_still_ours=is_ours, is_follower=is_follower(files, root),
         summaries=summaries_for(files, root, clean.digest) if is_clean and clean is not None else {},
     )  # fmt: skip
 
@@ -238,6 +251,9 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
+    if found.is_follower:
+        # The rest of the batch comes from its master.
+        return end
     return without_part_of_batch(log, end, start, least_ms, durable)
 
 

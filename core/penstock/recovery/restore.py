@@ -9,7 +9,8 @@ import attrs
 from penstock.config.model import Profile
 from penstock.contracts import Dispatcher, History, LogView, Trust
 from penstock.contracts.base import Geometry
-from penstock.durability.side_folder import SideFolder, lock_mtime_ns
+from penstock.dispatch.rebuild import deleted_since_close
+from penstock.durability.side_folder import RemovedTopicsFile, SideFolder, lock_mtime_ns
 from penstock.durability.written_ranges import read_ranges, write_ranges
 from penstock.errors import PluginError, StorageError
 from penstock.escape import get_logger
@@ -46,6 +47,18 @@ def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) 
         # Its time shows who wrote last. It does not change if that was Penstock: after a crash before the progress
         # file records the new time, the store would count as another program's.
         _write_lock_file(files, root / "lock")
+
+
+def note_deleted_topics(files: Files, root: Path, file: RemovedTopicsFile) -> None:
+    """Record the topics that another program has deleted, before the list of the last close goes."""
+    known = removed = file.read()
+    for topic, log_end in deleted_since_close(files, root).items():
+        if removed.before_of(topic) < log_end:
+            removed = removed.with_removed(topic, log_end)
+            logger.info("topic %s was deleted by another program since the last close", topic)
+    if removed != known:
+        SideFolder(files, root).make()
+        file.write(removed)
 
 
 def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str) -> None:

@@ -73,7 +73,7 @@ _FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", 
 _FILES = ("checkpoint", "abort", "lock", "penstock/progress")
 _WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair", "penstock/requests")
 _WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
-          "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
+          "penstock/replica", "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
 # `geometry.json` itself has its own error.
 _WRITTEN_FILES = (
     *(name for name in _WHOLE if not name.endswith(".json")),

@@ -63,6 +63,7 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.copying import Copying
 from penstock.store.queue_cursors import QueueCursors
 
 logger = get_logger(__name__)
@@ -111,6 +112,8 @@ class FollowerTask:
         try:
             follower.catch_up()
             is_awaited = self._publish()
+            if self._engine.copying is not None:
+                self._engine.copying.advanced()
             self.announce_sealed()
         except OSError as error:
             if error.errno not in LIMITS:
@@ -271,6 +274,7 @@ class Engine:
     cursors: QueueCursors
     removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
+    copying: Copying | None = None
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
     is_interrupted: bool = False
@@ -293,6 +297,13 @@ class Engine:
             appender.wait_at(
                 self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )  # fmt: skip
+        self._copies = self.copying.gate if self.copying else None
+        appender.wait_for(self._copies)
+
+    @property
+    def waits_for_copies(self) -> bool:
+        """Whether a put with `wait=True` waits for copies."""
+        return self._copies is not None
 
     # --- what retention calls
 
@@ -354,9 +365,13 @@ class Engine:
         if not is_threaded:
             self._workers.append(spawn("penstock-sync", self.flusher.gate.run))
             wake = self._workers[-1].wake
+        if self.copying is not None:
+            self.flusher.gate.ring(self.copying.log.bell)
         self.flusher.start(self.following.wake_if_durable, wake)
         if is_threaded:
             self.worker_group.adopt(SyncThread(self.flusher.gate, self.worker_group.limit_s))
+        if self.copying is not None:
+            self.copying.start(spawn, is_threaded=is_threaded)
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
             self.log.tail.expect()
@@ -410,7 +425,15 @@ class Engine:
             ) from error
 
     def apply_policy(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
-        """Apply the flush policy to an appended record; returns the put's status and durability."""
+        """Apply the flush policy to an appended record, and wait for copies; returns status and durability."""
+        here = self._apply_flush_policy(end_offset, wait)
+        if not wait or self._copies is None or here is _LATE:
+            return here
+        # Copies get only what is committed.
+        self.show_written()
+        return self._copies.wait(end_offset)
+
+    def _apply_flush_policy(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         policy = self.policy
         if self._hears_appends:
             policy.after_append(end_offset)
@@ -460,6 +483,7 @@ class Engine:
                 for d in self.dispatchers
             },
             "extensions": {each.name: each.stats() for each in self.extensions},
+            "replica": dict(self.copying.log.status) if self.copying else None,
             "upkeep": self.upkeep.stats(),
         }
 
@@ -498,14 +522,20 @@ class Engine:
 
     def _release_all(self) -> None:
         """Release everything now, or once the last thread that could still write has ended."""
-        self.worker_group.stop()
-        self.worker_group.when_ended(self._release)
+        try:
+            if self.copying is not None:
+                self.copying.close()
+        finally:
+            self.worker_group.stop()
+            self.worker_group.when_ended(self._release)
 
     def _close_cleanly(self) -> None:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
         self.log.stop()
         self.flusher.flush()
         self.follower.finish()
+        if self.copying is not None:
+            self.copying.close()
         # A store whose records cannot be read back has failed, and is never marked clean.
         self.flusher.check()
         self.checkpoints.write()

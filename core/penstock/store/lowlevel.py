@@ -16,7 +16,6 @@ from penstock.errors import ArgumentError, ArgumentTypeError, PenstockError, Unk
 from penstock.files import Files
 from penstock.format import arguments
 from penstock.format.names import check_queue, check_topic
-from penstock.log.commit_log import decided_batches
 from penstock.message import Message, Receipt, StoredMessage
 from penstock.read.filters import RowFilter, checked_columns
 from penstock.read.reader import ROWS_MAX
@@ -32,7 +31,7 @@ from penstock.read.spans import (
 )
 from penstock.retention.runner import DAYS_MAX, SegmentForecast
 from penstock.runtime.waking import Waiter, WorkWaiter
-from penstock.store.batches import StoreBatch, append_encoded, with_queues
+from penstock.store.batches import StoreBatch, append_encoded, decided_batches, with_queues
 from penstock.store.consumer_offsets import check_group, check_known, check_offset
 from penstock.store.store import Store
 from penstock.write.staged_file import StagedBatch, count_marked
@@ -141,8 +140,12 @@ class LowLevelStore(Store):
 
     @property
     def puts_wait(self) -> bool:
-        """Whether `put` returns only when the message is durable, by the flush policy; False if opened read-only."""
-        return self._engine is not None and self._engine.policy.waits
+        """Whether `put` returns only when the message is durable, by the flush policy, or has copies.
+
+        False if opened read-only.
+        """
+        engine = self._engine
+        return engine is not None and (engine.policy.waits or engine.waits_for_copies)
 
     def check(self, message: Message, properties_text: bytes | None = None) -> None:
         """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.

@@ -8,12 +8,10 @@ crash during this one.
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -36,13 +34,13 @@ from penstock.contracts.foreign import Foreign
 from penstock.dispatch.rebuild import (
     RebuildJournal,
     Recipe,
-    deleted_since_close,
     open_log,
     read_deleted_topics,
 )
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Checkpoint
+from penstock.durability.replica_file import check_role, note_unclean_opening
 from penstock.durability.side_folder import RemovedTopicsFile, SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import (
@@ -72,6 +70,7 @@ from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached, nam
 from penstock.recovery.restore import (
     claim,
     load_all,
+    note_deleted_topics,
     note_range,
     repair_log_end,
     sync_names_below,
@@ -92,11 +91,12 @@ from penstock.runtime.clock import JUMP_MS, Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup, check_threads
 from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.copying import begin_copying
 from penstock.store.engine import Engine
 from penstock.store.lowlevel import LowLevelStore
 from penstock.store.queue_cursors import QueueCursors
 from penstock.store.requests import RequestDesk
-from penstock.store.store import Store
+from penstock.store.store import Store, place_of_program
 from penstock.write.validation import host_bytes
 
 logger = get_logger(__name__)
@@ -142,8 +142,6 @@ def open_store(
     call = "open"
     root = arguments.folder(call, "path", path)
     read_only = arguments.flag(call, "read_only", read_only)
-    if spawn is not None:
-        arguments.function(call, "spawn", spawn)
     opener = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
         names=("config", "read_only", "files", "clock", "spawn", "environ", "check_back"),
@@ -203,6 +201,8 @@ def make_opener(
         arguments.with_methods(
             call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock"
         )  # fmt: skip
+    if spawn is not None:
+        arguments.function(call, "spawn", spawn)
     if environ is not None:
         arguments.mapping(call, "environ", environ)
     given = sources.gather(
@@ -225,26 +225,15 @@ def _import_for_threads() -> None:
     crc32c(b"")
 
 
-def _place_of_program() -> str:
-    """Return file and line of the program that called Penstock; empty in a thread that another package started."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and _is_within(frame.f_globals.get("__name__", ""), "penstock"):
-        frame = frame.f_back
-    if frame is None or _is_within(frame.f_globals.get("__name__", ""), "concurrent"):
-        return ""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _is_within(module: str, package: str) -> bool:
-    return module.partition(".")[0] == package
-
-
 class Opener:
     """Opens one store once.
 
     Attributes:
         asked: the configuration as given, which may be used for other stores too.
+        follows: the store is opened to append the bytes of another log, and takes nothing else.
     """
+
+    follows: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -271,7 +260,7 @@ class Opener:
         self._removed_topics = RemovedTopicsFile(files, self.root)
         # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
         own = spawn is None and type(files) is Files
-        self._opened_at = _place_of_program() if own else None
+        self._opened_at = place_of_program() if own else None
 
     @cached_property
     def profile(self) -> Profile:
@@ -376,6 +365,8 @@ class Opener:
             self._engine.flusher.fail(f"background thread {name} failed: {error!r}")
 
     def _announce_failure(self, reason: str) -> None:
+        if self._engine is not None and self._engine.copying is not None:
+            self._engine.copying.fail(reason)
         self.registry.fire("penstock_store_failed", root=str(self.root), reason=reason)
 
     def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
@@ -510,8 +501,12 @@ class Opener:
             raise
         return store
 
-    def lock(self) -> Lock:
-        """Take the store's lock; raises `StoreLockedError` with the holder if another process has it."""
+    def lock(self, call: str = "opening it for writing") -> Lock:
+        """Take the store's lock; raises `StoreLockedError` with the holder if another process has it.
+
+        Raises `FollowerError` if the store follows another one: `call` is what is refused.
+        """
+        self.check_role(call)
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
@@ -520,7 +515,17 @@ class Opener:
                 holder = f"process {owner}, which is not Penstock: a RocketMQ broker, or its tools"
             raise StoreLockedError(self.root, holder)
         lock.opened_at = self._opened_at or ""
+        try:
+            # Again: another process may have followed a master meanwhile.
+            self.check_role(call)
+        except BaseException:
+            lock.release()
+            raise
         return lock
+
+    def check_role(self, call: str) -> None:
+        """Raise `FollowerError` if the store follows another one; `CorruptionError` if that cannot be read."""
+        check_role(self.files, self.root, call)
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         """Return the store, recovered and started; the caller releases the lock if this raises."""
@@ -530,7 +535,7 @@ class Opener:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).finish()
         found = self._inspect(log, geometry, is_new=is_new)
-        self._note_deleted_topics()
+        note_deleted_topics(self.files, self.root, self._removed_topics)
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
@@ -541,6 +546,8 @@ class Opener:
         # Before the log is repaired: bytes that are rewritten change the time of their file.
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
         end = repair_log_end(self.files, log, found)
+        if found.lost_from is not None:
+            note_unclean_opening(self.files, self.root, found.lost_from, is_copy=found.was_copied)
         context = self.context(geometry, log, read_only=False)
         engine, store = self._build(lock, log, context, end, found)
         try:
@@ -565,17 +572,6 @@ class Opener:
                 "the clock",
                 self.root, ahead_ms / 3_600_000,
             )  # fmt: skip
-
-    def _note_deleted_topics(self) -> None:
-        """Record the topics that another program has deleted, before the list of the last close goes."""
-        known = removed = self._removed_topics.read()
-        for topic, log_end in deleted_since_close(self.files, self.root).items():
-            if removed.before_of(topic) < log_end:
-                removed = removed.with_removed(topic, log_end)
-                logger.info("topic %s was deleted by another program since the last close", topic)
-        if removed != known:
-            SideFolder(self.files, self.root).make()
-            self._removed_topics.write(removed)
 
     def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
         """Inspect the store before anything changes; queue entries serve as evidence for records."""
@@ -616,7 +612,7 @@ class Opener:
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
         index, extensions = pick_indexes(dispatchers)[0], self.extensions(context)
-        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
+        offsets = ConsumerOffsets(self.files, self.root, read_only=self.follows)
         long_topics = config.log.long_topics or was_made_here(self.files, self.root)
         cursors = QueueCursors(index, offsets, extensions, long_topics)
         commit_log = CommitLog(
@@ -636,12 +632,13 @@ class Opener:
             side_folder=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
             worker_group=self._worker_group, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, flusher, registry.fire, config.scrub, found.sealed),
+            copying=None if self.follows else begin_copying(config, registry.replicators, context, log, flusher),
             config=config, wakes=Wakes(self.files, self.root, writes=True), removed_topics=self._removed_topics,
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
             removed_topics=engine.removed_topics,
-            extensions=[*engine.extensions, RequestDesk(context, engine.wakes)],
+            extensions=[] if self.follows else [*engine.extensions, RequestDesk(context, engine.wakes)],
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset
@@ -654,18 +651,21 @@ class Opener:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
         found.mended.extend(engine.removed_topics.repair(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
+        # Less than the end only in a follower, whose log may end within an atomic batch.
+        seen = attrs.evolve(end, offset=engine.flusher.visible_offset)
         with named_gaps(log):
-            load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
-            start = min(engine.follower.progress, end.offset)
+            load_all(engine.dispatchers, RecoveredLog(log, seen.offset), found, seen, history)
+            start = min(engine.follower.progress, seen.offset)
             engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():
             raise StorageError(
                 f"dispatcher {name} of {self.root} could not process the log up to its end: {trouble.error!r}; the "
                 f"log is not affected, and the store is not opened for writing"
             ) from trouble.error
-        check_reached(log, engine.follower.progress, end)
+        check_reached(log, engine.follower.progress, seen)
         engine.log.checks_crc = False
-        found.mended.extend(engine.offsets.set_back(engine.queue_index))
+        if not self.follows:
+            found.mended.extend(engine.offsets.set_back(engine.queue_index))
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from penstock._kernel import Batch, Producer
@@ -247,7 +247,7 @@ class Store(ExtensionCalls, Producer):
         )  # fmt: skip
 
     def submit(self, topic: str, body: bytes, **options: Unpack[PutOptions]) -> "Future[Receipt]":
-        """Append one message; the future is done when it is durable, under any flush policy.
+        """Append one message; the future is done when it is durable, under any flush policy, and its copies are known.
 
         The arguments are those of `put`; `wait` has no effect. The message is in the log when this returns.
         """
@@ -263,7 +263,9 @@ class Store(ExtensionCalls, Producer):
             failure = engine.flusher.outcome(end)
             if future.done():
                 return
-            if failure is None:
+            if failure is None and engine.copying is not None and engine.copying.gate is not None:
+                engine.copying.submitted(receipt, future)
+            elif failure is None:
                 future.set_result(receipt._replace(durability=Durability.ON_DISK))
             else:
                 future.set_exception(failure)
@@ -562,3 +564,17 @@ def _run_deletion(job: Callable[[], int]) -> int:
             f"a segment could not be deleted ({error}); no other data is affected, and the next retention run "
             f"retries it"
         ) from error
+
+
+def place_of_program() -> str:
+    """Return file and line of the program that called Penstock; empty in a thread that another package started."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _is_within(frame.f_globals.get("__name__", ""), "penstock"):
+        frame = frame.f_back
+    if frame is None or _is_within(frame.f_globals.get("__name__", ""), "concurrent"):
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_within(module: str, package: str) -> bool:
+    return module.partition(".")[0] == package

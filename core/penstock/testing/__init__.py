@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         FlushPolicyContract,
         RetentionPolicyContract,
     )
+    from penstock.testing.suites.replicator import ReplicatorContract
     from penstock.testing.suites.storage import AllocatorContract, SegmentWriterContract
 
 SUITES = {
@@ -45,6 +46,7 @@ SUITES = {
     "FlushPolicyContract": "policies",
     "KeyIndexContract": "dispatcher",
     "QueueIndexContract": "dispatcher",
+    "ReplicatorContract": "replicator",
     "RetentionPolicyContract": "policies",
     "SegmentWriterContract": "storage",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "ManualClock",
     "ManualWorkers",
     "QueueIndexContract",
+    "ReplicatorContract",
     "RetentionPolicyContract",
     "SegmentWriterContract",
     "SimulatedDisk",

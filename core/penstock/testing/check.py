@@ -96,6 +96,7 @@ _SUITE_OF = {
     "index": "DispatcherContract",
     "retention": "RetentionPolicyContract",
     "extensions": "ExtensionContract",
+    "replicate": "ReplicatorContract",
 }
 _REFERENCE = {
     "write": "mmap", "alloc": "on-demand", "flush": "async", "index": "hash-index", "retention": "age",

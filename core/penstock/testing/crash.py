@@ -27,6 +27,7 @@ from penstock.contracts import (
     Extension,
     FlushPolicy,
     QueueIndex,
+    Replicator,
     RetentionPolicy,
     SegmentWriter,
     Strategy,
@@ -121,6 +122,8 @@ def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
         kind = "retention"
     elif issubclass(cls, Extension):
         kind = "extensions"
+    elif issubclass(cls, Replicator):
+        kind = "replicate"
     picks: Any = [cls.name] if kind in ("retention", "extensions") else cls.name
     if kind == "index":
         queues = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.unit.log.logs import CAPACITY, MARKED_SIZE, marked_log
 
 from penstock import Message
-from penstock.log.commit_log import decided_batches
 from penstock.log.resync import read_batches
 from penstock.log.scan import (
     DECISION_MASK,
@@ -19,6 +18,7 @@ from penstock.log.scan import (
     find_incomplete,
     read_mark,
 )
+from penstock.store.batches import decided_batches
 from penstock.testing import open_store
 
 POSITIONS = st.integers(0, (1 << 30) - 1)

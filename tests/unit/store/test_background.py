@@ -49,7 +49,7 @@ class Round:
         me: Any = self
         engine: Any = SimpleNamespace(
             log=self, flusher=self, follower=self, progress=self, wakes=self, clock=self, config=CONFIG,
-            policy=SimpleNamespace(waits=waits), report_sealed=self.sealed.append,
+            policy=SimpleNamespace(waits=waits), report_sealed=self.sealed.append, copying=None,
         )  # fmt: skip
         self.task = FollowerTask(engine)
         self.task.worker = me

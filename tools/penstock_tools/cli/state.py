@@ -1,7 +1,8 @@
-"""Whether a store is in use, was closed cleanly, or neither, as `stat` shows it."""
+"""Whether a store is in use, was closed cleanly, or neither, and whether it has or is a copy, as `stat` shows it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.durability.replica_file import read_replica, read_status
 from penstock.durability.side_folder import SideFolder
 from penstock.files import Files
 from penstock.store.store import Store
@@ -34,3 +35,23 @@ def state_of(store: Store, files: Files | None = None) -> StoreState:
         text = "not closed cleanly; the next program that opens it for writing recovers it"
         return StoreState(text, None, closed_cleanly=False)
     return StoreState("closed cleanly", None, closed_cleanly=True)
+
+
+def replica_of(store: Store, files: Files | None = None) -> dict[str, Any] | None:
+    """Return the facts about a store that has copies or is one, as JSON values; None for any other store.
+
+    `status` is what the process that copies has published last, and None if no process copies now.
+    """
+    files, root = files or Files(), store.path
+    replica = read_replica(files, root)
+    if replica is None:
+        return None
+    return {
+        "role": replica.role,
+        "store": replica.store,
+        "history": replica.history,
+        "epoch": replica.epochs[-1].number if replica.epochs else 0,
+        "master": replica.master,
+        "log_end": store.stats()["log_end_offset"],
+        "status": read_status(files, root) if state_of(store, files).used_by else None,
+    }

@@ -16,6 +16,7 @@ from penstock.contracts import Context
 from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import RebuildJournal, StoreView, open_log
 from penstock.durability.progress import Checkpoint, Progress, State, Times
+from penstock.durability.replica_file import note_unclean_opening
 from penstock.durability.side_folder import (
     CleanClose,
     SideFolder,
@@ -157,7 +158,7 @@ def _repair_with(opener: Opener, flags: _Flags, on_progress: OnProgress) -> Repa
         return RepairReport(
             steps=tuple(steps_of(plan, root)), standing=tuple(plan.standing), applied=False
         )
-    lock = opener.lock()
+    lock = opener.lock("the repair")
     try:
         check_foreign(root, opener.foreign(opener.geometry()), "the repair is refused")
         return _Repair(opener, flags).apply(on_progress)
@@ -226,9 +227,14 @@ class _Repair:
         return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
     def _perform(self, plan: RepairPlan, journal: RebuildJournal, side_folder: SideFolder) -> None:
+        log = plan.log
         journal.begin()
         self._save_metadata(journal)
         self._note_ranges(plan)
+        # Copies may have what changes here.
+        changed = [log.cut, *(patch.log_offset for patch in log.patches), plan.log_end]
+        start = min(at for at in changed if at is not None)
+        note_unclean_opening(self._files, self._root, start, is_copy=False)
         side_folder.remove_clean()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):
@@ -247,6 +253,7 @@ class _Repair:
             "penstock/progress",
             "penstock/clean",
             "penstock/ranges",
+            "penstock/replica",
         ):
             source = self._root / path
             if self._files.exists(source):

@@ -264,7 +264,7 @@ class Reindex:
         if not 1 <= shards <= SHARDS_MAX:
             raise ConfigError(f"shards is {shards}; it must be 1 to {SHARDS_MAX}")
         self._files, self._root = opener.files, opener.root
-        self._lock = opener.lock()
+        self._lock = opener.lock("the reindexing")
         try:
             check_foreign(self._root, opener.foreign(recipe.geometry), "the reindex is refused")
             self._begin(recipe, shards)

@@ -13,5 +13,5 @@ A second fixture, `options`, may return a dictionary of the strategy's options. 
 that it has in `capabilities`, and the suite tests them as well.
 
 `policies` has the base of all suites, and those of flush policies, retention policies and extensions; `storage` those
-of writers and allocators, `dispatcher` those of dispatchers and indexes.
+of writers and allocators, `dispatcher` those of dispatchers and indexes, `replicator` that of replicators.
 """

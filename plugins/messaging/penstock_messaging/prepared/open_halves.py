@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock import Durability, Message, Receipt, StoredMessage
-from penstock.contracts import Context, OpenStore
+from penstock import Message, Receipt, StoredMessage
+from penstock.contracts import Context, OpenStore, synced
 from penstock.errors import (
     ConfigError,
     ForkedStoreError,
@@ -229,7 +229,7 @@ class OpenHalves:
             return None
         if wait and self._context.appenders_wait:
             self.store.flush()
-            return receipts[0]._replace(durability=Durability.ON_DISK)
+            return synced(receipts[0])
         return receipts[0]
 
     def _copies(self, half: OpenHalf, outcome: str) -> list[Copy]:

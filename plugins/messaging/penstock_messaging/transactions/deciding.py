@@ -21,8 +21,8 @@ from enum import Enum
 
 import attrs
 
-from penstock import Durability, PutStatus, Receipt
-from penstock.contracts import Context, MessageBatch, OpenStore
+from penstock import Receipt
+from penstock.contracts import Context, MessageBatch, OpenStore, synced
 from penstock.errors import (
     BusyError,
     DiskFullError,
@@ -144,8 +144,7 @@ class Deciding:
             is_appended = True
             self._store.flush()
             made.outcome = Outcome.STORED
-            on_disk = {"status": PutStatus.PUT_OK, "durability": Durability.ON_DISK}
-            receipts = [each._replace(**on_disk) for each in receipts]
+            receipts = [synced(each) for each in receipts]
         except BaseException as error:
             if not is_decided or (not is_appended and isinstance(error, _REFUSED)):
                 made.outcome = Outcome.DROPPED

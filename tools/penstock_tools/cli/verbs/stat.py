@@ -20,7 +20,7 @@ from penstock_tools.cli.output import (
     topic_rows,
 )
 from penstock_tools.cli.root import examples
-from penstock_tools.cli.state import state_of
+from penstock_tools.cli.state import replica_of, state_of
 
 if TYPE_CHECKING:
     from penstock.contracts.base import Geometry
@@ -45,6 +45,7 @@ def command(path: str, space: bool, as_json: bool) -> int:
             facts["space"] = _space(store, facts, quiet=as_json)
         state = state_of(store)
         facts["closed_cleanly"], facts["used_by"] = state.closed_cleanly, state.used_by
+        facts["replica"] = replica_of(store)
     if as_json:
         out_json(**facts)
         return 0
@@ -55,6 +56,9 @@ def command(path: str, space: bool, as_json: bool) -> int:
         ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
     ]
     rows += [(each.what, each.text) for each in lines]
+    if facts["replica"]:
+        status = facts["replica"]["status"] or {"text": "no process copies now"}
+        rows.append((facts["replica"]["role"], status.get("text", "-")))
     for each in facts["not_understood"]:
         name = "writing is refused" if each["stops_writing"] else "ignored"
         rows.append((f"not understood, {name}", each["text"]))

@@ -1,0 +1,175 @@
+"""Divides the bytes of another log, which arrive in pieces of any size, into whole records, and checks them.
+
+The sender may be hostile. Size, magic and stated log offset of a record are checked as soon as its first bytes are
+there, so no more memory is used than the largest record and one piece take. All records of a piece are checked before
+one of them is returned.
+"""
+
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from penstock import _kernel
+from penstock.errors import CorruptionError, OffsetError
+from penstock.format.arrays import np
+from penstock.format.columns import Buffer, ScannedColumns
+from penstock.format.record import (
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+)
+from penstock.format.validity import NO_COVERAGE, Coverage
+
+# The stated log offset of a record, and the bytes up to its end.
+_OFFSET_AT, _HEAD_BYTES = 28, 36
+_ADVICE = (
+    "nothing of it was appended. If this comes again, the master's log is corrupt there, or was repaired: run "
+    "penstock verify on it"
+)
+
+
+class CopiedPiece(NamedTuple):
+    """Consecutive bytes of one segment.
+
+    Attributes:
+        log_offset: where they begin.
+        data: whole records; or filler up to the segment's end; b"" for filler of zeros.
+        records: the records; None for filler.
+    """
+
+    log_offset: int
+    data: Buffer
+    records: ScannedColumns | None
+
+
+class CopiedBytes:
+    """The stream of one log's bytes. Not thread-safe.
+
+    Attributes:
+        end_offset: the log offset after the last whole record or filler that was returned.
+        coverage: the ranges in which records must end in a CRC of their own.
+        zero_filler: filler that is not zero is refused, since no CRC covers it; otherwise it is returned as it is.
+    """
+
+    def __init__(self, segment_bytes: int, record_bytes_max: int, end_offset: int) -> None:
+        self._segment_bytes = segment_bytes
+        self._record_max = min(record_bytes_max, segment_bytes - BLANK_SIZE)
+        self.end_offset = end_offset
+        self.coverage: Coverage = NO_COVERAGE
+        self.zero_filler = True
+        # The first bytes of a record; or how many bytes of filler have come.
+        self._waiting = bytearray()
+        self._filler = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The log offset of the next byte to take."""
+        return self.end_offset + len(self._waiting) + self._filler
+
+    @property
+    def _room(self) -> int:
+        return self._segment_bytes - self.end_offset % self._segment_bytes
+
+    def forget(self) -> None:
+        """Forget the bytes after `end_offset`; the next bytes begin there."""
+        self._waiting, self._filler = bytearray(), 0
+
+    def take(self, log_offset: int, data: Buffer) -> list[CopiedPiece]:
+        """Return the records and filler that are complete with the next bytes, as views of them where possible.
+
+        Raises:
+            OffsetError: the bytes begin neither at `next_offset` nor at `end_offset`.
+            CorruptionError: no log has these bytes there; its `position` is the log offset. Nothing is returned, and
+                what waited is forgotten.
+        """
+        if log_offset != self.next_offset:
+            if log_offset != self.end_offset:
+                following = self.next_offset
+                raise OffsetError(log_offset, following, following + 1, "copied log offset")
+            self.forget()
+        before, pieces = self.end_offset, list[CopiedPiece]()
+        try:
+            self._divide(memoryview(data).cast("B"), pieces)
+        except BaseException:
+            self.end_offset = before
+            self.forget()
+            raise
+        return pieces
+
+    def _divide(self, view: memoryview, pieces: list[CopiedPiece]) -> None:
+        if self._waiting:
+            self._waiting += view
+            if len(self._waiting) < self._needed(self._waiting):
+                return
+            whole, self._waiting = self._waiting, bytearray()
+            view = memoryview(whole)
+        while view:
+            take = self._take_filler if self._filler else self._take_records
+            view = view[take(view, pieces) :]
+
+    def _take_records(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
+        """Take whole records, and the head of what follows them; return how many bytes."""
+        start, window = self.end_offset, view[: self._room]
+        rows, stop, state, _ = _kernel.scan(window, start, _kernel.CRC, self.coverage.packed)
+        self.end_offset += stop
+        if stop:
+            if self.end_offset % self._segment_bytes == 0 or self._room < BLANK_SIZE:
+                self._refuse("room for a blank record", "records up to the segment's end")
+            records = ScannedColumns(window, rows, start + stop)
+            pieces.append(CopiedPiece(start, window[:stop], records))
+        rest = window[stop:]
+        needed = self._needed(rest)
+        if state == _kernel.BLANK and self.zero_filler:
+            self._filler = BLANK_SIZE
+            return stop + BLANK_SIZE + self._take_filler(rest[BLANK_SIZE:], pieces)
+        if state == _kernel.BLANK and len(rest) == needed:
+            pieces.append(CopiedPiece(self.end_offset, rest, None))
+            self.end_offset += needed
+        elif len(rest) < needed:
+            self._waiting = bytearray(rest)
+        else:
+            self._refuse("a valid record", "one whose lengths, log offset or CRC are wrong")
+        return len(window)
+
+    def _take_filler(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
+        """Take filler that must be zero; return how many bytes."""
+        piece = view[: self._room - self._filler]
+        if np.frombuffer(piece, np.uint8).any():
+            self._refuse("filler of zeros", "bytes that are not zero")
+        self._filler += len(piece)
+        if self._filler == self._room:
+            pieces.append(CopiedPiece(self.end_offset, b"", None))
+            self.end_offset += self._filler
+            self._filler = 0
+        return len(piece)
+
+    def _needed(self, head: bytearray | memoryview) -> int:
+        """Return how many bytes the record or filler that begins with these has, or its head if that is not whole."""
+        if len(head) < SIZE_AND_MAGIC.size:
+            return SIZE_AND_MAGIC.size
+        size, magic = SIZE_AND_MAGIC.unpack_from(head)
+        if magic == MAGIC_BLANK:
+            if size != self._room:
+                self._refuse(f"{self._room} bytes of filler, to the segment's end", f"{size}")
+            if not self.zero_filler and size > self._record_max:
+                self._refuse(f"at most {self._record_max} bytes of filler", f"{size}")
+            return BLANK_SIZE if self.zero_filler else int(size)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < FIXED_SIZE:
+            self._refuse("a record", f"size {size}, magic {magic & 0xFFFFFFFF:08x}")
+        if size > self._room - BLANK_SIZE:
+            self._refuse("a record that ends within its segment", f"one of {size} bytes")
+        if size > self._record_max:
+            expected = f"a record of at most {self._record_max} bytes (set log.body_bytes_max as on the master)"
+            self._refuse(expected, f"one of {size}")
+        if len(head) < _HEAD_BYTES:
+            return _HEAD_BYTES
+        stated = int.from_bytes(head[_OFFSET_AT:_HEAD_BYTES], "big", signed=True)
+        if stated != self.end_offset:
+            self._refuse("a record of this log offset", f"one of log offset {stated}")
+        return int(size)
+
+    def _refuse(self, expected: str, found: str) -> NoReturn:
+        # No file is corrupt here: the bytes come from elsewhere.
+        raise CorruptionError(Path("the copied log"), self.end_offset, expected, found, _ADVICE)

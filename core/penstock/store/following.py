@@ -1,0 +1,553 @@
+"""A store that follows another one: its log takes only bytes of the other store's log, at the same log offsets.
+
+The process that follows is the only one that writes the store; all others open it read-only. It has the background
+work of a store that is open for writing (dispatching, checkpoints, retention, scrubbing), but no extensions, and takes
+no messages and no requests of other processes.
+
+Invariants:
+    * Only whole records whose CRC is valid are appended. The bytes of an incomplete record wait in memory.
+    * Opening changes what an opening for writing does, and not the role. `accept` writes the role, durably, before the
+      first byte is appended.
+    * Readers see an atomic batch when it is whole. Its first part is in the log before, and stays: a close leaves the
+      abort marker then, since the queues lag the log, and the next opening goes on within the batch.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import attrs
+
+from penstock.contracts import Extension, FollowBegin, Replica, SpawnWorker
+from penstock.contracts.base import Context, Geometry
+from penstock.durability.progress import Progress
+from penstock.durability.replica_file import (
+    FOLLOWER,
+    NO_HISTORY,
+    checked,
+    new_store_id,
+    promoted,
+    read_replica,
+    write_replica,
+    write_status,
+)
+from penstock.durability.side_folder import SideFolder
+from penstock.durability.written_ranges import NO_RANGES, read_ranges, write_ranges
+from penstock.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    OffsetError,
+    PenstockError,
+    ReplicationError,
+    StorageError,
+    StoreFailedError,
+)
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.files.lock_file import Lock
+from penstock.format import arguments
+from penstock.format.columns import Buffer, RecordColumns
+from penstock.format.record import BLANK_SIZE
+from penstock.log.copied_bytes import CopiedBytes, CopiedPiece
+from penstock.log.scan import find_incomplete, read_mark
+from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.inspection import OpenState
+from penstock.recovery.log_end import LogEnd
+from penstock.recovery.store_layout import is_store, no_store, own_profile, write_geometry
+from penstock.runtime.clock import Clock
+from penstock.store.engine import Engine
+from penstock.store.open import Opener, make_opener
+from penstock.store.store import Store
+
+logger = get_logger(__name__)
+
+# A record has at most this many bytes beside its body.
+_BESIDE_BODY_BYTES = 256 << 10
+# Records up to this size are taken whatever the configuration says: the master's limit may have been higher once.
+_RECORD_BYTES_LEAST = 32 << 20
+_CHUNK_BYTES = 4 << 20
+
+
+def open_follower(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    *,
+    begin: FollowBegin | None = None,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    spawn: SpawnWorker | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> "FollowedStore":
+    """Open the store at `path`, of whatever role, to append the bytes of another store's log.
+
+    Recovers the store as an opening for writing does, and changes nothing else. A follower after a crash that lost its
+    log, or a folder that is absent or empty, needs `begin`.
+
+    Args:
+        path: the store's folder.
+        config: a TOML file.
+        begin: where the log of a new copy begins. The store becomes a follower at once; its log must be empty.
+        files: the file system; tests pass one that injects faults.
+        clock: the clock; tests pass their own.
+        spawn: starts background threads.
+        environ: environment variables; None for those of the process.
+        settings: as for `penstock.open`. Replicator and extensions are not used.
+
+    Raises what `penstock.open` does, and `ArgumentError` if `begin` was given for a log with records; nothing was
+    changed then.
+    """
+    call = "open_follower"
+    root = arguments.folder(call, "path", path)
+    if begin is not None:
+        if not isinstance(begin, FollowBegin):
+            raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
+        if (
+            begin.segment_bytes < 1
+            or begin.log_offset < 0
+            or begin.log_offset % begin.segment_bytes
+        ):
+            raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
+        settings["geometry.segment_bytes"] = begin.segment_bytes
+    made = make_opener(
+        root, config, files, clock, spawn, environ, settings, call=call,
+        names=("config", "begin", "files", "clock", "spawn", "environ"),
+    )  # fmt: skip
+    opener = FollowingOpener(made, spawn, begin)
+    if begin is None and not is_store(made.files, made.root):
+        raise no_store(made.files, made.root)
+    return FollowedStore(opener, opener.open_for_writing())
+
+
+def promote(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    *,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    spawn: SpawnWorker | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Replica:
+    """Make the copy at `path` a master, which takes messages; return its new identity. No process may be following.
+
+    That is one durable step: a crash leaves a follower or a master. The begin of an atomic batch, whose rest the old
+    master has not sent, is cut off. The arguments are those of `penstock.open`.
+
+    Raises:
+        StorageError: the store does not follow another one; nothing was changed.
+        StoreLockedError: a process follows with it.
+        Otherwise as `penstock.open`.
+    """
+    made = make_opener(
+        arguments.folder("promote", "path", path), config, files, clock, spawn, environ, settings, call="promote",
+        names=("config", "files", "clock", "spawn", "environ"),
+    )  # fmt: skip
+    opener = PromotingOpener(made, spawn, None)
+    with FollowedStore(opener, opener.open_for_writing()) as store:
+        replica = store._promote()
+        try:
+            store.close()
+        except PenstockError as error:
+            # It has happened, whatever comes after it.
+            logger.warning("%s is a master now, and was not closed cleanly: %s", store.root, error)
+    return replica
+
+
+class FollowingOpener(Opener):
+    """Opens a store once, for the bytes of another log."""
+
+    follows: ClassVar[bool] = True
+
+    def __init__(self, like: Opener, spawn: SpawnWorker | None, begin: FollowBegin | None) -> None:
+        super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
+        self._begin = begin
+        self.held = HeldBatches(0, None)
+        self.spawn: SpawnWorker = self._spawn
+
+    def check_role(self, call: str) -> None:
+        """Raise `CorruptionError` if the store's role cannot be read; any role is accepted."""
+        read_replica(self.files, self.root)
+
+    def extensions(self, context: Context) -> list[Extension]:
+        """Return none: they would put."""
+        return []
+
+    @property
+    def engine(self) -> Engine:
+        """The writing half of the open store."""
+        assert self._engine is not None
+        return self._engine
+
+    def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
+        if self._begin is not None:
+            self._begin_log(self._begin, geometry)
+            is_new = not is_store(self.files, self.root)
+        return super()._open_locked(lock, geometry, is_new=is_new, began=began)
+
+    def _build(
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
+    ) -> tuple[Engine, Store]:
+        engine, store = super()._build(lock, log, context, end, found)
+        self.held = HeldBatches(log.segment_bytes, part_of_batch(log, end))
+        engine.flusher.shown = self.held.shown
+        return engine, store
+
+    def _begin_log(self, begin: FollowBegin, geometry: Geometry) -> None:
+        """Make the store a follower whose empty log begins at a log offset; each step may be the last of a crash."""
+        files, root = self.files, self.root
+        folder, side = root / "commitlog", SideFolder(files, root)
+        log = SegmentedLog(files, folder, geometry.segment_bytes, mapped=False)
+        log.load(repair=False)
+        with contextlib.closing(log):
+            if not all(segment.is_zero() for segment in log.segments):
+                raise ArgumentError("open_follower", "begin", begin, "None for a log with records")
+        replica = read_replica(files, root)
+        if replica is not None and replica.role != FOLLOWER:
+            raise ArgumentError(
+                "open_follower", "begin", begin, "None for a store that is a master"
+            )
+        if replica is None:
+            replica = Replica(history=NO_HISTORY, store=new_store_id(), role=FOLLOWER)
+            write_replica(files, root, replica)
+        side.make()
+        if not files.exists(side.path / "geometry.json"):
+            write_geometry(files, root, geometry, own_profile(files, root) or self.profile)
+        progress = Progress(files, root)
+        state = progress.read()
+        if state.flushed_offset:
+            # No byte is known to be durable: none is there.
+            progress.replace(attrs.evolve(state, flushed_offset=0, visible_offset=0, dispatched={}))
+        path = log.path_of(begin.log_offset) if begin.log_offset else None
+        present = [each.path for each in files.entries(folder)] if files.is_folder(folder) else []
+        for other in present:
+            if other != path:
+                files.remove(other)
+        if path is not None and path not in [segment.path for segment in log.segments]:
+            files.make_folder_durably(folder)
+            fresh = side.path / "new-segment"
+            with files.create(fresh) as file:
+                file.resize(geometry.segment_bytes)
+                file.sync_all()
+            files.rename(fresh, path)
+        if files.is_folder(folder):
+            files.sync_folder(folder)
+
+
+class PromotingOpener(FollowingOpener):
+    """Opens a follower that becomes a master, without the begin of an atomic batch that is not whole."""
+
+    def check_role(self, call: str) -> None:
+        """Raise `StorageError` if the store is no follower."""
+        replica = read_replica(self.files, self.root)
+        if replica is None or replica.role != FOLLOWER:
+            raise StorageError(f"{self.root} is no copy that follows a master; nothing was changed")
+
+    def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
+        found = super()._inspect(log, geometry, is_new=is_new)
+        part = part_of_batch(log, found.end)
+        if part is None:
+            return found
+        self._cut(log, part[0], found.progress)
+        return super()._inspect(log, geometry, is_new=is_new)
+
+    def _cut(self, log: SegmentedLog, end: int, progress: Progress) -> None:
+        """Let the log end at `end` in its last segment, which is replaced: durable bytes cannot be erased safely."""
+        segment, files = log.find(end), self.files
+        assert segment is not None
+        state = progress.read()
+        dispatched = {name: min(reached, end) for name, reached in state.dispatched.items()}
+        lowered = {
+            name: min(getattr(state, name), end) for name in ("flushed_offset", "visible_offset")
+        }
+        # First: a log that ends before what is durable is corrupt.
+        progress.replace(attrs.evolve(state, dispatched=dispatched, **lowered))
+        fresh = SideFolder(files, self.root).path / "new-segment"
+        if files.exists(fresh):
+            files.remove(fresh)
+        with files.create(fresh) as file:
+            file.resize(segment.capacity)
+            for at in range(0, end - segment.base_offset, _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, end - segment.base_offset - at)
+                file.pwrite(segment.pread(size, at), at)
+            file.sync_all()
+        files.rename(fresh, segment.path)
+        files.sync_folder(segment.path.parent)
+
+
+Part = tuple[int, int]
+
+
+def part_of_batch(log: SegmentedLog, end: LogEnd) -> Part | None:
+    """Return begin and end of the atomic batch within which a log ends; None if it does not."""
+    if end.last is None:
+        return None
+    last, number = end.last
+    begin, mark = find_incomplete(log, last, end.offset, number), read_mark(number)
+    if begin is None or mark is None:
+        return None
+    return begin, begin - begin % log.segment_bytes + mark.end
+
+
+class HeldBatches:
+    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread."""
+
+    def __init__(self, segment_bytes: int, part: Part | None) -> None:
+        self._segment_bytes = segment_bytes
+        # Begin and end of each; replaced, never changed in place.
+        self._parts: tuple[Part, ...] = () if part is None else (part,)
+
+    def shown(self, log_offset: int) -> int:
+        """Return where readers stop who might see the log up to `log_offset`: at the begin of a batch around it."""
+        return next((begin for begin, end in self._parts if begin < log_offset < end), log_offset)
+
+    def begin(self, records: RecordColumns, stop: int) -> Part | None:
+        """Before records that end at `stop` are appended: hold, and return, the batch that goes on after them."""
+        part = self._going_on(records, stop)
+        if part is not None and part not in self._parts:
+            self._parts = (*self._parts, part)
+        return part
+
+    def end(self, part: Part | None, stop: int, seen: int) -> None:
+        """After that: keep what goes on, and what is whole and readers, who are at `seen`, may not have passed.
+
+        A batch that has not gone on was none.
+        """
+        if self._parts:
+            self._parts = tuple(
+                each for each in self._parts if each == part or seen < each[1] <= stop
+            )
+
+    def _going_on(self, records: RecordColumns, stop: int) -> Part | None:
+        last = int(records.log_offsets[-1])
+        mark = read_mark(int(records.prepared_offsets[-1]))
+        base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
+        if mark is None or not stop < base + mark.end <= base + room:
+            return None
+        part = last if mark.is_first else base + mark.start, base + mark.end
+        row = int(records.log_offsets.searchsorted(part[0]))
+        if row == len(records) or int(records.log_offsets[row]) != part[0]:
+            return part if part in self._parts else None
+        first = read_mark(int(records.prepared_offsets[row]))
+        return part if first is not None and first.is_first and first.end == mark.end else None
+
+
+class FollowedStore:
+    """A store that takes the bytes of another store's log; get it from `penstock.open_follower`.
+
+    One thread at a time calls `accept`, `feed`, `forget` and `close`; all else is safe from any thread.
+
+    Attributes:
+        root: the store's folder.
+        files: the file system.
+        clock: the clock.
+        spawn: starts a background thread, which ends with the store.
+        segment_bytes: the size of a segment.
+        replica: the store's identity; None if it was never copied.
+        recovery: the report of the recovery at the opening.
+    """
+
+    def __init__(self, opener: FollowingOpener, store: Store) -> None:
+        self._store, self._engine = store, opener.engine
+        self.root, self.files, self.clock = opener.root, opener.files, opener.clock
+        self.spawn = opener.spawn
+        self.recovery = store.recovery
+        self.replica = read_replica(self.files, self.root)
+        self._log = self._engine.log
+        self.segment_bytes = self._log.log.segment_bytes
+        body_bytes_max = opener.config.log.body_bytes_max
+        record_max = max(body_bytes_max + _BESIDE_BODY_BYTES, _RECORD_BYTES_LEAST)
+        self._stream = CopiedBytes(self.segment_bytes, record_max, self._log.end_offset)
+        self._is_accepted = False
+        self._held = opener.held
+
+    # --- what is there
+
+    @property
+    def min_offset(self) -> int:
+        """The log offset of the first byte that is there."""
+        return self._log.log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The log offset after the last whole record or filler."""
+        return self._log.end_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The log offset of the next byte that `feed` takes: `end_offset`, and the bytes of an incomplete record."""
+        return self._stream.next_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Every byte of the log before it is durable."""
+        return self._engine.flusher.flushed_offset
+
+    @property
+    def shown_offset(self) -> int:
+        """Where readers stop at the latest: `end_offset`, or the begin of an atomic batch that is not whole."""
+        return self._held.shown(self.end_offset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no byte."""
+        return self.min_offset == self.end_offset
+
+    @property
+    def syncs_each(self) -> bool:
+        """Whether puts wait for a sync under the flush policy, so that what was fed is to be flushed at once."""
+        return self._engine.policy.waits
+
+    @property
+    def failure(self) -> StoreFailedError | None:
+        """Why the store takes no more bytes until it is opened again; None if it takes them."""
+        return self._engine.flusher.failure
+
+    def read(self, log_offset: int, size: int) -> bytes:
+        """Return up to `size` bytes of one segment from `log_offset` on; raises `OffsetError` if none is there."""
+        log, end = self._log.log, self.end_offset
+        if not log.min_offset <= log_offset < end:
+            raise OffsetError(log_offset, log.min_offset, end)
+        self._engine.show_written()
+        with log.lease(log_offset) as segment:
+            stop = min(log_offset + size, segment.end_offset, end)
+            return bytes(log.read_from(segment, log_offset, stop - log_offset, is_copied=True))
+
+    def digest(self, start: int, stop: int) -> bytes:
+        """Return the SHA-256 of the bytes from `start` to `stop`; raises `OffsetError` if not all are there."""
+        found = hashlib.sha256()
+        if not start <= stop <= self.end_offset:
+            raise OffsetError(stop, self.min_offset, self.end_offset)
+        while start < stop:
+            piece = self.read(start, min(_CHUNK_BYTES, stop - start))
+            found.update(piece)
+            start += len(piece)
+        return found.digest()
+
+    def publish(self, status: Mapping[str, Any]) -> None:
+        """Replace the status for other processes (`penstock/replica-status`); a failure is no error."""
+        with contextlib.suppress(OSError):
+            write_status(self.files, self.root, status)
+
+    # --- following
+
+    def accept(self, replica: Replica, ranges: Mapping[str, Any], *, zero_filler: bool) -> None:
+        """Make the store a follower, durably, of a master that has accepted it; only then `feed` takes bytes.
+
+        Args:
+            replica: the store's new identity, with the role "follower".
+            ranges: what the master's `ReplicatedLog.ranges` returned.
+            zero_filler: the master is Penstock, whose filler is zeros; other filler is refused.
+
+        Raises:
+            ReplicationError: the master has told an identity or ranges that cannot be; nothing was changed.
+        """
+        self._store._owner()
+        if replica.role != FOLLOWER:
+            raise ArgumentError("accept", "replica", replica, "that of a follower")
+        try:
+            checked(replica)
+            known = read_ranges(self.files, self.root) or NO_RANGES
+            followed = known.followed(ranges, self.end_offset)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ReplicationError(self.root, str(replica.master), str(error)) from error
+        # In this order: a crash in between leaves the old role, whose next opening notes ranges of its own from there.
+        write_ranges(self.files, self.root, followed)
+        # Of the file: an interrupt may have come before the attribute was set.
+        if replica != read_replica(self.files, self.root):
+            write_replica(self.files, self.root, replica)
+        self.replica = replica
+        self._log.log.coverage = self._stream.coverage = followed.coverage
+        self._stream.zero_filler = zero_filler
+        self._is_accepted = True
+
+    def feed(self, log_offset: int, data: Buffer) -> int:
+        """Append the whole records of the master's next bytes; return the new `end_offset`.
+
+        The bytes begin at `next_offset`, or again at `end_offset`. They may end within a record.
+
+        Raises:
+            OffsetError: they begin elsewhere; nothing was appended.
+            CorruptionError: no log has these bytes there; its `position` is the log offset. Nothing was appended.
+            DiskFullError: as much was appended as there was room for, up to `end_offset`.
+            StoreFailedError: the store takes no more bytes.
+        """
+        engine = self._store._owner()
+        if not self._is_accepted:
+            raise StorageError(f"no master has accepted {self.root} yet; nothing was appended")
+        try:
+            pieces = self._stream.take(log_offset, data)
+            for piece in pieces:
+                self._append(piece)
+        except OffsetError:
+            raise
+        except BaseException:
+            self.forget()
+            raise
+        if pieces:
+            engine.apply_policy(self.end_offset, wait=False)
+        return self.end_offset
+
+    def _append(self, piece: CopiedPiece) -> None:
+        at, data, records = piece
+        if records is None:
+            going_on = None
+            if len(data):
+                self._log.append_copied(at, data, [len(data)])
+            else:
+                self._log.end_segment(at)
+        else:
+            going_on = self._held.begin(records, at + len(data))
+            newest_ms = int(records.store_times_ms.max())
+            self._log.append_copied(at, data, records.sizes.tolist(), newest_ms)
+        self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
+
+    def forget(self) -> None:
+        """Forget the bytes of an incomplete record, as after a lost connection; `feed` begins at `end_offset` again."""
+        self._stream.forget()
+        self._stream.end_offset = self.end_offset
+
+    def flush(self) -> int:
+        """Make everything durable that was fed; return the log offset reached."""
+        return self._store._owner().flusher.flush()
+
+    # --- the end
+
+    def _promote(self) -> Replica:
+        """Become a master, in one durable step; see `promote`."""
+        assert self.replica is not None
+        self.flush()
+        self.replica = promoted(self.replica, self.end_offset)
+        write_replica(self.files, self.root, self.replica)
+        return self.replica
+
+    def close(self) -> None:
+        """Close the store; a second call does nothing. Raises the reason if it cannot be closed cleanly."""
+        engine = self._engine
+        is_whole = self.shown_offset == self.end_offset
+        if is_whole or self._store._closed or engine.flusher.failure is not None:
+            self._store.close()
+            return
+        try:
+            self.flush()
+            engine.follower.catch_up()
+            engine.checkpoints.write()
+        finally:
+            self._store._closed = True
+            engine.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # An error of the block is more telling than one of the close.
+        with contextlib.suppress(PenstockError) if error else contextlib.nullcontext():
+            self.close()

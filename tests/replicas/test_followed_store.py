@@ -1,0 +1,363 @@
+"""A store that follows another one: what it takes, what it refuses, and what readers beside it see."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.interrupts import Interrupt
+from tests.lanes import rounds
+from tests.replicas.logs import (
+    ROOT,
+    SEGMENT,
+    SETTINGS,
+    MasterLog,
+    accepted,
+    contents,
+    crashed,
+    feed,
+    findings,
+    follower,
+    identity,
+    make_log,
+    master,
+    raw_log,
+    reader,
+)
+
+import penstock
+from penstock import FollowedStore, Store
+from penstock.contracts import Epoch, FollowBegin
+from penstock.durability.replica_file import read_replica, read_status
+from penstock.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptionError,
+    DiskFullError,
+    FollowerError,
+    ForkedStoreError,
+    GeometryError,
+    NotAStoreError,
+    OffsetError,
+    ReplicationError,
+    StorageError,
+    StoreClosedError,
+    StoreLockedError,
+)
+from penstock.files import Files
+from penstock.format.record import RecordFields, encode_record
+from penstock.log.scan import batch_marks
+from penstock.testing import ManualWorkers, SimulatedDisk
+from penstock.testing.platter import Survival
+
+
+@pytest.fixture(scope="module")
+def log() -> MasterLog:
+    return make_log()
+
+
+def state_of(store: FollowedStore | Store) -> str:
+    assert store.recovery is not None
+    return store.recovery.state
+
+
+def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog) -> None:
+    disk = SimulatedDisk()
+    with accepted(disk, log, at=0) as store:
+        feed(store, log, log.end, 5000)
+        assert (store.min_offset, store.end_offset, store.shown_offset) == (0, log.end, log.end)
+        assert store.flush() == store.flushed_offset == log.end
+        assert store.digest(100, log.end) == log.digest(100, log.end)
+        assert store.read(5, 1 << 20) == log.raw[5:SEGMENT]
+        for start, stop in ((-1, 5), (5, 4), (0, log.end + 1)):
+            with pytest.raises(OffsetError):
+                store.digest(start, stop)
+        with pytest.raises(OffsetError):
+            store.read(log.end, 1)
+    assert raw_log(disk)[: log.end] == log.raw
+    with reader(disk) as found:
+        assert contents(found) == log.queues
+        assert [m.body for m in found.find("k7", topic="t")] == [log.queues["t", 1][3]]
+        assert findings(found) == []
+    with follower(disk) as store:
+        assert (state_of(store), store.end_offset, store.replica) == ("clean", log.end, identity())  # fmt: skip
+    with pytest.raises(StoreClosedError):
+        store.feed(log.end, b"")
+    with pytest.raises(StoreClosedError):
+        store.flush()
+    store.close()
+
+
+def test_records_are_checked_as_the_masters_are() -> None:
+    """Plant: `accept` does not write the ranges."""
+    plain, disk = make_log(20, **{"log.checksum": "crc32"}), SimulatedDisk()
+    store = accepted(disk, plain, at=0)
+    feed(store, plain, plain.begins[10])
+    disk = crashed(disk.image(), Survival.PROCESS)
+    store.close()
+    with accepted(disk, plain) as store:
+        feed(store, plain, plain.end)
+    with reader(disk) as found:
+        assert (findings(found), contents(found)) == ([], plain.queues)
+
+
+@pytest.mark.parametrize("at", [SEGMENT, 2 * SEGMENT])
+def test_a_log_may_begin_above_0(log: MasterLog, at: int) -> None:
+    disk = SimulatedDisk()
+    with accepted(disk, log, at=at) as store:
+        assert (store.is_empty, store.min_offset, store.end_offset) == (True, at, at)
+    with reader(disk) as found:
+        assert findings(found) == []
+    # The master's retention has moved on before the first byte came.
+    with accepted(disk, log, at=SEGMENT) as store:
+        assert (store.is_empty, store.end_offset) == (True, SEGMENT)
+        feed(store, log, log.end)
+        assert not store.is_empty
+    assert raw_log(disk)[: log.end - SEGMENT] == log.raw[SEGMENT:]
+    with reader(disk) as found:
+        assert findings(found) == []
+        for place, bodies in contents(found).items():
+            assert bodies == log.queues[place][-len(bodies) :]
+    with pytest.raises(ArgumentError, match="records"):
+        follower(disk, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=0))
+    with follower(disk) as store:
+        assert (state_of(store), store.end_offset) == ("clean", log.end)
+
+
+def test_nothing_is_made_without_a_begin_and_nothing_is_changed_without_acceptance(
+    log: MasterLog, tmp_path: Path
+) -> None:
+    with pytest.raises(NotAStoreError):
+        penstock.open_follower(tmp_path / "none", environ={})
+    assert not (tmp_path / "none").exists()
+    for begin, error in (
+        (7, ArgumentTypeError), (FollowBegin(segment_bytes=SEGMENT, log_offset=5), ArgumentError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            penstock.open_follower(tmp_path / "none", environ={}, begin=begin)  # type: ignore[arg-type] # the point
+    disk = SimulatedDisk()
+    master(disk).close()
+    with pytest.raises(GeometryError):
+        follower(disk, begin=FollowBegin(segment_bytes=2 * SEGMENT, log_offset=0))
+    with follower(disk) as store:
+        assert store.replica is None
+        with pytest.raises(StorageError, match="no master has accepted"):
+            store.feed(0, log.raw)
+        for replica, ranges in (
+            (identity(history="x"), log.ranges), (identity(), {}), (identity(epochs=(Epoch(0, 0, -1, "a"),)), log.ranges),
+        ):  # fmt: skip
+            with pytest.raises(ReplicationError, match="host:10912"):
+                store.accept(replica, ranges, zero_filler=True)
+        with pytest.raises(ArgumentError):
+            store.accept(identity(role="master"), log.ranges, zero_filler=True)
+    with master(disk) as again:
+        assert state_of(again) == "clean"
+        assert again.put("t", b"1").log_offset == 0
+
+
+def test_a_master_may_become_a_follower_of_its_own_log(log: MasterLog) -> None:
+    """What it wrote itself is checked as its own, and what follows as the master's."""
+    disk = SimulatedDisk()
+    with accepted(disk, log, at=0) as store:
+        feed(store, log, log.begins[10])
+    with pytest.raises(FollowerError):
+        master(disk)
+    with accepted(disk, log) as store:
+        assert store.end_offset == log.begins[10]
+        feed(store, log, log.end)
+        with pytest.raises(StoreLockedError):
+            follower(disk)
+        store.publish({"lag": 3})
+    assert read_status(disk, ROOT) == {"lag": 3}
+    with reader(disk) as found:
+        assert (findings(found), contents(found)) == ([], log.queues)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"flush": "sync"}, {"write": "file"}, {"write": "transient-pool"}]
+)
+def test_readers_beside_it_see_whole_batches_only(log: MasterLog, settings: dict[str, Any]) -> None:
+    """Plants: `HeldBatches.shown` returns its argument; a batch is dropped as soon as it is whole."""
+    disk, workers, seen = SimulatedDisk(), ManualWorkers(), 0
+    with accepted(disk, log, at=0, spawn=workers, **settings) as store:
+        for at in range(0, log.end, 300):
+            if at % 900 == 0:
+                store.flush()
+            store.feed(at, log.raw[at : at + 300])
+            workers.run("penstock-follow")
+            assert store.shown_offset == log.whole(store.end_offset)
+            if at % 900 == 0 or store.shown_offset < store.end_offset:
+                with reader(disk) as found:
+                    bodies = [b for (topic, _), each in contents(found).items() if topic == "b" for b in each]  # fmt: skip
+                    seen += len(bodies)
+                    assert len(bodies) % 9 == 0
+    assert seen > 100
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_follower_goes_on_within_a_batch(log: MasterLog, flushes: bool, is_killed: bool) -> None:
+    disk, (first, last) = SimulatedDisk(), log.batches[2]
+    store = accepted(disk, log, at=0)
+    feed(store, log, last - 1)
+    if flushes:
+        assert store.flush() > first
+    end = store.end_offset
+    if is_killed:
+        disk = crashed(disk.image(), Survival.PROCESS)
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.feed(end, b"")
+    with reader(disk) as found:
+        assert findings(found) == []
+        assert found.stats()["log_end_offset"] == first
+    with accepted(disk, log) as store:
+        assert (state_of(store), store.shown_offset, store.end_offset) == ("abnormal", first, end)
+        feed(store, log, log.end)
+    with follower(disk) as store:
+        assert state_of(store) == "clean"
+    with reader(disk) as found:
+        assert (findings(found), contents(found)) == ([], log.queues)
+
+
+def test_marks_that_no_batch_has_hide_nothing_for_ever() -> None:
+    """A broker may have written any number where the marks of batches are."""
+    first, other = batch_marks(200, 900)
+    raw = b""
+    for number in (first, batch_marks(0, 900)[0], other, batch_marks(1, 4000)[1], -1, 0):
+        fields = RecordFields(
+            topic=b"t",
+            body=b"x",
+            log_offset=len(raw),
+            queue_offset=len(raw) // 93,
+            prepared_offset=number,
+        )
+        raw += encode_record(fields)
+    told = {"ranges": [], "perhaps": [[0, None]], "gaps": []}
+    for size in (1, 100, 1000):
+        disk = SimulatedDisk()
+        store = follower(disk, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=0))
+        store.accept(identity(), told, zero_filler=False)
+        for at in range(0, len(raw), size):
+            store.feed(at, raw[at : at + size])
+        assert store.shown_offset == store.end_offset == len(raw)
+        store.close()
+        with reader(disk) as found:
+            assert found.stats()["log_end_offset"] == len(raw)
+
+
+def test_wrong_bytes_are_named_and_none_of_the_call_is_appended(log: MasterLog) -> None:
+    with accepted(SimulatedDisk(), log, at=0) as store:
+        feed(store, log, log.begins[5])
+        end = store.end_offset
+        wrong = bytearray(log.raw[end : log.begins[12]])
+        wrong[log.begins[8] - end + 100] ^= 1
+        with pytest.raises(CorruptionError, match="the copied log is corrupt") as raised:
+            store.feed(end, bytes(wrong))
+        assert raised.value.position == log.begins[8]
+        assert (store.end_offset, store.next_offset, store.failure) == (end, end, None)
+        store.feed(end, log.raw[end : end + 40])
+        assert store.next_offset == end + 40
+        store.forget()
+        for wrong_place in (end - 1, end + 40):
+            with pytest.raises(OffsetError):
+                store.feed(wrong_place, b"x")
+        feed(store, log, log.end)
+
+
+@pytest.mark.parametrize("settings", [{}, {"write": "file"}])
+def test_a_full_disk_stops_a_follower_without_damage(
+    log: MasterLog, settings: dict[str, Any]
+) -> None:
+    disk = SimulatedDisk()
+    store, refused = accepted(disk, log, at=0, **settings), 0
+    for number in range(10_000):
+        if (at := store.next_offset) >= log.end:
+            break
+        if number % 3:
+            for call in ("pwrite", "allocate"):
+                disk.plan.fail(call, errno.ENOSPC, path="commitlog", times=1)
+        try:
+            store.feed(at, log.raw[at : at + 1000])
+        except DiskFullError:
+            refused += 1
+            assert store.failure is None
+            assert store.next_offset == store.end_offset
+        disk.plan.heal()
+    assert refused > 1
+    store.close()
+    assert raw_log(disk)[: log.end] == log.raw
+    with reader(disk) as found:
+        assert (findings(found), contents(found)) == ([], log.queues)
+
+
+@pytest.mark.parametrize("settings", [{}, {"write": "file"}])
+def test_an_interrupt_anywhere_in_a_feed_leaves_whole_records(
+    log: MasterLog, settings: dict[str, Any]
+) -> None:
+    """Plants: `_append_piece` completes nothing; the stream is not set back to the log's end."""
+    number, is_over = 1, False
+    start = next(at for at in log.begins if at > SEGMENT - 2000)
+    while not is_over:
+        disk = SimulatedDisk()
+        with accepted(disk, log, at=0, **settings) as store:
+            feed(store, log, start, 5000)
+            interrupt = Interrupt(number)
+            data = log.raw[start : SEGMENT + 2000]
+            is_over = not interrupt.during(lambda: store.feed(start, data))  # noqa: B023
+            assert store.failure is None, interrupt.place
+            if not is_over:
+                store.forget()
+            if number % 2:
+                feed(store, log, log.end, 5000)
+        if not number % 2:
+            with accepted(disk, log, **settings) as store:
+                end = store.end_offset
+                assert raw_log(disk).rstrip(b"\0") == log.raw[:end].rstrip(b"\0"), interrupt.place
+                feed(store, log, log.end, 5000)
+        assert raw_log(disk)[: log.end] == log.raw, interrupt.place
+        with reader(disk) as found:
+            assert (findings(found), contents(found)) == ([], log.queues), interrupt.place
+        number += rounds(gate=15, night=1)
+    assert number > 100
+
+
+def test_a_child_takes_nothing_and_leaves_its_parents_store(log: MasterLog, tmp_path: Path) -> None:
+    begin = FollowBegin(segment_bytes=SEGMENT, log_offset=0)
+    with penstock.open_follower(tmp_path, environ={}, begin=begin, **SETTINGS) as store:
+        store.accept(identity(), log.ranges, zero_filler=True)
+        feed(store, log, log.batches[0][1] - 5)
+
+        child = os.fork()
+        if child == 0:
+            try:
+                feed(store, log, log.end)
+            except ForkedStoreError:
+                store.close()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        feed(store, log, log.end)
+    with penstock.open(tmp_path, read_only=True, environ={}) as found:
+        assert contents(found) == log.queues
+
+
+def test_readers_on_a_real_disk_follow_a_follower(log: MasterLog, tmp_path: Path) -> None:
+    """With threads; a reader that waits is woken, and a consumer reads what it has read before."""
+    begin = FollowBegin(segment_bytes=SEGMENT, log_offset=0)
+    with penstock.open_follower(tmp_path, environ={}, begin=begin, **SETTINGS) as store:
+        store.accept(identity(), log.ranges, zero_filler=True)
+        feed(store, log, log.begins[20], 1000)
+        with penstock.open(tmp_path, read_only=True, environ={}) as found:
+            wanted, seen = len(log.queues["t", 1]), []
+            for message in found.scan("t", queue=1, follow=True):
+                seen.append(message.body)
+                if len(seen) == 3:
+                    feed(store, log, log.end, 1000)
+                if len(seen) == wanted:
+                    break
+            assert seen == log.queues["t", 1]
+    assert read_replica(Files(), tmp_path) == identity()

@@ -1,0 +1,333 @@
+"""Puts that wait for copies: what their receipts say, that one slow copy costs one time-out, and that nothing hangs.
+
+The replicator is the test's own: it copies nothing, and the test says how far the copies are.
+"""
+
+import _thread
+import errno
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from penstock import Durability, Message, PutStatus, Receipt, Store
+from penstock.contracts import Context, ReplicatedLog, Replicator, Strategy
+from penstock.errors import OffsetError, StoreFailedError
+from penstock.testing import FaultyFiles, InlineWorkers, ReplicatorContract, open_store
+
+HOUR_MS = 3_600_000
+
+
+@attrs.frozen(kw_only=True)
+class ScriptedOptions:
+    waits: bool = True
+    wait_for: str = "disk"
+    timeout_ms: int = HOUR_MS
+
+
+class Scripted(Replicator):
+    """Copies of which a test says how far they are."""
+
+    name = "scripted"
+    Options = ScriptedOptions
+    made: ClassVar[list["Scripted"]] = []
+
+    def __init__(self, options: Any, context: Context, log: ReplicatedLog) -> None:
+        super().__init__(options, context, log)
+        self.waits, self.wait_for, self.timeout_ms = (
+            options.waits,
+            options.wait_for,
+            options.timeout_ms,
+        )
+        self.calls: list[str] = []
+        self.when_advanced: Callable[[], None] = lambda: None
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def advanced(self) -> None:
+        self.calls.append("advanced")
+        self.when_advanced()
+
+    def failed(self, reason: str) -> None:
+        self.calls.append("failed")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    # What a test says.
+
+    def have(self, end: int, *, available: bool = True) -> None:
+        """State that enough copies have all bytes before `end`."""
+        self.log.reach(end, available=available, missed=self.log.missed_offset)
+
+    def await_bell(self) -> None:
+        """Wait until the store rings."""
+        assert select.select([self.log.bell.fileno()], [], [], 120)[0], "nobody has rung"
+        self.log.bell.answer()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., tuple[Store, Scripted]]]:
+    """Return a function that opens a store whose copies the test plays."""
+    stores: list[Store] = []
+
+    def open_one(name: str = "store", **settings: Any) -> tuple[Store, Scripted]:
+        given = {key.replace("__", "."): value for key, value in settings.items()}
+        store = open_store(tmp_path / name, strategies=[Scripted], replicate="scripted", **given)
+        stores.append(store)
+        return store, Scripted.made[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+    Scripted.made.clear()
+
+
+def end_of(receipt: Receipt) -> int:
+    return receipt.log_offset + receipt.size
+
+
+def put_beside(store: Store, body: bytes = b"x") -> tuple[threading.Thread, list[Receipt]]:
+    """Put in another thread; returns it, and where the receipt will be."""
+    found: list[Receipt] = []
+    thread = threading.Thread(target=lambda: found.append(store.put("t", body)))
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.parametrize(
+    ("flush", "wait_for", "durability"),
+    [
+        ("sync", "disk", "on disk here and there"),
+        ("sync", "received", "on disk here, received there"),
+        ("none", "disk", "on disk there"),
+        ("none", "received", "received there"),
+    ],
+)
+def test_a_put_returns_when_enough_copies_have_it(
+    opened: Callable[..., tuple[Store, Scripted]], flush: str, wait_for: str, durability: str
+) -> None:
+    store, copies = opened(flush=flush, replicate__scripted__wait_for=wait_for)
+    copies.have(0)
+    thread, found = put_beside(store)
+    copies.await_bell()
+    while copies.log.visible_offset == 0:
+        copies.await_bell()
+    copies.have(copies.log.visible_offset)
+    thread.join()
+    assert (found[0].status, found[0].durability) == (PutStatus.PUT_OK, durability)
+    assert found[0].is_durable == (durability != "received there")
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_what_a_put_says_without_copies(
+    opened: Callable[..., tuple[Store, Scripted]], flush: str
+) -> None:
+    alone = Durability.ON_DISK if flush == "sync" else Durability.ACCEPTED
+    store, copies = opened(flush=flush)
+    receipt = store.put("t", b"nobody is in sync")
+    assert (receipt.status, receipt.durability) == (PutStatus.SLAVE_NOT_AVAILABLE, alone)
+    batch = store.put_many([Message("t", b"1"), Message("t", b"2")], atomic=True)
+    assert {each.status for each in batch} == {PutStatus.SLAVE_NOT_AVAILABLE}
+    receipt = store.put("t", b"waits for nobody", wait=False)
+    assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, Durability.ACCEPTED)
+    copies.have(end_of(store.put("t", b"")) + 10_000)
+    assert store.put("t", b"a copy that is ahead").status == PutStatus.PUT_OK
+
+
+def test_one_slow_copy_costs_one_time_out(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+    store, copies = opened(flush="sync", replicate__scripted__timeout_ms=1)
+    copies.have(0)
+    late = store.put("t", b"late")
+    assert (late.status, late.durability) == (PutStatus.FLUSH_SLAVE_TIMEOUT, Durability.ON_DISK)
+    assert copies.log.missed_offset == end_of(late)
+    copies.await_bell()
+    assert store.put("t", b"does not wait").status == PutStatus.SLAVE_NOT_AVAILABLE
+    # A judgement of before the time-out counts for nothing, a later one does.
+    copies.log.reach(0, available=True, missed=0)
+    assert store.put("t", b"does not wait").status == PutStatus.SLAVE_NOT_AVAILABLE
+    copies.have(end_of(late))
+    assert store.put("t", b"waits again").status == PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_copies_never_fall_back(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+    store, copies = opened(flush="sync")
+    copies.have(10_000)
+    copies.have(0)
+    assert store.put("t", b"x").durability == Durability.ON_DISK_HERE_AND_THERE
+
+
+def test_a_batch_waits_once_for_its_end(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+    store, copies = opened(flush="sync", replicate__scripted__timeout_ms=1)
+    copies.have(0)
+    receipts = store.put_many([Message("t", b"1"), Message("t", b"2"), Message("t", b"3")])
+    assert [each.status for each in receipts] == [PutStatus.FLUSH_SLAVE_TIMEOUT] * 3
+    assert copies.log.missed_offset == end_of(receipts[-1])
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_future_waits_for_copies(
+    opened: Callable[..., tuple[Store, Scripted]], flush: str
+) -> None:
+    store, copies = opened(flush=flush)
+    copies.have(0)
+    future = store.submit("t", b"x")
+    copies.await_bell()
+    while copies.log.visible_offset == 0:
+        copies.await_bell()
+    copies.have(copies.log.visible_offset)
+    receipt = future.result(120)
+    assert receipt.durability == Durability.ON_DISK_HERE_AND_THERE
+    copies.have(0, available=False)
+    assert store.submit("t", b"y").result(120).status == PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_an_interrupt_ends_one_wait_and_nothing_else(
+    opened: Callable[..., tuple[Store, Scripted]],
+) -> None:
+    store, copies = opened(flush="sync")
+    copies.have(0)
+
+    def interrupt() -> None:
+        while copies.log.visible_offset == 0:
+            copies.await_bell()
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        store.put("t", b"in the log")
+    thread.join()
+    copies.have(10_000)
+    assert store.put("t", b"next").status == PutStatus.PUT_OK
+    assert sorted(message.body for message in store.scan("t")) == [b"in the log", b"next"]
+
+
+def test_close_sends_what_is_left_and_ends_waiting_puts(
+    opened: Callable[..., tuple[Store, Scripted]],
+) -> None:
+    store, copies = opened(flush="sync")
+    copies.have(0)
+    thread, found = put_beside(store)
+    while copies.log.visible_offset == 0:
+        copies.await_bell()
+    store.close()
+    thread.join()
+    assert found[0].status == PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert copies.calls == ["start", "close"]
+
+
+def test_a_failed_store_tells_its_replicator(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(
+        tmp_path / "store", strategies=[Scripted], replicate="scripted", flush="sync", files=files
+    )
+    files.plan.fail("sync", errno.EIO, path="commitlog")
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"x")
+    with pytest.raises(StoreFailedError):
+        store.close()
+    assert Scripted.made.pop().calls == ["start", "failed", "close"]
+
+
+def test_without_threads_the_replicator_is_called_in_place_of_a_wait(tmp_path: Path) -> None:
+    store = open_store(
+        tmp_path / "store", strategies=[Scripted], replicate="scripted", flush="sync", spawn=InlineWorkers(),
+    )  # fmt: skip
+    copies = Scripted.made.pop()
+    copies.have(0)
+    copies.when_advanced = lambda: copies.have(copies.log.visible_offset)
+    assert store.put("t", b"copied").durability == Durability.ON_DISK_HERE_AND_THERE
+    copies.when_advanced = lambda: None
+    assert store.put("t", b"not copied").status == PutStatus.FLUSH_SLAVE_TIMEOUT
+    store.close()
+
+
+@pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
+def test_what_a_replicator_reads(opened: Callable[..., tuple[Store, Scripted]], write: str) -> None:
+    store, copies = opened(write=write, flush="none", replicate__scripted__waits=False)
+    log = copies.log
+    first = store.put("t", b"a" * 100)
+    last = store.put_many([Message("t", bytes([n]) * 4000) for n in range(40)])[-1]
+    store.flush()
+    assert log.visible_offset == end_of(last)
+    assert log.read(log.visible_offset, 10) == b""
+    record = log.read(first.log_offset, first.size)
+    assert b"a" * 100 in record
+    assert log.is_recent(0)
+    # Pieces end where segments end, and all of them make the log.
+    copied = b""
+    while piece := log.read(len(copied), 50_000):
+        assert (
+            len(copied) // log.segment_bytes == (len(copied) + len(piece) - 1) // log.segment_bytes
+        )
+        copied += piece
+    assert len(copied) == log.visible_offset
+    assert copied[: first.size] == record
+    with pytest.raises(OffsetError):
+        log.read(log.visible_offset + 1, 1)
+    assert log.digest(0, 100) == log.digest(0, 100) != log.digest(1, 100)
+    with pytest.raises(OffsetError):
+        log.digest(0, log.visible_offset + 1)
+
+
+class TestScripted(ReplicatorContract):
+    @pytest.fixture
+    def strategy(self) -> type[Strategy]:
+        return Scripted
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"wait_for": "received"}
+
+
+def test_an_interrupted_close_ends_the_replicator_when_it_is_repeated(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s", strategies=[Scripted], replicate="scripted", flush="sync")
+    copies = Scripted.made.pop()
+    end, calls = copies.close, iter([KeyboardInterrupt])
+
+    def interrupted() -> None:
+        for error in calls:
+            raise error
+        end()
+
+    copies.close = interrupted  # type: ignore[method-assign] # the interrupt comes within it
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    store.close()
+    assert copies.calls == ["start", "close"]
+
+
+def test_a_status_that_cannot_be_written_stops_nothing(
+    opened: Callable[..., tuple[Store, Scripted]],
+) -> None:
+    store, copies = opened()
+    copies.log.publish({"a": {1, 2}})
+    copies.have(0)
+    future = store.submit("t", b"x")
+    copies.have(10_000)
+    assert future.result(120).status == PutStatus.PUT_OK
+    assert store.put("t", b"y").status == PutStatus.PUT_OK
+
+
+def test_a_transaction_says_of_copies_what_its_messages_say(
+    opened: Callable[..., tuple[Store, Scripted]],
+) -> None:
+    store, _ = opened(flush="async")
+    store.put("t", b"taken")
+    with store.consumer("g", "t", start="earliest") as consumer:
+        (taken,) = consumer.poll(1, timeout=60)
+        with store.transaction() as transaction:
+            transaction.put("u", b"made of it")
+            transaction.ack(taken)
+    (receipt,) = transaction.receipts
+    assert (receipt.status, receipt.durability) == (
+        PutStatus.SLAVE_NOT_AVAILABLE,
+        Durability.ON_DISK,
+    )
