@@ -73,7 +73,7 @@ def asked(place: Path, shell: str, line: str) -> set[str]:
 
 
 CASES = {
-    "penstock re": {"read", "repair", "retain"},
+    "penstock re": {"read", "repair", "replica", "retain"},
     "penstock sp": {"spark"},
     "penstock stat --s": {"--space"},
     "penstock read data ": {"orders", "order-lines", "payments"},

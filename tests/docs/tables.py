@@ -32,6 +32,7 @@ ERRORS_HEAD = "| error | when | what was not affected | what now | exit |\n|---|
 # What the code cannot say in a word: the forms of texts, and defaults that depend on the store.
 _FORMS = {
     "log.store_host": "`address:port`",
+    "replicate.ha.listen": "`address:port`",
     "files.mode": "0600 to 0666, no execute bits",
     "retention.age.delete_when": "hours 0 to 23, separated by `;`, or `*`",
     "geometry.segment_bytes": "4,096 to 1,073,741,824, a multiple of 4,096",
@@ -43,6 +44,7 @@ _FORMS = {
 _WORDS = {
     "log.checksum": model.CHECKSUMS,
     "extensions.messaging.timers": ("on", "refuse"),
+    "replicate.ha.wait_for": ("disk", "received"),
 }
 _OF_THE_STORE = ("geometry.", "log.checksum", "profile", "retention.use", "files.mode")
 _FAR = 1 << 62

@@ -28,6 +28,9 @@ LEFT_OUT: dict[str, dict[str, int]] = {
         "installs the plugin; tests/unit/plugins/test_registry.py runs it": 1,
         "needs the plugin installed; tests/contract runs the suites": 1,
     },
+    "replication.md": {
+        "needs a second process; tests/replicas/test_kills.py runs these calls": 4,
+    },
     "spark-cluster.md": {
         "needs a cluster; tests/night/spark/test_elsewhere.py runs these ways": 5,
     },

@@ -29,7 +29,10 @@ PYTEST = [
 ]
 # A test of the night may take an hour where one of the gate takes a minute.
 PYTEST += ["-o", "faulthandler_timeout=7200"]
-KILLS = [f"tests/crash/test_{name}.py" for name in ("kill", "transaction_kills", "prepared_kills")]
+KILLS = [
+    *(f"tests/crash/test_{name}.py" for name in ("kill", "transaction_kills", "prepared_kills")),
+    "tests/replicas/test_kills.py",
+]
 # Those whose rounds differ by their seeds; the others run once.
 SEEDED = {"kills", "explorations", "properties", "spark", "soak"}
 # Nothing is passed over for want of a program.
@@ -37,7 +40,7 @@ NEEDED = ("INTEROP", "SPARK", "STRACE", "CHROMIUM", "SHELLS", "REDIS", "DISK", "
 # What the words of a command stand for: {minutes} for the part's share, {seed} for the round's.
 PARTS: dict[str, list[str]] = {
     "kills": [*PYTEST, "tests/night/kills", "tests/examples", *KILLS],
-    "explorations": [*PYTEST, "tests/crash", "tests/matrix", "tests/damage", "tests/plants"],
+    "explorations": [*PYTEST, "tests/crash", "tests/replicas", "tests/matrix", "tests/damage", "tests/plants"],
     "properties": [*PYTEST, "tests/property", "tests/model", "tests/fuzz", "tests/unit", "tests/contract"],
     "pages": [*PYTEST, "tests/night/pages", "tests/cli", "tests/docs"],
     "bench": [*PYTEST, "tests/night/bench"],

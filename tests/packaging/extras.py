@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROMISES = Path(__file__).parent / "promises"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-SOURCES = ["core", "tools", "plugins/flush", "plugins/index", "plugins/alloc", "plugins/retention", "plugins/messaging", "pipeline"]  # fmt: skip
+SOURCES = ["core", "tools", "plugins/flush", "plugins/index", "plugins/alloc", "plugins/retention", "plugins/messaging", "plugins/replicate", "pipeline"]  # fmt: skip
 INSTALL_LINE = re.compile(r"pip install '(penstock(?:\[[a-z,]+\])?)'(?: '([^']+)')?")
 SECONDS = 300
 

@@ -295,7 +295,7 @@ def test_an_object_with_sanitizers_is_built_apart_and_loaded_where_it_is_asked_f
     build(checkout, given=asked | {"CC": str(unoptimized(compiler, tmp_path / "cc"))})
     assert not list((checkout / "core" / "penstock").glob("_kernel.*.so"))
     path = ":".join(str(checkout / part) for part in ("core", "tools", "plugins/flush", "plugins/index", "plugins/alloc",
-                                                      "plugins/retention", "plugins/messaging", "pipeline"))  # fmt: skip
+                                                      "plugins/retention", "plugins/messaging", "plugins/replicate", "pipeline"))  # fmt: skip
     told = run(
         sys.executable, SMOKE, folder=tmp_path,
         given=asked | {"PYTHONPATH": path, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},

@@ -46,6 +46,7 @@ MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 NAMES_OF_SYSTEM = {
     "format/arguments.py": "os",
     "store/open.py": "os",
+    "store/following.py": "os",
     "segmentwise/checkup.py": "os",
     "log/segment.py": "mmap",
 }

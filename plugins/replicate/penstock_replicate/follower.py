@@ -1,0 +1,289 @@
+"""The follower's end of a connection: it decides whether its log continues the master's, and then takes what comes.
+
+Two logs of one history are equal up to the first epoch that only one of them has. That does not find bytes that were
+changed on a disk, so the last MiB of the follower's log is compared by its digest as well. A log that differs is not
+touched: the error says where they part.
+
+Nothing is changed before the master has accepted: `Accept` is the first action that concerns the store.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import attrs
+
+from penstock.contracts import Epoch, FollowBegin, Replica
+from penstock.escape import visible
+from penstock_replicate import wire
+from penstock_replicate.peer import (
+    Accept,
+    Action,
+    Close,
+    Feed,
+    Hash,
+    Peer,
+    Send,
+    name_of,
+    newest_number,
+)
+from penstock_replicate.wire import Control, Data, Frame, Heartbeat, WireViolation
+
+# What a master may answer so that a later attempt can succeed.
+_PASSING = frozenset({"closing", "ahead", "busy", "silence", "violation"})
+
+
+def parting(mine: Sequence[Epoch], theirs: Sequence[Epoch]) -> int:
+    """Return the log offset where two logs of one history part, as their epochs say; `wire.OFFSET_MAX` if they do not.
+
+    Epochs are compared as wholes, since either list may have lost its oldest ones. If the lists have none in common,
+    the logs may part earlier.
+    """
+    both = {*mine} & {*theirs}
+    common = [epoch[:2] for epoch in mine if epoch in both]
+    if common:
+        others = [epoch for epoch in (*mine, *theirs) if epoch[:2] > common[-1]]
+    elif mine and theirs:
+        # Of what came before it, the list that begins later says nothing.
+        first = max(mine[0][:2], theirs[0][:2])
+        others = [epoch for epoch in (*mine, *theirs) if epoch[:2] >= first]
+    else:
+        others = []
+    return min((epoch.start for epoch in others), default=wire.OFFSET_MAX)
+
+
+@attrs.frozen(kw_only=True)
+class Mine:
+    """The store that follows.
+
+    Attributes:
+        master: "HOST:PORT" of the master.
+        replica: its identity; None if it has none.
+        fresh_store: an id that no other store has, for one that has none, or has been copied from its master.
+        segment_bytes: the size of its segments; None if there is no store yet.
+        min_offset: the first byte that it has.
+        end_offset: the end of its last whole record.
+    """
+
+    master: str
+    replica: Replica | None
+    fresh_store: str
+    segment_bytes: int | None = None
+    min_offset: int = 0
+    end_offset: int = 0
+
+
+class _State(Enum):
+    HELLO = auto()
+    COMPARE = auto()
+    ASKED = auto()
+    FOLLOW = auto()
+
+
+class FollowerPeer(Peer):
+    """Follows a master over one connection.
+
+    Attributes:
+        master_visible: where the master's log ends, as it has said last; it may be lower than before.
+        heartbeats: how often it has said so.
+    """
+
+    opening = wire.GREETING
+    other = "master"
+
+    def __init__(self, mine: Mine, *, heartbeat_ms: int, silence_ms: int, now_ms: int) -> None:
+        super().__init__(
+            wire.ONLY_CONTROL, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms
+        )
+        self._mine = mine
+        self._state = _State.HELLO
+        self._master: Mapping[str, Any] = {}
+        self._window = (0, 0)
+        # Of the window, by whose it is.
+        self._digests: dict[str, bytes] = {}
+        self._next = 0
+        self._landed: tuple[int, int] | None = None
+        self.master_visible = 0
+        self.heartbeats = 0
+
+    def start(self) -> list[Action]:
+        """Return what to do when the connection is made."""
+        return [Send(wire.FIRST_REPORT)]
+
+    def _begin(self) -> Iterator[Action]:
+        yield from ()
+
+    def _on(self, frame: Frame) -> Iterator[Action]:
+        match frame:
+            case Control("bye", fields):
+                yield self._refused(fields["code"], fields["text"])
+            case Control("hello", fields) if self._state is _State.HELLO:
+                self._master = fields
+                yield from self._on_hello()
+            case Control("digest", fields) if self._state is _State.COMPARE:
+                if (fields["start"], fields["stop"]) != self._window:
+                    raise WireViolation("an answer to another question")
+                if fields["sha256"] is None:
+                    yield from self.end("closing", "the master has just removed what was compared")
+                else:
+                    yield from self._compared("master", bytes.fromhex(fields["sha256"]))
+            case Control("accept", fields) if self._state is _State.ASKED:
+                yield self._on_accept(fields["log_offset"], fields["ranges"])
+            case Heartbeat(visible) if self._state is _State.FOLLOW:
+                self.master_visible = visible
+                self.heartbeats += 1
+            case Data(log_offset, data) if self._state is _State.FOLLOW:
+                yield self._on_data(log_offset, data)
+            case _:
+                raise WireViolation(f"an unexpected frame {name_of(frame)}")
+
+    def _refused(self, code: str, text: str) -> Action:
+        self.is_over = True
+        is_gone = code == "removed"
+        is_final = code not in _PASSING and not (is_gone and self._is_new)
+        return Close(reason=visible(text), is_final=is_final, needs_copy=is_gone and is_final)
+
+    @property
+    def _is_new(self) -> bool:
+        return self._mine.segment_bytes is None
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._mine.end_offset == self._mine.min_offset
+
+    @property
+    def _epochs(self) -> Sequence[Epoch]:
+        replica = self._mine.replica
+        return () if replica is None or self._is_empty else replica.epochs
+
+    @property
+    def _store(self) -> str:
+        """The own id: a new one if the folder was copied from the master's."""
+        replica = self._mine.replica
+        is_own = replica is not None and replica.store != self._master["store"]
+        return replica.store if replica is not None and is_own else self._mine.fresh_store
+
+    # --- the comparison
+
+    def _on_hello(self) -> Iterator[Action]:
+        mine, master = self._mine, self._master
+        if master["history"] is None or master["segment_bytes"] is None:
+            raise WireViolation("a master without a history or without segments")
+        replica = mine.replica
+        history = None if replica is None or self._is_empty else replica.history
+        hello = wire.control(
+            "hello",
+            version=wire.VERSION,
+            history=history,
+            store=self._store,
+            segment_bytes=mine.segment_bytes,
+            min=mine.min_offset,
+            end=mine.end_offset,
+            epochs=wire.packed(self._epochs),
+        )
+        yield Send(hello)
+        if not self._is_empty and history != master["history"]:
+            yield from self.end("history", "the two are not copies of one store", is_final=True)
+        elif mine.segment_bytes not in (None, master["segment_bytes"]):
+            sizes = f"{master['segment_bytes']} bytes, and those here {mine.segment_bytes}"
+            text = f"the master's segments have {sizes}"
+            yield from self.end("segment-bytes", text, is_final=True)
+        elif newest_number(self._epochs) > newest_number(master["epochs"]):
+            text = "the copy is of a newer epoch: it, or the store that it has followed, was promoted"  # fmt: skip
+            yield from self.end("stale-master", text, is_final=True)
+        else:
+            yield from self._compare()
+
+    def _compare(self) -> Iterator[Action]:
+        mine, master = self._mine, self._master
+        end = mine.end_offset
+        parts_at = parting(self._epochs, master["epochs"])
+        start = max(mine.min_offset, master["min"], end - wire.DIGEST_BYTES_MAX)
+        if not self._is_empty and parts_at < end:
+            text = (
+                f"the master has written other bytes from {parts_at} on, and the copy ends at {end}"
+            )
+            yield from self._diverged(parts_at, text)
+        elif not self._is_empty and master["end"] < end:
+            text = f"the copy ends at {end}, and the master's log at {master['end']}"
+            yield from self.end("ahead", text)
+        elif start < end:
+            self._state = _State.COMPARE
+            self._window = (start, end)
+            yield Send(wire.control("ask", start=start, stop=end))
+            yield Hash(start, end)
+        else:
+            yield self._follow()
+
+    def hashed(self, start: int, stop: int, digest: bytes | None) -> list[Action]:
+        """Compare the SHA-256 of a part of the own log with the master's; None if retention has removed it here."""
+        if self.is_over:
+            return []
+        if digest is None:
+            return self.end("closing", "the copy has just removed what was compared")
+        return [*self._compared("own", digest)]
+
+    def _compared(self, whose: str, digest: bytes) -> Iterator[Action]:
+        self._digests[whose] = digest
+        if self._digests.keys() == {"own", "master"}:
+            if self._digests["own"] == self._digests["master"]:
+                yield self._follow()
+            else:
+                start, stop = self._window
+                text = f"the bytes from {start} to {stop} differ, and perhaps those before"
+                yield from self._diverged(start, text)
+
+    def _diverged(self, parts_at: int, text: str) -> list[Action]:
+        return self.end("diverged", text, is_final=True, needs_copy=True, parts_at=parts_at)
+
+    # --- following
+
+    def _follow(self) -> Action:
+        self._state = _State.ASKED
+        self.reader.limits = wire.BEFORE_ACCEPT
+        self._next = self._master["min"] if self._is_new else self._mine.end_offset
+        return Send(wire.control("follow", log_offset=self._next))
+
+    def _on_accept(self, log_offset: int, ranges: Mapping[str, Any]) -> Action:
+        master = self._master
+        if log_offset != self._next or (self._is_new and log_offset % master["segment_bytes"]):
+            raise WireViolation(f"it begins at {log_offset}")
+        self._state = _State.FOLLOW
+        self.reader.limits = wire.FROM_MASTER
+        replica = Replica(
+            history=master["history"],
+            store=self._store,
+            role="follower",
+            master=self._mine.master,
+            protocol="penstock",
+            # All of them: bytes of the newest will come without another word.
+            epochs=master["epochs"],
+        )
+        begin = FollowBegin(segment_bytes=master["segment_bytes"], log_offset=log_offset)
+        return Accept(replica=replica, ranges=ranges, begin=begin if self._is_new else None)
+
+    def _on_data(self, log_offset: int, data: bytes | memoryview) -> Action:
+        if log_offset != self._next:
+            raise WireViolation(f"data of log offset {log_offset} instead of {self._next}")
+        self._next += len(data)
+        self.master_visible = max(self.master_visible, self._next)
+        return Feed(log_offset, data)
+
+    def landed(self, received: int, flushed: int) -> list[Action]:
+        """Acknowledge that the own log ends at `received`, durably at `flushed`, or that it did a moment ago."""
+        last = self._landed or (0, 0)
+        landed = max(received, last[0]), max(flushed, last[1])
+        if self.is_over or landed == self._landed:
+            return []
+        self._landed = landed
+        return [self._ack(*landed)]
+
+    def tick(self, now_ms: int) -> list[Action]:
+        actions = super().tick(now_ms)
+        if actions or self.is_over or self._landed is None or not self._is_heartbeat_due():
+            return actions
+        return [self._ack(*self._landed)]
+
+    def _ack(self, received: int, flushed: int) -> Action:
+        self._sent_ms = self._now_ms
+        return Send(wire.ack_frame(received, flushed))

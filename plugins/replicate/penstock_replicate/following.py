@@ -1,0 +1,436 @@
+"""A store that follows a master over TCP: the connection, the thread that appends, and what is told of both.
+
+The event loop's thread runs the machine; one other thread does everything with the store, in the order in which the
+machine asks for it. While that thread syncs, the next bytes come, so that one sync serves all of them. What waits for
+it is bounded: the connection is not read while there is too much.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import penstock
+from penstock.errors import (
+    ArgumentError,
+    CorruptionError,
+    DiskFullError,
+    DivergedError,
+    NotAStoreError,
+    OffsetError,
+    PenstockError,
+    ReplicationError,
+    StoreClosedError,
+)
+from penstock.escape import get_logger
+from penstock_replicate.follower import FollowerPeer, Mine
+from penstock_replicate.loop import Link, Loop
+from penstock_replicate.peer import Accept, Action, Close, Feed, Hash
+from penstock_replicate.wire import host_and_port
+
+logger = get_logger(__name__)
+HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
+_TICK_S = 0.25
+_RETRY_S = 0.5
+# What waits to be appended; above it the connection is not read.
+_WAITING_BYTES = 4 << 20
+# A copy that lacks more than that syncs now and then only: nobody waits for it.
+_FAR_BEHIND_BYTES, _SYNC_BYTES = 8 << 20, 64 << 20
+# Bytes that no log can have, five times at one place, are so on the master's disk and not only on the way.
+_ATTEMPTS = 5
+# What a piece takes beside its bytes, at most.
+_FEED_BYTES = 1024
+
+
+class _FollowerLink(Link):
+    """The connection to the master."""
+
+    peer: FollowerPeer
+
+    def __init__(self, follower: "StoreFollower", loop: Loop, mine: Mine) -> None:
+        super().__init__(loop)
+        self._follower, self._mine = follower, mine
+        self.is_accepted = False
+        self.close: asyncio.Future[Close] = loop.loop.create_future()
+
+    def begin(self, address: str) -> Sequence[Action]:
+        now_ms = self._follower.now_ms()
+        self.peer = FollowerPeer(
+            self._mine, heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=now_ms
+        )
+        self._follower.link = self
+        return self.peer.start()
+
+    def do(self, action: Action) -> None:
+        self._follower.do(self, action)
+
+    def ended(self, close: Close | None, reason: str) -> None:
+        if not self.close.done():
+            self.close.set_result(close or Close(reason=reason))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._follower.changed()
+
+
+class StoreFollower:
+    """Makes a folder a copy of a master's store and lets it follow; get it from `follow`. Safe from any thread.
+
+    The copy can be opened with `read_only=True` meanwhile, by any process.
+
+    Attributes:
+        path: the folder.
+        master: "HOST:PORT".
+    """
+
+    def __init__(self, path: Path, master: str, config: str | None, settings: Any) -> None:
+        self.path, self.master = path, master
+        self._config, self._settings = config, settings
+        try:
+            self._store: Any = penstock.open_follower(path, config, **settings)
+        except NotAStoreError:
+            self._store = None
+        # For a store that has no id, and one that was copied from its master.
+        self._fresh_store = secrets.token_hex(8)
+        self._loop = Loop("penstock-follow", links_max=4, threads=1)
+        self._state = threading.Condition()
+        self.link: _FollowerLink | None = None
+        self._error: PenstockError | None = None
+        self._last_error = ""
+        self._fed: deque[Feed] = deque()
+        # Of all feeds: what the loop's thread has added, and what the store's thread is done with.
+        self._added_bytes = self._done_bytes = 0
+        self._failed_at, self._failures = -1, 0
+        self._is_publishing = self._is_landing = self._is_closed = False
+
+    def start(self) -> None:
+        """Start the threads; `follow` calls it."""
+        self._loop.start()
+        self._loop.post(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.loop.create_task(self._follow())
+        self._tick()
+
+    def now_ms(self) -> int:
+        """Return a monotonic time."""
+        return int(self._loop.loop.time() * 1000)
+
+    # --- in the loop's thread
+
+    async def _follow(self) -> None:
+        """Connect again and again, until that is of no use."""
+        while self._error is None:
+            try:
+                close = await self._once()
+            except Exception as error:
+                logger.exception("following %s has failed", self.master)
+                close = Close(reason=repr(error), is_final=True)
+            self._last_error = close.reason
+            self.link = None
+            await self._aside(self._forget)
+            if close.is_final and self._error is None:
+                self._error = self._error_of(close)
+            self.changed()
+            if self._error is None:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _once(self) -> Close:
+        """Follow over one connection; return why it has ended."""
+        mine = await self._aside(self._mine)
+        if isinstance(mine, BaseException):
+            return Close(reason=str(mine))
+        link = _FollowerLink(self, self._loop, mine)
+        try:
+            async with asyncio.timeout(SILENCE_MS / 1000):
+                await self._loop.loop.create_connection(lambda: link, *host_and_port(self.master))
+        except (OSError, ValueError) as error:
+            # A name of a host that cannot be is no OSError.
+            return Close(reason=f"{self.master} cannot be reached: {str(error) or 'no answer'}")
+        return await link.close
+
+    async def _aside(self, job: Any) -> Any:
+        """Return what a job returns or raises, which runs in the store's thread."""
+        done: asyncio.Future[Any] = self._loop.loop.create_future()
+
+        def told(found: object) -> None:
+            if not done.done():
+                done.set_result(found)
+
+        self._loop.aside(job, told)
+        return await done
+
+    def _error_of(self, close: Close) -> PenstockError:
+        if close.parts_at is not None:
+            end = self._store.end_offset
+            return DivergedError(self.path, self.master, close.parts_at, end, close.reason)
+        return ReplicationError(self.path, self.master, close.reason, needs_copy=close.needs_copy)
+
+    def do(self, link: _FollowerLink, action: Action) -> None:
+        """Carry out an action of the machine; for `_FollowerLink`."""
+        if isinstance(action, Feed):
+            self._fed.append(action)
+            self._added_bytes += len(action.data) + _FEED_BYTES
+            if self._waiting_bytes > _WAITING_BYTES and link.transport is not None:
+                link.transport.pause_reading()
+                link.peer.is_deaf = True
+            self._begin_landing(link)
+        elif isinstance(action, Accept):
+            self._loop.aside(
+                lambda: self._accept(link, action), lambda found: self._landed(link, found)
+            )
+        elif isinstance(action, Hash):
+            start, stop = action.start, action.stop
+            self._loop.aside(
+                lambda: self._store.digest(start, stop),
+                lambda found: self._hashed(link, start, stop, found),
+            )
+
+    def _begin_landing(self, link: _FollowerLink) -> None:
+        """Let the store's thread append what waits, if it does not do so already."""
+        if self._fed and not self._is_landing:
+            self._is_landing = True
+            self._loop.aside(lambda: self._land(link), lambda found: self._has_landed(link, found))
+
+    def _has_landed(self, link: _FollowerLink, found: object) -> None:
+        self._is_landing = False
+        self._landed(link, found, is_fed=True)
+        if self.link is not None:
+            self._begin_landing(self.link)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self._added_bytes - self._done_bytes
+
+    def _hashed(self, link: _FollowerLink, start: int, stop: int, found: object) -> None:
+        if isinstance(found, BaseException) and not isinstance(found, OffsetError):
+            self._failed(link, found)
+        else:
+            link.run(link.peer.hashed(start, stop, found if isinstance(found, bytes) else None))
+
+    def _landed(self, link: _FollowerLink, found: object, *, is_fed: bool = False) -> None:
+        """Acknowledge what a job of the store has returned: its end, and its durable end."""
+        if isinstance(found, BaseException):
+            self._failed(link, found, is_fed=is_fed)
+        elif isinstance(found, tuple):
+            link.run(link.peer.landed(*found))
+            if link.transport is not None and self._waiting_bytes <= _WAITING_BYTES:
+                link.transport.resume_reading()
+                link.peer.is_deaf = False
+            self.changed()
+
+    def _failed(self, link: _FollowerLink, error: BaseException, *, is_fed: bool = False) -> None:
+        """Close a connection whose bytes could not be appended; later, they may be others, or have room."""
+        is_passing = isinstance(error, DiskFullError)
+        if isinstance(error, CorruptionError) and is_fed:
+            at = self._store.end_offset
+            self._failures = self._failures + 1 if at == self._failed_at else 1
+            self._failed_at = at
+            is_passing = self._failures < _ATTEMPTS
+            error = ReplicationError(self.path, self.master, str(error))
+        elif not isinstance(error, PenstockError):
+            error = ReplicationError(self.path, self.master, str(error))
+        if not is_passing and self._error is None:
+            self._error = error
+        # What has come behind those bytes is not appended.
+        link.is_accepted = False
+        link.abort(str(error))
+
+    def _tick(self) -> None:
+        link = self.link
+        if link is not None:
+            link.tick(self.now_ms(), SILENCE_MS)
+            if link.is_accepted:
+                # The flush policy syncs, too. In this order: both increase.
+                flushed = self._store.flushed_offset
+                self._landed(link, (self._store.end_offset, flushed))
+            if self._store is not None and self._store.failure is not None:
+                self._failed(link, self._store.failure)
+        if self._store is not None and not self._is_publishing:
+            self._is_publishing = True
+            store, status = self._store, self.status()
+            self._loop.aside(lambda: store.publish(status), self._published)
+        self._loop.loop.call_later(_TICK_S, self._tick)
+
+    def _published(self, _found: object) -> None:
+        self._is_publishing = False
+
+    def changed(self) -> None:
+        """Wake those who wait for this copy."""
+        with self._state:
+            self._state.notify_all()
+
+    # --- in the store's thread
+
+    def _mine(self) -> Mine:
+        store = self._store
+        if store is None:
+            return Mine(master=self.master, replica=None, fresh_store=self._fresh_store)
+        return Mine(
+            master=self.master, replica=store.replica, fresh_store=self._fresh_store, segment_bytes=store.segment_bytes,
+            min_offset=store.min_offset, end_offset=store.end_offset,
+        )  # fmt: skip
+
+    def _forget(self) -> None:
+        self._fed.clear()
+        self._done_bytes = self._added_bytes
+        if self._store is not None:
+            self._store.forget()
+
+    def _accept(self, link: _FollowerLink, accept: Accept) -> tuple[int, int]:
+        if accept.begin is not None and self._store is None:
+            self._store = penstock.open_follower(
+                self.path, self._config, begin=accept.begin, **self._settings
+            )
+        store = self._store
+        store.accept(accept.replica, accept.ranges, zero_filler=True)
+        link.is_accepted = True
+        return store.end_offset, store.flushed_offset
+
+    def _land(self, link: _FollowerLink) -> tuple[int, int] | None:
+        """Append what waits, and sync it if the flush policy is to sync at once; None if an earlier call did."""
+        if not self._fed or not link.is_accepted or link is not self.link:
+            return None
+        store = self._store
+        # What comes meanwhile is for the next call: what is there is acknowledged first.
+        for _ in range(len(self._fed)):
+            feed = self._fed.popleft()
+            self._done_bytes += len(feed.data) + _FEED_BYTES
+            store.feed(feed.log_offset, feed.data)
+        end, flushed = store.end_offset, store.flushed_offset
+        if store.syncs_each:
+            behind, unsynced = link.peer.master_visible - end, end - flushed
+            if behind <= _FAR_BEHIND_BYTES or unsynced >= _SYNC_BYTES:
+                self._loop.post(self._landed, link, (end, flushed))
+                flushed = store.flush()
+        return end, flushed
+
+    # --- for callers
+
+    def status(self) -> dict[str, Any]:
+        """Return how far the copy is, as JSON values.
+
+        `state` is "connecting", "following" or "ended"; `lag_bytes` is what the master has and this copy does not, as
+        far as is known; `text` is a sentence for people.
+        """
+        link, store = self.link, self._store
+        is_following = link is not None and link.is_accepted
+        end = 0 if store is None else store.end_offset
+        visible = link.peer.master_visible if link is not None and is_following else None
+        state = "ended" if self._error else "following" if is_following else "connecting"
+        lag = None if visible is None else max(visible - end, 0)
+        text = f"follows {self.master}, {lag} bytes behind"
+        if self._error is not None:
+            text = f"ended: {self._error}"
+        elif not is_following:
+            text = f"connects to {self.master}: {self._last_error or 'no answer yet'}"
+        return {
+            "role": "follower", "text": text, "state": state, "master": self.master, "received": end,
+            "flushed": 0 if store is None else store.flushed_offset, "master_visible": visible, "lag_bytes": lag,
+            "last_error": self._last_error,
+        }  # fmt: skip
+
+    def wait_caught_up(self, timeout_s: float | None = None) -> bool:
+        """Wait until the copy has all that the master has said to have since this call; False after `timeout_s`.
+
+        Raises what has ended the following: `ReplicationError`, `DivergedError`, or an error of the store.
+        """
+        first: tuple[Any, int] | None = None
+
+        def is_level() -> bool:
+            nonlocal first
+            link = self.link
+            if self._has_ended:
+                return True
+            if link is None or not link.is_accepted:
+                return False
+            peer = link.peer
+            if first is None or first[0] is not link:
+                first = link, peer.heartbeats
+            is_told = peer.heartbeats > first[1]
+            return is_told and bool(self._store.end_offset >= peer.master_visible)
+
+        with self._state:
+            found = self._state.wait_for(is_level, timeout_s)
+        self._check()
+        return found
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the following has ended, and raise why; returns False after `timeout_s`."""
+        with self._state:
+            self._state.wait_for(lambda: self._has_ended, timeout_s)
+        self._check()
+        return False
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._error is not None or self._is_closed
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._is_closed:
+            raise StoreClosedError
+
+    def close(self) -> None:
+        """End the following and close the store; a second call does nothing."""
+        self._is_closed = True
+        self.changed()
+        has_ended = False
+        try:
+            has_ended = self._loop.close()
+        finally:
+            if self._store is not None and has_ended:
+                self._store.close()
+            elif self._store is not None:
+                logger.error("%s is not closed: its disk does not answer", self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def follow(
+    path: str | Path,
+    master: str,
+    *,
+    protocol: str = "penstock",
+    config: str | None = None,
+    **settings: Any,
+) -> StoreFollower:
+    """Make the folder at `path` a copy of a master's store, and let it follow until it is closed.
+
+    The folder is created when the master has accepted. A store that is there already goes on where it ends, if the
+    master's log continues it; a refusal leaves it as it was.
+
+    Args:
+        path: the folder of the copy.
+        master: "HOST:PORT" where the master listens (`replicate.ha.listen`).
+        protocol: of the master; only "penstock".
+        config: a TOML file, as for `penstock.open`.
+        settings: as for `penstock.open`, such as `flush="sync"`: then each acknowledgement follows a sync.
+
+    Raises:
+        ArgumentError: `master` or `protocol` cannot be right.
+        Otherwise as `penstock.open_follower`. What happens later is in `StoreFollower.status`, and `wait` raises it.
+    """
+    if protocol != "penstock":
+        raise ArgumentError("follow", "protocol", protocol, '"penstock"')
+    try:
+        host_and_port(master)
+    except ValueError as error:
+        raise ArgumentError("follow", "master", master, "HOST:PORT") from error
+    follower = StoreFollower(Path(path), master, config, settings)
+    follower.start()
+    return follower

@@ -1,0 +1,80 @@
+"""The replicator `ha`: serves followers over TCP, and lets puts wait for them."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+
+from penstock.contracts import MS_MAX, Context, ReplicatedLog, Replicator, limits
+from penstock.errors import ConfigError
+from penstock_replicate.wire import host_and_port
+
+if TYPE_CHECKING:
+    from penstock_replicate.serving import Server
+
+
+def _listens(_instance: object, field: "attrs.Attribute[Any]", value: str) -> None:
+    try:
+        host_and_port(value)
+    except ValueError as error:
+        raise ValueError(f"{field.name}: {error}") from error
+
+
+@attrs.frozen(kw_only=True)
+class HaOptions:
+    """Options of the replicator `ha`.
+
+    Attributes:
+        listen: "HOST:PORT" for followers; port 0 lets the system choose one, which the store's status tells. Whoever
+            can connect can read the log, and say that he has it.
+        in_sync_replicas: how many stores must have a message before a put with `wait=True` is told so, this one
+            included; 1: no put waits.
+        wait_for: "disk", each of them has synced it, or "received". None: "disk" if the flush policy waits.
+        timeout_ms: how long a put waits for them before its receipt says `FLUSH_SLAVE_TIMEOUT`.
+        heartbeat_ms: how often both sides say how far they are. A copy is in sync if it has what was visible then.
+        silence_ms: a connection on which nothing comes for so long is closed.
+        connections_max: further connections are refused.
+    """
+
+    listen: str = attrs.field(default="127.0.0.1:10912", validator=_listens)
+    in_sync_replicas: int = attrs.field(default=1, validator=limits(1, 16))
+    wait_for: str | None = attrs.field(
+        default=None, validator=attrs.validators.in_((None, "disk", "received"))
+    )
+    timeout_ms: int = attrs.field(default=3000, validator=limits(1, MS_MAX))
+    heartbeat_ms: int = attrs.field(default=1000, validator=limits(10, 3000))
+    silence_ms: int = attrs.field(default=10_000, validator=limits(3000, MS_MAX))
+    connections_max: int = attrs.field(default=16, validator=limits(1, 1024))
+
+
+class HaReplicator(Replicator):
+    """Copies the log to the followers that connect. Safe from any thread."""
+
+    name: ClassVar[str] = "ha"
+    Options: ClassVar[type] = HaOptions
+
+    def __init__(self, options: HaOptions, context: Context, log: ReplicatedLog) -> None:
+        super().__init__(options, context, log)
+        self.waits = options.in_sync_replicas > 1
+        self.wait_for = options.wait_for or ("disk" if log.puts_wait else "received")
+        self.timeout_ms = options.timeout_ms
+        self._server: Server | None = None
+
+    def start(self) -> None:
+        from penstock_replicate.serving import Server  # noqa: PLC0415 - asyncio is slow to import
+
+        server = Server(self.options, self.context, self.log, self.wait_for)
+        try:
+            server.start()
+        except OSError as error:
+            raise ConfigError(
+                f"replicate.ha.listen is {self.options.listen!r}, where this machine cannot listen: {error}"
+            ) from error
+        self._server = server
+
+    def advanced(self) -> None:
+        if self._server is not None:
+            self._server.advanced()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()

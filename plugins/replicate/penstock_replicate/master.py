@@ -1,0 +1,224 @@
+"""The master's end of a connection: it says who it is, answers what the follower asks, accepts it, and sends the log.
+
+The follower decides whether its log continues the master's: it has the log that is at stake. The master refuses what
+cannot be right in any case: another history, other segments, a newer epoch (then this store is no longer the master),
+a log offset that it does not have.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import Any
+
+from penstock.contracts import ReplicatedLog
+from penstock_replicate import wire
+from penstock_replicate.copies import Copies, Copy
+from penstock_replicate.peer import (
+    Action,
+    Hash,
+    Peer,
+    Read,
+    ReadRanges,
+    Send,
+    name_of,
+    newest_number,
+)
+from penstock_replicate.wire import Ack, Control, Frame, WireViolation
+
+# From the connection to the request to follow, however often the follower says something.
+GREETING_MS = 5000
+# Near the end, an acknowledgement comes after each piece; far from it, larger ones cost less.
+PIECE_BYTES = 256 << 10
+FAR_BEHIND_BYTES = 8 << 20
+DIGESTS_MAX = 4
+
+
+class _State(Enum):
+    HELLO = auto()
+    COMPARE = auto()
+    ASKED = auto()
+    STREAM = auto()
+
+
+class MasterPeer(Peer):
+    """Serves one connection of a follower.
+
+    Attributes:
+        position: the log offset of the next byte to send, once the follower has asked for the log.
+    """
+
+    opening = wire.FIRST_REPORT
+    other = "copy"
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        copies: Copies,
+        address: str,
+        *,
+        heartbeat_ms: int,
+        silence_ms: int,
+        now_ms: int,
+    ) -> None:
+        super().__init__(
+            wire.ONLY_CONTROL, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms
+        )
+        self._log = log
+        self._copies = copies
+        self._address = address
+        self._state = _State.HELLO
+        self._deadline_ms = now_ms + GREETING_MS
+        self._store = ""
+        self._begins: int | None = None
+        self._hashing = 0
+        self._copy: Copy | None = None
+        self.position = 0
+        self._is_reading = False
+
+    def _begin(self) -> Iterator[Action]:
+        log, replica = self._log, self._log.replica
+        hello = wire.control(
+            "hello",
+            version=wire.VERSION,
+            history=replica.history,
+            store=replica.store,
+            segment_bytes=log.segment_bytes,
+            min=log.min_offset,
+            end=log.visible_offset,
+            epochs=wire.packed(replica.epochs),
+        )
+        yield Send(wire.GREETING + hello)
+
+    def _on(self, frame: Frame) -> Iterator[Action]:
+        match frame:
+            case Control("bye", fields):
+                yield from self._close(f"the copy closes: {fields['text']}")
+            case Control("hello") if self._state is _State.HELLO:
+                yield from self._on_hello(frame)
+            case Control("ask", fields) if self._state is _State.COMPARE:
+                yield self._hash(fields["start"], fields["stop"])
+            case Control("follow", fields) if self._state is _State.COMPARE:
+                yield self._on_follow(fields["log_offset"])
+            case Ack(received, flushed) if self._copy is not None:
+                self._on_ack(self._copy, received, flushed)
+            case _:
+                raise WireViolation(f"an unexpected frame {name_of(frame)}")
+
+    def _on_hello(self, hello: Control) -> Iterator[Action]:
+        theirs, mine = hello.fields, self._log.replica
+        self._store = theirs["store"]
+        segment_bytes = theirs["segment_bytes"] or self._log.segment_bytes
+        newest = newest_number(theirs["epochs"])
+        is_copy = theirs["history"] == mine.history
+        is_empty = theirs["history"] is None and theirs["end"] == theirs["min"]
+        if not is_copy and not is_empty:
+            yield from self.end("history", "the two are not copies of one store")
+        elif segment_bytes != self._log.segment_bytes:
+            text = f"its segments have {segment_bytes} bytes, and the master's {self._log.segment_bytes}"  # fmt: skip
+            yield from self.end("segment-bytes", text)
+        elif newest > newest_number(mine.epochs):
+            text = f"a copy was promoted and is of epoch {newest}: this store is no longer the master"  # fmt: skip
+            yield from self.end("stale-master", text)
+        else:
+            self._state = _State.COMPARE
+            self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
+
+    def _hash(self, start: int, stop: int) -> Action:
+        if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._hashing == DIGESTS_MAX:
+            raise WireViolation(f"a question for the digest of {start} to {stop}")
+        self._hashing += 1
+        return Hash(start, stop)
+
+    def hashed(self, start: int, stop: int, digest: bytes | None) -> list[Action]:
+        """Answer a question by the SHA-256 of a part of the log, None if not all of it is there."""
+        self._hashing -= 1
+        if self.is_over:
+            return []
+        sha256 = None if digest is None else digest.hex()
+        return [Send(wire.control("digest", start=start, stop=stop, sha256=sha256))]
+
+    def _on_follow(self, log_offset: int) -> Action:
+        self._state = _State.ASKED
+        self.position = log_offset
+        return ReadRanges()
+
+    def ranges_done(self, ranges: Mapping[str, Any]) -> list[Action]:
+        """Accept the follower, now that the log's ranges are known, if the log has what it asks for."""
+        log, position = self._log, self.position
+        if self.is_over:
+            return []
+        if position < log.min_offset:
+            return self._removed(position)
+        if position > log.visible_offset:
+            text = f"the copy ends at {position}, and the master's log at {log.visible_offset}"
+            return self.end("ahead", text)
+        self._state = _State.STREAM
+        self.reader.limits = wire.FROM_FOLLOWER
+        begins = position if self._begins is None else self._begins
+        self._copy = self._copies.join(self._store, self._address, begins)
+        accept = wire.control("accept", log_offset=position, ranges=dict(ranges))
+        return [Send(accept), self._heartbeat(), *self.advanced()]
+
+    def _removed(self, log_offset: int) -> list[Action]:
+        text = f"the copy ends at {log_offset}, and the master's log begins at {self._log.min_offset}"  # fmt: skip
+        return self.end("removed", text)
+
+    def _on_ack(self, copy: Copy, received: int, flushed: int) -> None:
+        if not (copy.flushed <= flushed <= received <= self.position and copy.received <= received):
+            raise WireViolation(
+                f"an acknowledgement of {received} and {flushed} after {copy.received} and {copy.flushed}, "
+                f"and {self.position} was sent"
+            )
+        self._copies.acked(copy, received, flushed)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the follower is accepted and has not acknowledged all that is visible."""
+        copy = self._copy
+        return not self.is_over and copy is not None and copy.received < self._log.visible_offset
+
+    def advanced(self) -> list[Action]:
+        """Return what to do when the log has advanced: one read at a time."""
+        left = self._log.visible_offset - self.position
+        if self.is_over or self._state is not _State.STREAM or self._is_reading or left <= 0:
+            return []
+        self._is_reading = True
+        most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
+        return [Read(self.position, min(left, most))]
+
+    def read_done(self, data: bytes | None) -> list[Action]:
+        """Send what was read at `position`; None if retention has removed it."""
+        self._is_reading = False
+        if self.is_over:
+            return []
+        if data is None:
+            return self._removed(self.position)
+        frame = wire.data_frame(self.position, data)
+        self.position += len(data)
+        return [Send(frame), *self.advanced()]
+
+    def tick(self, now_ms: int) -> list[Action]:
+        actions = super().tick(now_ms)
+        if self.is_over:
+            return actions
+        if self._copy is None:
+            late = now_ms >= self._deadline_ms
+            return self.end("busy", f"no request to follow in {GREETING_MS} ms") if late else []
+        if not self._copy.is_connected:
+            return self.end("busy", self._copy.last_error)
+        return [self._heartbeat()] if self._is_heartbeat_due() else []
+
+    def _heartbeat(self) -> Action:
+        self._sent_ms = self._now_ms
+        return Send(wire.heartbeat_frame(self._log.visible_offset))
+
+    def lost(self, reason: str) -> None:
+        """Note that the connection has ended."""
+        if not self.is_over:
+            self._close(reason)
+
+    def _close(self, reason: str, **facts: object) -> list[Action]:
+        if self._copy is not None:
+            self._copies.leave(self._copy, reason)
+        elif self._store:
+            self._copies.refuse(self._store, self._address, reason)
+        return super()._close(reason, **facts)

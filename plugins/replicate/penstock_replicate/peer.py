@@ -1,0 +1,178 @@
+"""One end of a connection between a master and its follower, as a state machine without a socket, a clock or a store.
+
+A machine is given what has happened and returns actions: `take` bytes that have come, `tick` with the time, and the
+results of its own `Read`, `Hash` and so on. The caller carries the actions out in their order, and in its own time.
+After a `Close` a machine returns nothing more.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from penstock.contracts import Epoch, FollowBegin, Replica
+from penstock.escape import visible
+from penstock_replicate.wire import Control, Frame, FrameReader, Limits, WireViolation, bye
+
+
+@attrs.frozen
+class Send:
+    """Send these bytes."""
+
+    data: bytes
+
+
+@attrs.frozen
+class Read:
+    """Read up to `size` bytes of the log, and call `read_done`."""
+
+    log_offset: int
+    size: int
+
+
+@attrs.frozen
+class Hash:
+    """Compute the SHA-256 of a part of the log, and call `hashed`."""
+
+    start: int
+    stop: int
+
+
+@attrs.frozen
+class ReadRanges:
+    """Ask the log for its ranges, and call `ranges_done`."""
+
+
+@attrs.frozen(kw_only=True)
+class Accept:
+    """Note durably that the store is a follower, and of whom; with `begin`, create it first. Then call `landed`.
+
+    Attributes:
+        replica: what it is from now on.
+        ranges: which parts of the log Penstock wrote, as the master says.
+        begin: where the log begins if there is no store yet.
+    """
+
+    replica: Replica
+    ranges: Mapping[str, Any]
+    begin: FollowBegin | None
+
+
+@attrs.frozen
+class Feed:
+    """Append these bytes of the master's log, and call `landed`; never before `Accept` is done."""
+
+    log_offset: int
+    data: bytes | memoryview
+
+
+@attrs.frozen(kw_only=True)
+class Close:
+    """Close the connection after everything was sent.
+
+    Attributes:
+        reason: one sentence.
+        is_final: another attempt would end in the same way.
+        needs_copy: only a new copy can follow this master.
+        parts_at: the log offset where the two logs part, as far as epochs and digests tell; None if they are not known
+            to differ.
+    """
+
+    reason: str
+    is_final: bool = False
+    needs_copy: bool = False
+    parts_at: int | None = None
+
+
+Action = Send | Read | Hash | ReadRanges | Accept | Feed | Close
+
+
+class Peer(ABC):
+    """What both ends have in common. Not thread-safe.
+
+    Attributes:
+        reader: turns bytes into frames.
+        is_over: the connection is closed, or about to be.
+        is_deaf: the connection is not read for now, so the other side is not silent.
+    """
+
+    # The first 8 bytes that the other side sends, and who it is.
+    opening: bytes
+    other: str
+
+    def __init__(self, limits: Limits, *, heartbeat_ms: int, silence_ms: int, now_ms: int) -> None:
+        self.reader = FrameReader(limits)
+        self.is_over = self.is_deaf = False
+        self._opened = b""
+        self._heartbeat_ms = heartbeat_ms
+        self._silence_ms = silence_ms
+        self._now_ms = self._heard_ms = self._sent_ms = now_ms
+
+    def take(self, data: bytes) -> list[Action]:
+        """Return what to do about bytes that have come."""
+        self._heard_ms = self._now_ms
+        actions: list[Action] = []
+        if not self.is_over:
+            try:
+                for action in self._taken(data):
+                    actions.append(action)  # noqa: PERF402 - those before a violation count
+            except WireViolation as error:
+                actions += self.end("violation", f"the {self.other} breaks the protocol: {error}")
+        return actions
+
+    def _taken(self, data: bytes) -> Iterator[Action]:
+        missing = len(self.opening) - len(self._opened)
+        if missing:
+            self._opened += data[:missing]
+            data = data[missing:]
+            if not self.opening.startswith(self._opened):
+                raise WireViolation(f"its first bytes are {self._opened.hex()}")
+            if len(self._opened) < len(self.opening):
+                return
+            yield from self._begin()
+        for frame in self.reader.take(data):
+            yield from self._on(frame)
+            if self.is_over:
+                return
+
+    @abstractmethod
+    def _begin(self) -> Iterator[Action]:
+        """Return what to do when the other side has sent its first bytes."""
+
+    @abstractmethod
+    def _on(self, frame: Frame) -> Iterator[Action]:
+        """Return what to do about a frame; raises `WireViolation` if it is not expected."""
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Return what to do at a monotonic time; to be called several times in a heartbeat."""
+        self._now_ms = now_ms
+        if self.is_deaf:
+            self._heard_ms = now_ms
+        if not self.is_over and now_ms - self._heard_ms >= self._silence_ms:
+            return self.end("silence", f"the {self.other} was silent for {self._silence_ms} ms")
+        return []
+
+    def _is_heartbeat_due(self) -> bool:
+        return self._now_ms - self._sent_ms >= self._heartbeat_ms
+
+    def end(self, code: str, text: str, **facts: Any) -> list[Action]:
+        """Say why this side closes, if the other one is a peer, and close; `facts` are those of `Close`."""
+        if self.is_over:
+            return []
+        said = [Send(bye(code, text))] if self._opened == self.opening else []
+        return [*said, *self._close(text, **facts)]
+
+    def _close(self, reason: str, **facts: Any) -> list[Action]:
+        self.is_over = True
+        return [Close(reason=visible(reason), **facts)]
+
+
+def name_of(frame: Frame) -> str:
+    """Return what a frame is called in a reason."""
+    return frame.kind if isinstance(frame, Control) else type(frame).__name__
+
+
+def newest_number(epochs: Sequence[Epoch]) -> int:
+    """Return the number of the newest epoch; 0 if there is none."""
+    return max((epoch.number for epoch in epochs), default=0)

@@ -1,0 +1,163 @@
+"""Serves the followers of one log over TCP, for the replicator `ha`, whose module is imported at every start."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.contracts import Context, ReplicatedLog
+from penstock.errors import OffsetError
+from penstock_replicate.copies import Copies
+from penstock_replicate.ha import HaOptions
+from penstock_replicate.loop import Link, Loop, tried
+from penstock_replicate.master import PIECE_BYTES, MasterPeer
+from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges
+from penstock_replicate.wire import host_and_port
+
+_TICKS_A_HEARTBEAT = 4
+_STATUS_MS = 1000
+
+
+class _MasterLink(Link):
+    """A follower's connection."""
+
+    peer: MasterPeer
+
+    def __init__(self, server: "Server", loop: Loop, copies: Copies) -> None:
+        super().__init__(loop)
+        self._server, self._copies = server, copies
+        # A read that waits until the other side has taken what was sent.
+        self._read: Read | None = None
+
+    def begin(self, address: str) -> Sequence[Action]:
+        options = self._server.options
+        self.peer = MasterPeer(
+            self._server.log, self._copies, address, heartbeat_ms=options.heartbeat_ms,
+            silence_ms=options.silence_ms, now_ms=self._server.context.clock.monotonic_ms(),
+        )  # fmt: skip
+        return ()
+
+    def ended(self, close: Close | None, reason: str) -> None:
+        self.peer.lost(reason)
+
+    def do(self, action: Action) -> None:
+        log, peer = self._server.log, self.peer
+        if isinstance(action, Read):
+            at, size = action.log_offset, action.size
+            if self.is_full:
+                self._read = action
+            elif size <= PIECE_BYTES and log.is_recent(at):
+                self._told(peer.read_done, tried(lambda: log.read(at, size)))
+            else:
+                self.loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
+        elif isinstance(action, Hash):
+            start, stop = action.start, action.stop
+            then = partial(self._told, partial(peer.hashed, start, stop))
+            self.loop.aside(lambda: log.digest(start, stop), then)
+        elif isinstance(action, ReadRanges):
+            self.loop.aside(log.ranges, partial(self._told, peer.ranges_done))
+
+    def _told(self, take: Callable[[Any], list[Action]], found: object) -> None:
+        """Give the machine what was read; None if retention has removed it."""
+        if isinstance(found, BaseException) and not isinstance(found, OffsetError):
+            self.abort(f"the master's log could not be read: {found}")
+        else:
+            self.run(take(None if isinstance(found, OffsetError) else found))
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._read is not None:
+            action, self._read = self._read, None
+            self.run([action])
+
+
+class Server:
+    """Listens, and drives the machine of each connection. Safe from any thread."""
+
+    def __init__(
+        self, options: HaOptions, context: Context, log: ReplicatedLog, wait_for: str
+    ) -> None:
+        self.options, self.context, self.log = options, context, log
+        self._wait_for = wait_for
+        self._loop = Loop("penstock-ha", links_max=options.connections_max, threads=2)
+        self._address = ""
+        self._told_ms = 0
+
+    def start(self) -> None:
+        """Begin to listen; raises `OSError` if that is not possible, and leaves nothing then."""
+        self._loop.start()
+        try:
+            self._loop.call(self._begin(self._loop))
+        except OSError:
+            self._loop.close()
+            raise
+
+    async def _begin(self, loop: Loop) -> None:
+        now_ms = self.context.clock.monotonic_ms()
+        self._copies = Copies(
+            self.log, needed=self.options.in_sync_replicas - 1, wait_for=self._wait_for,
+            timeout_ms=self.options.timeout_ms,
+            heartbeat_ms=self.options.heartbeat_ms, now_ms=now_ms,
+        )  # fmt: skip
+        copies = self._copies
+        self._address = await loop.listen(
+            lambda: _MasterLink(self, loop, copies), *host_and_port(self.options.listen)
+        )
+        loop.loop.add_reader(self.log.bell.fileno(), self._on_bell, loop)
+        self._tick(loop)
+
+    def advanced(self) -> None:
+        """Look at the log, soon."""
+        self._loop.post(self._on_bell, self._loop)
+
+    def _on_bell(self, loop: Loop) -> None:
+        self.log.bell.answer()
+        self._copies.refresh()
+        for link in self._links(loop):
+            link.run(link.peer.advanced())
+
+    def _links(self, loop: Loop) -> list[_MasterLink]:
+        return [link for link in loop.links if isinstance(link, _MasterLink)]
+
+    def _tick(self, loop: Loop) -> None:
+        now_ms = self.context.clock.monotonic_ms()
+        self._copies.tick(now_ms)
+        for link in self._links(loop):
+            link.tick(now_ms, self.options.silence_ms)
+        if now_ms - self._told_ms >= _STATUS_MS or not self._told_ms:
+            self._told_ms = now_ms
+            self.log.publish(self._status())
+        pause_s = self.options.heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
+        loop.loop.call_later(pause_s, self._tick, loop)
+
+    def _status(self) -> dict[str, Any]:
+        copies = self._copies.status()
+        connected = sum(copy["is_connected"] for copy in copies)
+        noun = "1 copy is" if connected == 1 else f"{connected} copies are"
+        return {
+            "role": "master",
+            "text": f"{noun} connected, {self._copies.in_sync} in sync",
+            "listen": self._address,
+            "visible": self.log.visible_offset,
+            "reached": self._copies.reached,
+            "in_sync": self._copies.in_sync,
+            "copies": copies,
+        }
+
+    def close(self) -> None:
+        """Send what is left, and end everything; a second call does nothing."""
+        loop = self._loop
+        try:
+            if self._address and loop.is_open:
+                loop.call(self._send_the_rest(loop))
+        finally:
+            loop.close()
+
+    async def _send_the_rest(self, loop: Loop) -> None:
+        loop.loop.remove_reader(self.log.bell.fileno())
+        self._on_bell(loop)
+        end = loop.loop.time() + self.options.timeout_ms / 1000
+        while loop.loop.time() < end and any(link.peer.is_behind for link in self._links(loop)):
+            await asyncio.sleep(0.005)
+        for link in self._links(loop):
+            link.run(link.peer.end("closing", "the master is closing"))

@@ -1,0 +1,334 @@
+"""What a Penstock master and its follower send each other, and the checks of it.
+
+Layout (big-endian)::
+
+    first report := i64 -1                         # from the follower, which connects
+    greeting     := "PENSTOCK"                     # from the master, only after the first report
+    frame        := length:u32  type:u8  head_crc:u32  crc:u32  payload[length]
+    "J"          := JSON object, see `KINDS`
+    "D"          := log_offset:i64  bytes          # from the master: the log's bytes
+    "A"          := received:i64  flushed:i64      # from the follower: its log ends there, is durable up to there
+    "H"          := visible:i64                    # from the master: its log is visible up to there
+
+`crc` is the CRC-32 of type and payload, of every frame: filler between two records has no checksum of its own.
+`head_crc` is that of length and type: a length that was changed would be waited for, while heartbeats come.
+A master of RocketMQ takes -1 for the report of a slave that has nothing yet, so no other broker is misled by it.
+
+Conversation::
+
+    F  first report
+    M  greeting, hello
+    F  hello, then `ask` as often as it needs, which M answers by `digest`
+    F  follow
+    M  accept, then D and H
+    F  A
+
+Either side may say `bye` at any time, and then closes. Unknown keys of a JSON object are ignored.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+import attrs
+
+from penstock.contracts import Epoch
+from penstock.escape import shown
+
+VERSION = 1
+FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
+GREETING = b"PENSTOCK"
+OFFSET_MAX = (1 << 62) - 1
+DATA_BYTES_MAX = 1 << 20
+# One question makes the other side read as much.
+DIGEST_BYTES_MAX = 1 << 20
+# Of each list, the newest are sent: more than that many unclean openings are compared by digests only.
+EPOCHS_MAX = 512
+TEXT_MAX = 1000
+CONTROL_BYTES_MAX = 64 << 10
+# An `accept` holds `penstock/ranges`, which has at most 1 MiB.
+ACCEPT_BYTES_MAX = 2 << 20
+
+_HEADER, _HEAD = Struct(">IBII"), Struct(">IB")
+_OFFSET = Struct(">q")
+_TWO = Struct(">qq")
+_HEX = re.compile(r"[0-9a-f]+\Z")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of "HOST:PORT" or "[HOST]:PORT"; raises `ValueError` if it is neither."""
+    host, _, port = str(address).rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class WireViolation(Exception):  # noqa: N818 - it never leaves this package
+    """The peer sent what the protocol does not allow; the connection is closed."""
+
+
+@attrs.frozen
+class Control:
+    """A JSON frame: `kind` is a key of `KINDS`, and `fields` has its fields, which were checked."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@attrs.frozen
+class Data:
+    """Bytes of the log from `log_offset` on; a record may go on in the next frame."""
+
+    log_offset: int
+    data: bytes | memoryview
+
+
+@attrs.frozen
+class Ack:
+    """A follower's log has all whole records before `received`, durably before `flushed`."""
+
+    received: int
+    flushed: int
+
+
+@attrs.frozen
+class Heartbeat:
+    """A master's log is visible up to `visible`."""
+
+    visible: int
+
+
+Frame = Control | Data | Ack | Heartbeat
+Limits = Mapping[bytes, int]
+# The most bytes that a payload of each type may have; other types are refused.
+ONLY_CONTROL: Limits = {b"J": CONTROL_BYTES_MAX}
+BEFORE_ACCEPT: Limits = {b"J": ACCEPT_BYTES_MAX}
+FROM_MASTER: Limits = {
+    b"J": CONTROL_BYTES_MAX,
+    b"D": _OFFSET.size + DATA_BYTES_MAX,
+    b"H": _OFFSET.size,
+}
+FROM_FOLLOWER: Limits = {b"J": CONTROL_BYTES_MAX, b"A": _TWO.size}
+
+
+def _framed(kind: bytes, payload: bytes) -> bytes:
+    head_crc = zlib.crc32(_HEAD.pack(len(payload), kind[0]))
+    crc = zlib.crc32(payload, zlib.crc32(kind))
+    return _HEADER.pack(len(payload), kind[0], head_crc, crc) + payload
+
+
+def control(kind: str, **fields: Any) -> bytes:
+    """Return a JSON frame."""
+    assert fields.keys() == KINDS[kind].keys(), kind
+    return _framed(b"J", json.dumps({"is": kind, **fields}, separators=(",", ":")).encode())
+
+
+def bye(code: str, text: str) -> bytes:
+    """Return the frame that says why a side closes the connection."""
+    return control("bye", code=code, text=text[:TEXT_MAX])
+
+
+def data_frame(log_offset: int, data: bytes) -> bytes:
+    """Return a frame of the log's bytes."""
+    return _framed(b"D", _OFFSET.pack(log_offset) + data)
+
+
+def ack_frame(received: int, flushed: int) -> bytes:
+    """Return an acknowledgement."""
+    return _framed(b"A", _TWO.pack(received, flushed))
+
+
+def heartbeat_frame(visible: int) -> bytes:
+    """Return a heartbeat."""
+    return _framed(b"H", _OFFSET.pack(visible))
+
+
+class FrameReader:
+    """Turns bytes of a connection into checked frames. Not thread-safe.
+
+    Attributes:
+        limits: which types of frames may come now, and how long their payloads may be.
+        held_bytes: how much of an incomplete frame is in memory: less than its header and the limit of its type.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.held_bytes = 0
+        # What has come of an incomplete frame, and how many bytes are needed to go on.
+        self._pieces: list[bytes] = []
+        self._needed = _HEADER.size
+
+    def take(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that `data` completes; `limits` may be changed between two of them.
+
+        Raises `WireViolation` at the first frame that is not allowed or was changed on the way.
+        """
+        self._pieces.append(data)
+        self.held_bytes += len(data)
+        if self.held_bytes < self._needed:
+            return
+        whole = memoryview(b"".join(self._pieces))
+        start = 0
+        try:
+            while (stop := start + self._size_at(whole[start:])) <= len(whole):
+                kind, payload = self._payload(whole[start:stop])
+                start = stop
+                yield _DECODERS[kind](payload)
+            self._needed = stop - start
+        finally:
+            rest = bytes(whole[start:])
+            self._pieces, self.held_bytes = [rest] if rest else [], len(rest)
+
+    def _size_at(self, head: memoryview) -> int:
+        """Return the size of the frame that begins so, or that of a header if it is not whole."""
+        if len(head) < _HEADER.size:
+            return _HEADER.size
+        length, number, head_crc, _ = _HEADER.unpack_from(head)
+        if zlib.crc32(head[: _HEAD.size]) != head_crc:
+            raise WireViolation("a frame whose length or type was changed on the way")
+        if length > self.limits.get(bytes((number,)), -1):
+            raise WireViolation(f"a frame of type {shown(bytes((number,)))} and {length} bytes")
+        return _HEADER.size + int(length)
+
+    @staticmethod
+    def _payload(frame: memoryview) -> tuple[bytes, memoryview]:
+        _, number, _, crc = _HEADER.unpack_from(frame)
+        kind, payload = bytes((number,)), frame[_HEADER.size :]
+        if zlib.crc32(payload, zlib.crc32(kind)) != crc:
+            raise WireViolation(f"a frame of type {shown(kind)} with a wrong CRC")
+        return kind, payload
+
+
+def _parse_control(payload: memoryview) -> Control:
+    try:
+        found = json.loads(bytes(payload))
+    except (ValueError, RecursionError) as error:
+        raise WireViolation("a control frame that is not JSON") from error
+    kind = found.get("is") if type(found) is dict else None
+    if type(kind) is not str or kind not in KINDS:
+        raise WireViolation(f"a control frame of unknown kind {shown(kind)}")
+    fields = {}
+    for name, check in KINDS[kind].items():
+        try:
+            fields[name] = check(found.get(name))
+        except (TypeError, ValueError) as error:
+            raise WireViolation(f"{kind}: {name} is {shown(found.get(name))}") from error
+    return Control(kind, fields)
+
+
+def _parse_data(payload: memoryview) -> Data:
+    if len(payload) <= _OFFSET.size:
+        raise WireViolation("a data frame without bytes")
+    (log_offset,) = _OFFSET.unpack_from(payload)
+    _check_offsets(log_offset, log_offset + len(payload))
+    return Data(log_offset, payload[_OFFSET.size :])
+
+
+def _parse_ack(payload: bytes) -> Ack:
+    received, flushed = _numbers(_TWO, payload)
+    _check_offsets(received, flushed)
+    return Ack(received, flushed)
+
+
+def _parse_heartbeat(payload: bytes) -> Heartbeat:
+    (visible,) = _numbers(_OFFSET, payload)
+    _check_offsets(visible)
+    return Heartbeat(visible)
+
+
+def _numbers(layout: Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) != layout.size:
+        raise WireViolation(f"numbers in {len(payload)} bytes")
+    return layout.unpack(payload)
+
+
+def _check_offsets(*offsets: int) -> None:
+    if not all(0 <= offset <= OFFSET_MAX for offset in offsets):
+        raise WireViolation(f"offsets {offsets}")
+
+
+_DECODERS: Mapping[bytes, Callable[[Any], Frame]] = {
+    b"J": _parse_control,
+    b"D": _parse_data,
+    b"A": _parse_ack,
+    b"H": _parse_heartbeat,
+}
+
+
+# The checks of JSON values: each returns what was meant, or raises `ValueError`.
+def _whole(low: int = 0, high: int = OFFSET_MAX) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError
+        return value
+
+    return check
+
+
+def _digits(count: int) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if type(value) is not str or len(value) != count or not _HEX.match(value):
+            raise ValueError
+        return value
+
+    return check
+
+
+def _text(longest: int) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if type(value) is not str or len(value) > longest:
+            raise ValueError
+        return value
+
+    return check
+
+
+def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if type(value) is not dict:
+        raise ValueError
+    return value
+
+
+def _epochs(value: object) -> tuple[Epoch, ...]:
+    if type(value) is not list or len(value) > EPOCHS_MAX:
+        raise ValueError
+    found = tuple(
+        Epoch(_offset(number), _offset(opening), _offset(start), _store_id(by))
+        for number, opening, start, by in value
+    )
+    if sorted({epoch[:2] for epoch in found}) != [epoch[:2] for epoch in found]:
+        raise ValueError
+    return found
+
+
+_offset, _store_id = _whole(), _digits(16)
+KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
+    # Of both. `history` is null if the log is empty; a follower without a store has no `segment_bytes`.
+    "hello": {
+        "version": _whole(VERSION, VERSION),
+        "history": _optional(_digits(32)),
+        "store": _store_id,
+        "segment_bytes": _optional(_whole(4096, 1 << 30)),
+        "min": _offset,
+        "end": _offset,
+        "epochs": _epochs,
+    },
+    "ask": {"start": _offset, "stop": _offset},
+    # null: the master does not have all the bytes.
+    "digest": {"start": _offset, "stop": _offset, "sha256": _optional(_digits(64))},
+    "follow": {"log_offset": _offset},
+    "accept": {"log_offset": _offset, "ranges": _mapping},
+    "bye": {"code": _text(40), "text": _text(TEXT_MAX)},
+}
+
+
+def packed(epochs: Sequence[Epoch]) -> list[Epoch]:
+    """Return the newest epochs of a list, as many as may be sent."""
+    return [*epochs[-EPOCHS_MAX:]]

@@ -1,0 +1,54 @@
+"""Faults in what a master and its copies say to each other, and in what counts as a copy."""
+
+from tests.plants.planting import Plant
+
+STORY = "tests/replicas/test_peers.py::test_whatever_happens_to_the_lines_no_promise_is_broken[0]"
+COPIES = "tests/replicas/test_copies.py"
+PLANTS = {
+    "data-unchecked": Plant(
+        "the log's bytes are believed though a bit of them has flipped on the way",
+        "penstock_replicate.wire",
+        "if zlib.crc32(payload, zlib.crc32(kind)) != crc:",
+        'if kind != b"D" and zlib.crc32(payload, zlib.crc32(kind)) != crc:',
+        (STORY,),
+    ),
+    "hello-counts": Plant(
+        "what a copy has on connecting counts as acknowledged",
+        "penstock_replicate.master",
+        "self._copy = self._copies.join(self._store, self._address, begins)",
+        "self._copy = self._copies.join(self._store, self._address, begins)\n"
+        "        self._copies.acked(self._copy, position, position)",
+        (
+            STORY,
+            "tests/replicas/test_following.py::test_only_acknowledgements_after_it_was_accepted_count",
+        ),
+    ),
+    "epochs-by-place": Plant(
+        "two lists of epochs are compared by their places",
+        "penstock_replicate.follower",
+        "    common = [epoch[:2] for epoch in mine if epoch in both]",
+        "    common = [one[:2] for one, other in zip(mine, theirs) if one == other]",
+        (STORY,),
+    ),
+    "epochs-up-to-the-end": Plant(
+        "a copy notes the epochs up to its end only, though bytes of later ones come",
+        "penstock_replicate.follower",
+        '            epochs=master["epochs"],',
+        '            epochs=tuple(epoch for epoch in master["epochs"] if epoch.start <= self._next),',
+        (STORY,),
+    ),
+    "two-lines-count-twice": Plant(
+        "a store that connects anew counts beside its last connection",
+        "penstock_replicate.copies",
+        '        self._leave(self._copies.get(store), "the same store has connected again")',
+        '        store += f" {len(self._copies)}"',
+        (STORY, f"{COPIES}::test_one_store_on_two_lines_counts_once"),
+    ),
+    "received-for-flushed": Plant(
+        "a put that waits for disks is told when its bytes are received",
+        "penstock_replicate.copies",
+        "return copy.flushed if self._is_for_disk else copy.received",
+        "return copy.received",
+        (STORY, f"{COPIES}::test_a_put_waits_for_what_was_promised[disk-40]"),
+    ),
+}

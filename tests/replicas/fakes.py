@@ -1,0 +1,72 @@
+"""A master's log as bytes in memory."""
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from penstock.contracts import Epoch, LogBell, Replica
+
+HISTORY = "0" * 32
+SEGMENT = 4096
+
+
+def store_id(number: int) -> str:
+    return f"{number:016x}"
+
+
+class SilentBell:
+    """Nobody rings it: tests call what it would have called."""
+
+    def fileno(self) -> int:
+        raise AssertionError
+
+    def answer(self) -> None:
+        pass
+
+
+class FakeLog:
+    """What a replicator sees of a store; `reached` and `available` are what it was told last."""
+
+    root = Path("master")
+    segment_bytes = SEGMENT
+    puts_wait = True
+    bell: LogBell = SilentBell()
+
+    def __init__(
+        self, data: bytes = b"", *, epochs: tuple[Epoch, ...] = (), min_offset: int = 0
+    ) -> None:
+        self.data = bytearray(data)
+        self.min_offset = min_offset
+        self.visible_offset = len(data)
+        self.missed_offset = 0
+        first = Epoch(1, 0, 0, store_id(1))
+        self.replica = Replica(
+            history=HISTORY, store=store_id(1), role="master", epochs=epochs or (first,)
+        )
+        self.reached = 0
+        self.available = False
+
+    def put(self, data: bytes) -> None:
+        self.data += data
+        self.visible_offset = len(self.data)
+
+    def read(self, log_offset: int, size: int) -> bytes:
+        stop = log_offset - log_offset % SEGMENT + SEGMENT
+        return bytes(self.data[log_offset : min(log_offset + size, stop, self.visible_offset)])
+
+    def is_recent(self, log_offset: int) -> bool:
+        return True
+
+    def digest(self, start: int, stop: int) -> bytes:
+        raise NotImplementedError
+
+    def ranges(self) -> MappingProxyType[str, Any]:
+        return MappingProxyType({"ranges": []})
+
+    def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
+        assert log_offset >= self.reached
+        self.reached = log_offset
+        self.available = available and missed >= self.missed_offset
+
+    def publish(self, status: Any) -> None:
+        pass

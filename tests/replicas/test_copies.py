@@ -1,0 +1,179 @@
+"""What counts as a copy, for which puts, and since when."""
+
+import json
+
+import pytest
+from tests.replicas.fakes import FakeLog, store_id
+
+from penstock_replicate.copies import SAMPLES_MAX, Copies
+
+A, B, C = (store_id(number) for number in (10, 11, 12))
+HEARTBEAT_MS, TIMEOUT_MS = 1000, 3000
+
+
+def copies_of(log: FakeLog, needed: int = 1, wait_for: str = "disk") -> Copies:
+    return Copies(
+        log, needed=needed, wait_for=wait_for, timeout_ms=TIMEOUT_MS, heartbeat_ms=HEARTBEAT_MS, now_ms=0
+    )  # fmt: skip
+
+
+def test_no_copy_no_put_waits() -> None:
+    log = FakeLog()
+    copies_of(log).tick(5)
+    assert (log.reached, log.available) == (0, False)
+
+
+@pytest.mark.parametrize(("wait_for", "reached"), [("disk", 40), ("received", 70)])
+def test_a_put_waits_for_what_was_promised(wait_for: str, reached: int) -> None:
+    log = FakeLog()
+    copies = copies_of(log, wait_for=wait_for)
+    log.put(bytes(100))
+    copies.acked(copies.join(A, "a:1", 0), 70, 40)
+    assert (log.reached, log.available) == (reached, True)
+
+
+def test_what_a_copy_has_on_connecting_is_no_acknowledgement() -> None:
+    log = FakeLog(bytes(100))
+    copies = copies_of(log)
+    log.put(bytes(100))
+    copy = copies.join(A, "a:1", 0)
+    assert (log.reached, log.available) == (0, False)
+    copies.acked(copy, 200, 200)
+    assert (log.reached, log.available) == (200, True)
+
+
+def test_a_copy_of_an_empty_log_is_in_sync_when_it_has_said_so() -> None:
+    log = FakeLog()
+    copies = copies_of(log)
+    copy = copies.join(A, "a:1", 0)
+    told = [log.available]
+    copies.acked(copy, 0, 0)
+    assert [*told, log.available] == [False, True]
+
+
+def test_as_many_copies_as_are_needed_have_it() -> None:
+    log = FakeLog()
+    copies = copies_of(log, needed=2)
+    log.put(bytes(100))
+    a, b, c = (copies.join(store, "h:1", 0) for store in (A, B, C))
+    copies.acked(a, 100, 100)
+    assert (log.reached, log.available) == (0, False)
+    copies.acked(b, 30, 30)
+    assert (log.reached, log.available) == (30, True)
+    copies.acked(c, 60, 60)
+    assert log.reached == 60
+
+
+def test_one_store_on_two_lines_counts_once() -> None:
+    """A connection that hangs counted beside the one that the same copy has made anew: one copy for two."""
+    log = FakeLog()
+    copies = copies_of(log, needed=2)
+    log.put(bytes(100))
+    old = copies.join(A, "a:1", 0)
+    copies.acked(old, 100, 100)
+    copies.acked(copies.join(A, "a:2", 0), 100, 100)
+    copies.acked(old, 100, 100)
+    assert (log.reached, log.available, old.is_connected) == (0, False, False)
+    copies.acked(copies.join(B, "b:1", 0), 90, 90)
+    assert log.reached == 90
+
+
+def test_a_copy_that_has_left_counts_no_longer_but_what_it_had_is_not_taken_back() -> None:
+    log = FakeLog()
+    copies = copies_of(log)
+    log.put(bytes(100))
+    copy = copies.join(A, "a:1", 0)
+    copies.acked(copy, 50, 50)
+    copies.leave(copy, "the line was cut")
+    assert (log.reached, log.available) == (50, False)
+    copies.acked(copy, 100, 100)
+    assert log.reached == 50
+    assert copies.status()[0]["last_error"] == "the line was cut"
+
+
+def test_a_copy_that_begins_later_answers_no_earlier_put() -> None:
+    """An empty copy that begins at the log's last file answered puts before it."""
+    log = FakeLog()
+    copies = copies_of(log)
+    log.put(bytes(6000))
+    copies.acked(copies.join(A, "a:1", 4096), 5000, 5000)
+    copies.tick(TIMEOUT_MS - 1)
+    assert (log.reached, log.available) == (0, False)
+    copies.tick(TIMEOUT_MS)
+    assert log.reached == 5000
+
+
+def test_a_copy_that_begins_before_what_may_wait_counts_at_once() -> None:
+    log = FakeLog(bytes(4096), min_offset=4096)
+    copies = copies_of(log)
+    log.put(bytes(10))
+    copies.acked(copies.join(A, "a:1", 4096), 4106, 4106)
+    assert log.reached == 4106
+
+
+def test_after_a_missed_put_a_copy_is_in_sync_when_it_has_that_put() -> None:
+    log = FakeLog()
+    copies = copies_of(log)
+    copy = copies.join(A, "a:1", 0)
+    log.put(bytes(100))
+    copies.acked(copy, 90, 90)
+    told = [log.available]
+    log.missed_offset = 100
+    copies.refresh()
+    told.append(log.available)
+    for end in (99, 100):
+        copies.acked(copy, end, end)
+        told.append(log.available)
+    assert told == [True, False, False, True]
+
+
+def test_a_copy_catches_up_under_a_load_that_never_rests() -> None:
+    """It had to have all but a fixed number of bytes, so that it never was in sync as long as the load lasted."""
+    log = FakeLog()
+    copies = copies_of(log)
+    copy = copies.join(A, "a:1", 0)
+    for second in range(1, 20):
+        before = log.visible_offset
+        log.put(bytes(1 << 20))
+        copies.acked(copy, before, before)
+        copies.tick(second * HEARTBEAT_MS)
+        assert log.available
+    # It has nothing of the last two seconds.
+    log.put(bytes(1 << 20))
+    copies.tick(20 * HEARTBEAT_MS)
+    assert not log.available
+
+
+def test_lag_is_told_in_bytes_and_in_time_for_up_to_an_hour() -> None:
+    log = FakeLog()
+    copies = copies_of(log)
+    copies.acked(copies.join(A, "a:1", 0), 0, 0)
+    assert [copies.status()[0][name] for name in ("lag_bytes", "lag_ms")] == [0, 0]
+    log.put(bytes(700))
+    for second in range(1, 100):
+        copies.tick(second * HEARTBEAT_MS)
+    assert [copies.status()[0][name] for name in ("lag_bytes", "lag_ms")] == [700, 98_000]
+    for second in range(100, 2 * SAMPLES_MAX):
+        copies.tick(second * HEARTBEAT_MS)
+    assert copies.status()[0]["lag_ms"] == (SAMPLES_MAX - 1) * HEARTBEAT_MS
+
+
+def test_those_that_ended_last_stay_listed_with_their_reasons() -> None:
+    log = FakeLog()
+    copies = copies_of(log)
+    a = copies.join(A, "a:1", 0)
+    for number in range(100, 120):
+        copies.refuse(store_id(number), "h:1", f"refused {number}")
+    copies.refuse(A, "h:1", "it is connected otherwise")
+    copies.leave(a, "it was last")
+    listed = json.loads(json.dumps(copies.status()))
+    assert [one["store"] for one in listed][:-1] == [store_id(number) for number in range(113, 120)]
+    assert {one["last_error"] for one in listed} >= {"it was last", "refused 119"}
+    assert len(listed) == 8
+
+
+def test_nothing_is_told_where_no_put_waits_for_copies() -> None:
+    log = FakeLog(bytes(9))
+    copies = copies_of(log, needed=0)
+    copies.acked(copies.join(A, "a:1", 0), 9, 9)
+    assert (log.reached, log.available) == (0, False)

@@ -1,0 +1,377 @@
+"""What a master and a follower say to each other, one step at a time."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import attrs
+import pytest
+from tests.replicas.fakes import HISTORY, SEGMENT, FakeLog, store_id
+
+from penstock.contracts import Epoch, FollowBegin, Replica
+from penstock_replicate import wire
+from penstock_replicate.copies import Copies
+from penstock_replicate.follower import FollowerPeer, Mine, parting
+from penstock_replicate.master import GREETING_MS, MasterPeer
+from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Read, ReadRanges, Send
+
+M, F, G, FRESH = (store_id(number) for number in (1, 2, 3, 9))
+HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
+TIMES: dict[str, Any] = {"heartbeat_ms": HEARTBEAT_MS, "silence_ms": SILENCE_MS, "now_ms": 0}
+FIRST = Epoch(1, 0, 0, M)
+NEW = Mine(master="m:1", replica=None, fresh_store=FRESH)
+COPY = Replica(history=HISTORY, store=F, role="follower", epochs=(FIRST,))
+BYTES = bytes(range(256)) * 32
+
+
+def mine(data: bytes = BYTES[:5000], **changes: Any) -> Mine:
+    """Return a copy of the first bytes of a log."""
+    facts = {"master": "m:1", "replica": COPY, "fresh_store": FRESH, "segment_bytes": SEGMENT, "end_offset": len(data)}  # fmt: skip
+    return Mine(**{**facts, **changes})
+
+
+class Pair:
+    """A master and a follower whose actions are carried out at once."""
+
+    def __init__(self, log: FakeLog, mine: Mine, data: bytes = BYTES) -> None:
+        self.log, self.data = log, data
+        self.copies = Copies(log, needed=1, wait_for="disk", timeout_ms=3000, heartbeat_ms=HEARTBEAT_MS, now_ms=0)  # fmt: skip
+        self.master = MasterPeer(log, self.copies, "f:1", **TIMES)
+        self.follower = FollowerPeer(mine, **TIMES)
+        self.done: list[Action] = []
+
+    def by_master(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self.done.append(action)
+            match action:
+                case Send(data):
+                    self.by_follower(self.follower.take(data))
+                case Read(log_offset, size):
+                    self.by_master(self.master.read_done(self.log.read(log_offset, size)))
+                case ReadRanges():
+                    self.by_master(self.master.ranges_done(self.log.ranges()))
+                case Hash(start, stop):
+                    digest = sha256(self.log.data[start:stop]).digest()
+                    self.by_master(self.master.hashed(start, stop, digest))
+
+    def by_follower(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self.done.append(action)
+            match action:
+                case Send(data):
+                    self.by_master(self.master.take(data))
+                case Hash(start, stop):
+                    digest = sha256(self.data[start:stop]).digest()
+                    self.by_follower(self.follower.hashed(start, stop, digest))
+
+    def meet(self) -> list[Action]:
+        """Return what was done about the store and the connection."""
+        self.by_follower(self.follower.start())
+        return [action for action in self.done if isinstance(action, Accept | Feed | Close)]
+
+    def ends(self) -> list[Close]:
+        """Return how it ended: on the side that closed first, and on the other one."""
+        return [action for action in self.meet() if isinstance(action, Close)]
+
+
+def test_a_new_copy_begins_where_the_masters_log_does() -> None:
+    pair = Pair(FakeLog(bytes(SEGMENT) + BYTES, min_offset=SEGMENT), NEW)
+    accept, *feeds = pair.meet()
+    assert accept == Accept(
+        replica=Replica(history=HISTORY, store=FRESH, role="follower", master="m:1", protocol="penstock", epochs=(FIRST,)),
+        ranges={"ranges": []},
+        begin=FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT),
+    )  # fmt: skip
+    assert all(isinstance(feed, Feed) for feed in feeds)
+    assert b"".join(feed.data for feed in feeds if isinstance(feed, Feed)) == BYTES
+
+
+def test_a_copy_goes_on_where_it_ends_and_keeps_its_id() -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    accept, first, *_ = pair.meet()
+    assert isinstance(accept, Accept)
+    assert (accept.begin, accept.replica.store) == (None, F)
+    assert first == Feed(5000, BYTES[5000:8192])
+
+
+def test_what_a_copy_is_told_of_the_masters_end_may_fall() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.meet()
+    pair.by_follower(pair.follower.take(wire.heartbeat_frame(1 << 61)))
+    pair.by_follower(pair.follower.take(wire.heartbeat_frame(8192)))
+    assert (pair.follower.master_visible, pair.follower.heartbeats) == (8192, 3)
+
+
+def test_only_acknowledgements_after_it_was_accepted_count() -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    pair.log.put(b"x")
+    pair.meet()
+    assert pair.log.reached == 0
+    assert not pair.log.available
+    pair.by_follower(pair.follower.landed(8193, 8193))
+    assert pair.log.reached == 8193
+
+
+@pytest.mark.parametrize("acked", [(8193, 6000), (8100, 8101), (7000, 6000), (8000, 4999)])
+def test_an_acknowledgement_of_what_was_not_sent_ends_the_connection(acked: tuple[int, int]) -> None:  # fmt: skip
+    pair = Pair(FakeLog(BYTES), mine())
+    pair.meet()
+    pair.by_follower(pair.follower.landed(8000, 5000))
+    *_, end = pair.master.take(wire.ack_frame(*acked))
+    assert isinstance(end, Close)
+    assert "acknowledgement" in end.reason
+    assert pair.copies.status()[0]["last_error"] == end.reason
+
+
+@pytest.mark.parametrize(
+    ("copy", "word"),
+    [
+        (mine(replica=None), "not copies"),
+        (mine(replica=attrs.evolve(COPY, history="f" * 32)), "not copies"),
+        (mine(segment_bytes=2 * SEGMENT), "segments"),
+        (mine(b"", segment_bytes=2 * SEGMENT), "segments"),
+        (mine(replica=attrs.evolve(COPY, epochs=(FIRST, Epoch(2, 0, 900, F)))), "epoch"),
+    ],
+)  # fmt: skip
+def test_a_store_that_cannot_be_a_copy_is_refused_for_good_and_both_know_why(copy: Mine, word: str) -> None:  # fmt: skip
+    pair = Pair(FakeLog(BYTES), copy)
+    ends = pair.ends()
+    assert all(word in end.reason for end in ends)
+    assert any(end.is_final for end in ends)
+    assert pair.meet() == ends
+    assert pair.copies.status()[0]["store"] in (F, FRESH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"history": "f" * 32}, "not copies"),
+        ({"history": None, "end": 7}, "not copies"),
+        ({"segment_bytes": 8192}, "8192"),
+        ({"epochs": [(2, 0, 900, F)]}, "no longer the master"),
+    ],
+)  # fmt: skip
+def test_a_master_refuses_what_cannot_be_right(changes: dict[str, Any], word: str) -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.master.take(wire.FIRST_REPORT)
+    hello: dict[str, Any] = {
+        "version": 1, "history": HISTORY, "store": F, "segment_bytes": SEGMENT, "min": 0, "end": 5000, "epochs": [],
+    }  # fmt: skip
+    *_, end = pair.master.take(wire.control("hello", **{**hello, **changes}))
+    assert isinstance(end, Close)
+    assert word in end.reason
+
+
+def test_a_folder_that_was_copied_gets_an_id_of_its_own() -> None:
+    """Master and copy had one id, so that two such copies ended each other's connections."""
+    pair = Pair(FakeLog(BYTES), mine(replica=attrs.evolve(COPY, store=M, role="master")))
+    accept, *_ = pair.meet()
+    assert isinstance(accept, Accept)
+    assert accept.replica.store == FRESH
+
+
+def test_a_store_without_records_follows_whatever_it_was() -> None:
+    pair = Pair(FakeLog(BYTES), mine(b"", replica=attrs.evolve(COPY, history="f" * 32)))
+    accept, *_ = pair.meet()
+    assert isinstance(accept, Accept)
+    assert accept.replica.history == HISTORY
+
+
+@pytest.mark.parametrize(("copy", "needs_copy"), [(mine(BYTES[:4000]), True), (NEW, False)])
+def test_retention_may_have_passed_a_copy(copy: Mine, needs_copy: bool) -> None:
+    """A new copy begins at what it is told: if that is removed meanwhile, it asks again."""
+    pair = Pair(FakeLog(BYTES, min_offset=SEGMENT), copy)
+    take = pair.master.take
+
+    def late(data: bytes) -> list[Action]:
+        pair.log.min_offset = 2 * SEGMENT if b"follow" in data else pair.log.min_offset
+        return take(data)
+
+    pair.master.take = late  # type: ignore[method-assign] # between two frames
+    end, _ = pair.ends()
+    assert (end.needs_copy, end.is_final) == (needs_copy, needs_copy)
+    assert "begins at 8192" in end.reason
+
+
+def test_a_new_copy_of_a_part_counts_for_what_is_after_its_begin() -> None:
+    pair = Pair(FakeLog(), NEW)
+    pair.log.put(BYTES)
+    pair.log.min_offset = SEGMENT
+    pair.meet()
+    pair.by_follower(pair.follower.landed(8192, 8192))
+    assert pair.log.reached == 0
+
+
+def test_a_copy_that_asks_for_what_is_not_there_yet_is_refused() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.master.take(wire.FIRST_REPORT)
+    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=9000, epochs=[])  # fmt: skip
+    pair.master.take(hello + wire.control("follow", log_offset=9000))
+    *_, end = pair.master.ranges_done({})
+    assert isinstance(end, Close)
+    assert "9000" in end.reason
+
+
+@pytest.mark.parametrize("log_offset", [4999, 5001])
+def test_bytes_are_taken_where_the_log_ends_only(log_offset: int) -> None:
+    """A gap, or bytes that were there already, would be appended at another offset than the master's."""
+    pair = Pair(FakeLog(BYTES[:5000]), mine())
+    pair.meet()
+    *_, end = pair.follower.take(wire.data_frame(log_offset, b"x"))
+    assert isinstance(end, Close)
+
+
+def test_a_log_begins_nowhere_but_where_the_master_said() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    hello, *_ = pair.master.take(wire.FIRST_REPORT)
+    assert isinstance(hello, Send)
+    pair.follower.take(hello.data)
+    *_, end = pair.follower.take(wire.control("accept", log_offset=SEGMENT, ranges={}))
+    assert isinstance(end, Close)
+
+
+def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
+    pair = Pair(FakeLog(), NEW)
+    pair.meet()
+    pair.log.put(b"x")
+    assert pair.master.advanced() == [Read(0, 1)]
+    pair.by_master(pair.master.read_done(None))
+    assert [end.is_final for end in pair.ends()] == [False, False]
+
+
+# --- where two logs part
+
+TWO = (FIRST, Epoch(1, 1, 4000, M))
+PARTED = {
+    "the same": (TWO, TWO, wire.OFFSET_MAX),
+    "the master has opened again": ((FIRST,), TWO, 4000),
+    "the oldest are dropped": (TWO, TWO[1:], wire.OFFSET_MAX),
+    "the oldest are dropped, and it has opened again": (TWO, (TWO[1], Epoch(1, 2, 5000, M)), 5000),
+    # Each of two numbers of the review was 0: lists were compared by their places.
+    "a list that begins later": ((FIRST,), (Epoch(2, 0, 900, G),), 900),
+    "nothing in common": ((FIRST, Epoch(1, 1, 500, M)), (Epoch(2, 0, 900, G),), 900),
+    "two were promoted": ((FIRST, Epoch(2, 0, 700, F)), (FIRST, Epoch(2, 0, 900, G)), 700),
+    "two were promoted at one offset": ((FIRST, Epoch(2, 0, 700, F)), (FIRST, Epoch(2, 0, 700, G)), 700),
+    "a later one begins earlier": ((*TWO, Epoch(1, 2, 3000, M)), TWO, 3000),
+    "no list": ((), TWO, wire.OFFSET_MAX),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other", "offset"), PARTED.values(), ids=PARTED)
+def test_lists_of_epochs_say_where_two_logs_part(
+    one: tuple[Epoch, ...], other: tuple[Epoch, ...], offset: int
+) -> None:
+    assert parting(one, other) == parting(other, one) == offset
+
+
+def test_a_master_that_has_lost_what_was_copied_is_not_followed() -> None:
+    pair = Pair(FakeLog(BYTES, epochs=TWO), mine())
+    refused, end = pair.ends()
+    assert (end.parts_at, end.is_final, end.needs_copy) == (4000, True, True)
+    assert "the copy closes" in refused.reason
+
+
+def test_a_copy_that_ends_where_the_new_epoch_begins_goes_on() -> None:
+    accept, *_ = Pair(FakeLog(BYTES, epochs=TWO), mine(BYTES[:4000])).meet()
+    assert isinstance(accept, Accept)
+    assert accept.replica.epochs == TWO
+
+
+def test_other_bytes_under_the_same_epochs_are_found() -> None:
+    data = BYTES[:3000] + b"?" + BYTES[3001:]
+    _, end = Pair(FakeLog(BYTES), mine(), data).ends()
+    assert (end.parts_at, end.is_final) == (0, True)
+
+
+def test_a_master_that_is_not_as_far_is_tried_again() -> None:
+    """A master that has just opened shows its log bit by bit."""
+    *_, end = Pair(FakeLog(BYTES[:4999]), mine()).ends()
+    assert not end.is_final
+    assert "5000" in end.reason
+
+
+@pytest.mark.parametrize("whose", ["master", "own"])
+def test_what_is_removed_while_it_is_compared_is_tried_again(whose: str) -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    peer: Any = pair.master if whose == "master" else pair.follower
+    hashed = peer.hashed
+    peer.hashed = lambda start, stop, _: hashed(start, stop, None)
+    assert [end.is_final for end in pair.ends()] == [False, False]
+
+
+def test_a_master_that_answers_twice_for_both_is_not_believed() -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    pair.follower.start()
+    hello = pair.master.take(wire.FIRST_REPORT)[0]
+    assert isinstance(hello, Send)
+    pair.follower.take(hello.data)
+    answer = wire.control("digest", start=0, stop=5000, sha256="0" * 64)
+    assert not pair.follower.take(answer * 2)
+
+
+# --- time
+
+
+def test_a_silent_other_side_ends_the_connection() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.meet()
+    for peer in (pair.master, pair.follower):
+        assert not any(isinstance(action, Close) for action in peer.tick(SILENCE_MS - 1))
+        *_, end = peer.tick(SILENCE_MS)
+        assert isinstance(end, Close)
+        assert "silent" in end.reason
+        assert peer.tick(SILENCE_MS + 1) == peer.take(b"x") == []
+
+
+def test_both_say_each_heartbeat_how_far_they_are() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.meet()
+    pair.follower.landed(8192, 0)
+    assert pair.master.tick(HEARTBEAT_MS - 1) == pair.follower.tick(HEARTBEAT_MS - 1) == []
+    assert pair.master.tick(HEARTBEAT_MS) == [Send(wire.heartbeat_frame(8192))]
+    assert pair.follower.tick(HEARTBEAT_MS) == [Send(wire.ack_frame(8192, 0))]
+    assert pair.follower.landed(8192, 0) == []
+
+
+def test_whoever_does_not_ask_to_follow_in_time_is_disconnected() -> None:
+    """A byte now and then kept a connection open for ever."""
+    master = Pair(FakeLog(), NEW).master
+    for now_ms in range(0, GREETING_MS, 500):
+        assert not any(isinstance(action, Close) for action in master.tick(now_ms))
+        master.take(wire.FIRST_REPORT[:1] if now_ms < 4000 else b"")
+    assert any(isinstance(action, Close) for action in master.tick(GREETING_MS))
+
+
+def test_an_earlier_connection_of_the_same_store_is_ended() -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    pair.meet()
+    pair.copies.join(F, "f:2", 0)
+    *_, end = pair.master.tick(1)
+    assert isinstance(end, Close)
+    assert "again" in end.reason
+
+
+@pytest.mark.parametrize("first", [b"\0" * 8, b"\xff" * 7 + b"\xfe", b"GET / HT"])
+def test_what_does_not_begin_as_a_copy_gets_no_answer_but_a_reason(first: bytes) -> None:
+    master = Pair(FakeLog(), NEW).master
+    (end,) = master.take(first)
+    assert isinstance(end, Close)
+
+
+def test_nothing_of_the_log_is_taken_before_the_master_has_accepted() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.follower.start()
+    *_, end = pair.follower.take(wire.GREETING + wire.data_frame(0, BYTES))
+    assert isinstance(end, Close)
+
+
+def test_more_questions_at_once_than_a_follower_needs_end_the_connection() -> None:
+    pair = Pair(FakeLog(BYTES), mine())
+    pair.by_follower(pair.follower.start()[:1])
+    question = wire.control("ask", start=0, stop=100)
+    master = MasterPeer(pair.log, pair.copies, "f:1", **TIMES)
+    master.take(wire.FIRST_REPORT)
+    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=5000, epochs=[])  # fmt: skip
+    *asked, _, end = master.take(hello + question * 5)
+    assert asked == [Hash(0, 100)] * 4
+    assert isinstance(end, Close)

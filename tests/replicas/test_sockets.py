@@ -1,0 +1,303 @@
+"""A master and its copies over real connections, with their threads."""
+
+import contextlib
+import errno
+import json
+import multiprocessing
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.lanes import eventually
+
+import penstock
+from penstock import Durability, PutStatus
+from penstock.contracts import Replicator
+from penstock.errors import (
+    ConfigError,
+    DivergedError,
+    FollowerError,
+    ReplicationError,
+    StoreClosedError,
+)
+from penstock.store.store import Store
+from penstock.testing import FaultyFiles, ReplicatorContract
+from penstock_replicate import StoreFollower, follow, wire
+from penstock_replicate.ha import HaReplicator
+
+SMALL: dict[str, Any] = {"geometry.segment_bytes": 65536, "flush": "sync"}
+WAIT_S = 60
+
+
+def master(path: Path, listen: str = "127.0.0.1:0", copies: int = 1, **settings: Any) -> Store:
+    given = {"replicate.ha.listen": listen, "replicate.ha.in_sync_replicas": copies + 1, "replicate.ha.heartbeat_ms": 100}  # fmt: skip
+    return penstock.open(path, environ={}, replicate="ha", **{**SMALL, **given, **settings})
+
+
+def status_of(path: Path) -> dict[str, Any]:
+    file = path / "penstock" / "replica-status"
+    eventually(file.exists)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def copy_of(path: Path, listen: str) -> StoreFollower:
+    follower = follow(path, listen, environ={}, flush="sync")
+    assert follower.wait_caught_up(WAIT_S)
+    return follower
+
+
+def logs(*paths: Path) -> list[bytes]:
+    return [b"".join(file.read_bytes() for file in sorted((path / "commitlog").iterdir())) for path in paths]  # fmt: skip
+
+
+class TestHa(ReplicatorContract):
+    @pytest.fixture
+    def strategy(self) -> Iterator[type[Replicator]]:
+        """The replicator; those of stores that are left behind by a crash are closed at the end."""
+        made: list[Replicator] = []
+
+        class ClosedHa(HaReplicator):
+            __doc__ = HaReplicator.__doc__
+
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                made.append(self)
+
+        yield ClosedHa
+        for each in made:
+            each.close()
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"listen": "127.0.0.1:0"}
+
+
+def test_a_put_is_on_both_disks_and_a_copy_that_comes_back_goes_on(tmp_path: Path) -> None:
+    m, c = tmp_path / "m", tmp_path / "c"
+    settings: dict[str, Any] = {"replicate.ha.timeout_ms": 60_000}
+    with master(m, **settings) as store:
+        assert store.put("t", b"alone").status == PutStatus.SLAVE_NOT_AVAILABLE
+        listen = status_of(m)["listen"]
+        for life in range(2):
+            with copy_of(c, listen) as copy:
+                eventually(lambda: store.put("t", b"x").status == PutStatus.PUT_OK)
+                for number in range(400):
+                    receipt = store.put("t", b"%d of life %d" % (number, life))
+                    assert receipt.durability == Durability.ON_DISK_HERE_AND_THERE
+                    # At this moment, not only soon.
+                    assert copy.status()["flushed"] >= receipt.log_offset + receipt.size
+                with pytest.raises(FollowerError):
+                    penstock.open(c, environ={})
+            alone = [store.put("t", b"alone").status for _ in range(20)]
+            assert PutStatus.SLAVE_NOT_AVAILABLE in alone
+        with copy_of(c, listen):
+            pass
+    assert logs(m) == logs(c)
+    with penstock.open(c, environ={}, read_only=True) as read:
+        assert len(list(read.scan("t"))) > 800
+        assert not list(read.verify())
+
+
+def test_a_master_that_opens_again_at_its_address_is_followed_on(tmp_path: Path) -> None:
+    m, c = tmp_path / "m", tmp_path / "c"
+    with master(m) as store:
+        listen = status_of(m)["listen"]
+        store.put("t", b"1")
+        copy = copy_of(c, listen)
+    with copy:
+        with master(m, listen) as store:
+            store.put("t", b"2")
+            assert copy.wait_caught_up(WAIT_S)
+            assert status_of(m)["role"] == "master"
+        assert logs(m) == logs(c)
+
+
+def test_an_old_history_is_copied_whole(tmp_path: Path) -> None:
+    """It is read by the threads that may wait for a disk, a MiB at a time, and divided into records anywhere."""
+    m, c = tmp_path / "m", tmp_path / "c"
+    with penstock.open(m, environ={}, **{**SMALL, "flush": "none"}) as old:
+        for number in range(300):
+            old.put("t", b"%d" % number * (number * 37 % 9000))
+    with threads_that_open() as opened, master(m) as store, copy_of(c, status_of(m)["listen"]):
+        store.put("t", b"new")
+    assert logs(m) == logs(c)
+    assert "penstock-ha" in [name for name, _ in opened]
+    assert not [name for name, is_loop in opened if is_loop]
+
+
+@contextlib.contextmanager
+def threads_that_open() -> Iterator[list[tuple[str, bool]]]:
+    """Yield a list that gets the name of each thread that opens a file, and whether an event loop runs in it."""
+    found: list[tuple[str, bool]] = []
+    is_over = False
+
+    def hear(event: str, args: tuple[object, ...]) -> None:
+        if event == "open" and not is_over:
+            is_loop = any("run_forever" in frame for frame in frames())
+            found.append((threading.current_thread().name, is_loop))
+
+    sys.addaudithook(hear)
+    yield found
+    is_over = True
+
+
+def frames() -> Iterator[str]:
+    frame: Any = sys._getframe()
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back
+
+
+def test_what_is_no_copy_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    m, c, other = (tmp_path / name for name in ("m", "c", "other"))
+    with penstock.open(other, environ={}, **SMALL) as store:
+        store.put("t", b"mine")
+    before = logs(other)
+    with master(m) as store:
+        listen = status_of(m)["listen"]
+        with (
+            follow(other, listen, environ={}) as copy,
+            pytest.raises(ReplicationError, match="not copies"),
+        ):
+            copy.wait(WAIT_S)
+        with copy_of(c, listen):
+            pass
+        refused = eventually(
+            lambda: [one for one in status_of(m)["copies"] if "not copies" in one["last_error"]]
+        )
+        assert len(refused) == 1
+    assert logs(other) == before
+    with penstock.open(other, environ={}, **SMALL) as store:
+        store.put("t", b"still mine")
+
+
+def test_a_master_that_was_restored_from_a_backup_is_not_followed(tmp_path: Path) -> None:
+    m, c, backup = (tmp_path / name for name in ("m", "c", "backup"))
+    with master(m) as store:
+        listen = status_of(m)["listen"]
+        first = store.put("t", b"in the backup")
+        with copy_of(c, listen):
+            pass
+    shutil.copytree(m, backup)
+    with master(m, listen) as store, copy_of(c, listen):
+        store.put("t", b"not in the backup")
+    shutil.rmtree(m)
+    backup.rename(m)
+    before = logs(c)
+    with master(m, listen) as store:
+        store.put("t", b"not in the copy")
+        with follow(c, listen, environ={}) as copy, pytest.raises(DivergedError) as caught:
+            copy.wait(WAIT_S)
+    assert caught.value.parts_at <= first.log_offset + first.size < caught.value.end_offset
+    assert logs(c) == before
+
+
+def test_a_silent_or_closed_port_leaves_no_folder(tmp_path: Path) -> None:
+    """A peer that did not greet within three seconds was taken for a RocketMQ master, and a store was made for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        with follow(tmp_path / "c", listen, environ={}) as copy:
+            with server.accept()[0] as line:
+                assert line.recv(8) == wire.FIRST_REPORT
+                assert not (tmp_path / "c").exists()
+            eventually(lambda: "closed" in copy.status()["last_error"])
+            assert copy.wait_caught_up(0) is False
+    with follow(tmp_path / "c", listen, environ={}) as copy:
+        eventually(lambda: "cannot be reached" in copy.status()["text"])
+    assert not (tmp_path / "c").exists()
+
+
+def test_close_while_others_connect_leaves_no_connection(tmp_path: Path) -> None:
+    """Connections that were accepted while it closed stayed open: their peers hung, and Python warned of them later."""
+    for number in range(20):
+        store = master(tmp_path / f"m{number}")
+        host, port = status_of(tmp_path / f"m{number}")["listen"].split(":")
+        lines = [socket.create_connection((host, int(port))) for _ in range(3)]
+        store.close()
+        for line in lines:
+            line.settimeout(WAIT_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(99) == b""
+            line.close()
+
+
+def test_an_address_that_is_taken_is_an_error_and_opens_nothing(tmp_path: Path) -> None:
+    with master(tmp_path / "m"):
+        listen = status_of(tmp_path / "m")["listen"]
+        with pytest.raises(ConfigError, match=r"replicate\.ha\.listen"):
+            master(tmp_path / "other", listen)
+    with master(tmp_path / "other", listen):
+        pass
+
+
+def child(connection: Any) -> None:
+    connection.send(
+        sum(
+            fd.is_symlink() and str(fd.readlink()).startswith("socket:")
+            for fd in Path("/proc/self/fd").iterdir()
+        )
+    )
+    connection.recv()
+
+
+def test_a_child_holds_no_socket_of_replication(tmp_path: Path) -> None:
+    """It kept the listening socket, so that the store could not be opened again at its address, and followers hung."""
+    m, c = tmp_path / "m", tmp_path / "c"
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    with ours, theirs:
+        store = master(m)
+        listen = status_of(m)["listen"]
+        with copy_of(c, listen) as copy:
+            forked = context.Process(target=child, args=(theirs,), daemon=True)
+            forked.start()
+            # Its end of the pipe, and the parent's.
+            assert ours.recv() == 2
+            store.put("t", b"the parent goes on")
+            assert copy.wait_caught_up(WAIT_S)
+            store.close()
+            with master(m, listen) as store:
+                assert copy.wait_caught_up(WAIT_S)
+            ours.send(None)
+            forked.join()
+        assert forked.exitcode == 0
+
+
+def test_a_closed_follower_ends_every_wait(tmp_path: Path) -> None:
+    with master(tmp_path / "m"):
+        copy = copy_of(tmp_path / "c", status_of(tmp_path / "m")["listen"])
+        threads = [threading.Thread(target=copy.close) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for call in (copy.wait, copy.wait_caught_up):
+            with pytest.raises(StoreClosedError):
+                call()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_host_that_cannot_be_is_told(tmp_path: Path) -> None:
+    with follow(tmp_path / "c", "a..b:1", environ={}) as copy:
+        eventually(lambda: "cannot be reached" in copy.status()["text"])
+
+
+def test_a_copy_whose_disk_was_full_goes_on_when_it_has_room(tmp_path: Path) -> None:
+    m, c, files = tmp_path / "m", tmp_path / "c", FaultyFiles()
+    with penstock.open(m, environ={}, **{**SMALL, "flush": "none"}) as old:
+        for number in range(600):
+            old.put("t", bytes(number * 37 % 9000))
+    with master(m) as store:
+        listen = status_of(m)["listen"]
+        files.plan.fail("allocate", errno.ENOSPC, path="commitlog", after=3, times=2)
+        with follow(c, listen, environ={}, flush="sync", write="file", files=files) as copy:
+            assert copy.wait_caught_up(WAIT_S)
+            assert "no space" in copy.status()["last_error"]
+            store.put("t", b"last")
+            assert copy.wait_caught_up(WAIT_S)
+    assert logs(m) == logs(c)
