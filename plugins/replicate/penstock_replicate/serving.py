@@ -40,6 +40,14 @@ class _MasterLink(Link):
     def ended(self, close: Close | None, reason: str) -> None:
         self.peer.lost(reason)
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._server.watch()
+
     def do(self, action: Action) -> None:
         log, peer = self._server.log, self.peer
         if isinstance(action, Read):
@@ -103,12 +111,19 @@ class Server:
         self._address = await loop.listen(
             lambda: _MasterLink(self, loop, copies), *host_and_port(self.options.listen)
         )
-        loop.loop.add_reader(self.log.bell.fileno(), self._on_bell, loop)
         self._tick(loop)
 
     def advanced(self) -> None:
         """Look at the log, soon."""
         self._loop.post(self._on_bell, self._loop)
+
+    def watch(self) -> None:
+        """Answer the bell while somebody is connected: a thread that wakes at each sync slows puts down."""
+        bell = self.log.bell.fileno()
+        if self._loop.links:
+            self._loop.loop.add_reader(bell, self._on_bell, self._loop)
+        else:
+            self._loop.loop.remove_reader(bell)
 
     def _on_bell(self, loop: Loop) -> None:
         self.log.bell.answer()
@@ -154,7 +169,6 @@ class Server:
             loop.close()
 
     async def _send_the_rest(self, loop: Loop) -> None:
-        loop.loop.remove_reader(self.log.bell.fileno())
         self._on_bell(loop)
         end = loop.loop.time() + self.options.timeout_ms / 1000
         while loop.loop.time() < end and any(link.peer.is_behind for link in self._links(loop)):
