@@ -277,10 +277,12 @@ def test_a_copy_that_ends_where_the_new_epoch_begins_goes_on() -> None:
     assert accept.replica.epochs == TWO
 
 
-def test_other_bytes_under_the_same_epochs_are_found() -> None:
-    data = BYTES[:3000] + b"?" + BYTES[3001:]
-    _, end = Pair(FakeLog(BYTES), mine(), data).ends()
-    assert (end.parts_at, end.is_final) == (0, True)
+@pytest.mark.parametrize("parts_at", [0, 1, 3000, 1 << 20, (3 << 20) - 1])
+def test_other_bytes_under_the_same_epochs_are_found_to_the_byte(parts_at: int) -> None:
+    data = bytes(3 << 20)
+    other = data[:parts_at] + b"?" * (len(data) - parts_at)
+    _, end = Pair(FakeLog(data), mine(other), other).ends()
+    assert (end.parts_at, end.is_final) == (parts_at, True)
 
 
 def test_a_master_that_is_not_as_far_is_tried_again() -> None:
@@ -365,13 +367,13 @@ def test_nothing_of_the_log_is_taken_before_the_master_has_accepted() -> None:
     assert isinstance(end, Close)
 
 
-def test_more_questions_at_once_than_a_follower_needs_end_the_connection() -> None:
+def test_more_questions_than_a_follower_needs_end_the_connection() -> None:
     pair = Pair(FakeLog(BYTES), mine())
     pair.by_follower(pair.follower.start()[:1])
     question = wire.control("ask", start=0, stop=100)
     master = MasterPeer(pair.log, pair.copies, "f:1", **TIMES)
     master.take(wire.FIRST_REPORT)
     hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=5000, epochs=[])  # fmt: skip
-    *asked, _, end = master.take(hello + question * 5)
-    assert asked == [Hash(0, 100)] * 4
+    *asked, _, end = master.take(hello + question * 81)
+    assert asked == [Hash(0, 100)] * 80
     assert isinstance(end, Close)

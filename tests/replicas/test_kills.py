@@ -50,7 +50,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def following(path: Path, address: str) -> tuple[str, ...]:
-    return ("-m", "penstock", "replica", "follow", str(path), "--from", address, "--set", "flush.use=sync")  # fmt: skip
+    return ("-m", "penstock", "replica", "follow", str(path), "--from", address, "--cut", "--set", "flush.use=sync")  # fmt: skip
 
 
 def promised(lines: IO[bytes], count: int) -> tuple[int, int]:
@@ -65,25 +65,28 @@ def promised(lines: IO[bytes], count: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("part", range(rounds(gate=1, night=8)))
-def test_a_promoted_copy_has_all_that_was_promised(tmp_path: Path, part: int) -> None:
+def test_a_promoted_copy_has_all_that_was_promised_and_the_old_master_follows_it(
+    tmp_path: Path, part: int
+) -> None:
     chance = random.Random(f"{SEED} {part}")
-    master, count = tmp_path / "0", 0
+    master, copy, count = tmp_path / "0", tmp_path / "1", 0
     for round_ in range(1, rounds(gate=2, night=25) + 1):
-        copy = tmp_path / str(round_)
         with running("-c", MASTER, str(master), str(count)) as writer:
             assert writer.stdout is not None
             address = writer.stdout.readline().decode().strip()
             with running(*following(copy, address)):
                 promised(writer.stdout, chance.randint(1, 60))
             # Killed, and there again: from then on it has all.
-            with running(*following(copy, address)):
+            with running(*following(copy, address)) as follower:
                 _, last = promised(writer.stdout, chance.randint(1, 60))
                 writer.kill()
                 rest = writer.stdout.read().split(b"\n")[:-1]
                 last = max(
                     [last, *(int(line.split()[0]) for line in rest if line.endswith(b"True"))]
                 )
-        penstock.promote(copy, environ={})
+                with running("-m", "penstock", "replica", "promote", str(copy)) as promotion:
+                    assert promotion.wait() == 0
+                assert follower.wait() == 0
         with penstock.open(copy, environ={}) as store:
             numbers = [int(message.body.partition(b":")[0]) for message in store.scan("t")]
             assert numbers == [*range(len(numbers))]
@@ -91,6 +94,7 @@ def test_a_promoted_copy_has_all_that_was_promised(tmp_path: Path, part: int) ->
                 f"round {round_}: {last} was promised, and {len(numbers)} are there"
             )
             assert not [each for each in store.verify() if not each.is_note]
-        master, count = copy, len(numbers)
+        # What only the old master has is cut when it follows the new one.
+        master, copy, count = copy, master, len(numbers)
     with pytest.raises(penstock.StorageError, match="no copy"):
         penstock.promote(master, environ={})

@@ -194,8 +194,13 @@ def test_a_master_that_was_restored_from_a_backup_is_not_followed(tmp_path: Path
         store.put("t", b"not in the copy")
         with follow(c, listen, environ={}) as copy, pytest.raises(DivergedError) as caught:
             copy.wait(WAIT_S)
-    assert caught.value.parts_at <= first.log_offset + first.size < caught.value.end_offset
-    assert logs(c) == before
+        assert caught.value.parts_at <= first.log_offset + first.size < caught.value.end_offset
+        assert logs(c) == before
+        with follow(c, listen, cut=True, environ={}) as copy:
+            assert copy.wait_caught_up(WAIT_S)
+    assert logs(m) == logs(c)
+    saved = b"".join(file.read_bytes() for file in (c / "penstock" / "saved").iterdir())
+    assert b"not in the backup" in saved
 
 
 def test_a_silent_or_closed_port_leaves_no_folder(tmp_path: Path) -> None:

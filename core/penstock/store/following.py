@@ -17,7 +17,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
 
@@ -52,14 +52,16 @@ from penstock.format import arguments
 from penstock.format.columns import Buffer, RecordColumns
 from penstock.format.record import BLANK_SIZE
 from penstock.log.copied_bytes import CopiedBytes, CopiedPiece
-from penstock.log.scan import find_incomplete, read_mark
+from penstock.log.scan import Checks, find_incomplete, read_mark, scan_segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import OpenState
 from penstock.recovery.log_end import LogEnd
+from penstock.recovery.restore import claim
 from penstock.recovery.store_layout import is_store, no_store, own_profile, write_geometry
 from penstock.runtime.clock import Clock
 from penstock.store.engine import Engine
 from penstock.store.open import Opener, make_opener
+from penstock.store.requests import RequestDesk
 from penstock.store.store import Store
 
 logger = get_logger(__name__)
@@ -76,6 +78,7 @@ def open_follower(
     config: str | os.PathLike[str] | None = None,
     *,
     begin: FollowBegin | None = None,
+    cut_at: int | None = None,
     files: Files | None = None,
     clock: Clock | None = None,
     spawn: SpawnWorker | None = None,
@@ -91,17 +94,21 @@ def open_follower(
         path: the store's folder.
         config: a TOML file.
         begin: where the log of a new copy begins. The store becomes a follower at once; its log must be empty.
+        cut_at: a log offset; the log ends at the last record before it from now on. The bytes after it are moved to
+            `penstock/saved`. None: the log stays whole.
         files: the file system; tests pass one that injects faults.
         clock: the clock; tests pass their own.
         spawn: starts background threads.
         environ: environment variables; None for those of the process.
         settings: as for `penstock.open`. Replicator and extensions are not used.
 
-    Raises what `penstock.open` does, and `ArgumentError` if `begin` was given for a log with records; nothing was
-    changed then.
+    Raises what `penstock.open` does, and `ArgumentError` if `begin` was given for a log with records, or `cut_at` is
+    before the log's begin; nothing was changed then.
     """
     call = "open_follower"
     root = arguments.folder(call, "path", path)
+    if cut_at is not None:
+        arguments.whole(call, "cut_at", cut_at)
     if begin is not None:
         if not isinstance(begin, FollowBegin):
             raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
@@ -114,9 +121,9 @@ def open_follower(
         settings["geometry.segment_bytes"] = begin.segment_bytes
     made = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
-        names=("config", "begin", "files", "clock", "spawn", "environ"),
+        names=("config", "begin", "cut_at", "files", "clock", "spawn", "environ"),
     )  # fmt: skip
-    opener = FollowingOpener(made, spawn, begin)
+    opener = FollowingOpener(made, spawn, begin, cut_at)
     if begin is None and not is_store(made.files, made.root):
         raise no_store(made.files, made.root)
     return FollowedStore(opener, opener.open_for_writing())
@@ -146,7 +153,7 @@ def promote(
         arguments.folder("promote", "path", path), config, files, clock, spawn, environ, settings, call="promote",
         names=("config", "files", "clock", "spawn", "environ"),
     )  # fmt: skip
-    opener = PromotingOpener(made, spawn, None)
+    opener = PromotingOpener(made, spawn)
     with FollowedStore(opener, opener.open_for_writing()) as store:
         replica = store._promote()
         try:
@@ -157,14 +164,27 @@ def promote(
     return replica
 
 
+class RecordEnd(NamedTuple):
+    """Where a record of a log ends, or a segment begins, and the store time of the record before it."""
+
+    offset: int
+    time_ms: int
+
+
 class FollowingOpener(Opener):
     """Opens a store once, for the bytes of another log."""
 
     follows: ClassVar[bool] = True
 
-    def __init__(self, like: Opener, spawn: SpawnWorker | None, begin: FollowBegin | None) -> None:
+    def __init__(
+        self,
+        like: Opener,
+        spawn: SpawnWorker | None,
+        begin: FollowBegin | None = None,
+        cut_at: int | None = None,
+    ) -> None:
         super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
-        self._begin = begin
+        self._begin, self._cut_at = begin, cut_at
         self.held = HeldBatches(0, None)
         self.spawn: SpawnWorker = self._spawn
 
@@ -194,7 +214,68 @@ class FollowingOpener(Opener):
         engine, store = super()._build(lock, log, context, end, found)
         self.held = HeldBatches(log.segment_bytes, part_of_batch(log, end))
         engine.flusher.shown = self.held.shown
+        self.desk = RequestDesk(context, engine.wakes)
         return engine, store
+
+    def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
+        found = super()._inspect(log, geometry, is_new=is_new)
+        kept = self._kept(log, found.end)
+        if kept is None:
+            return found
+        self._cut(log, geometry, found, kept)
+        return super()._inspect(log, geometry, is_new=is_new)
+
+    def _kept(self, log: SegmentedLog, end: LogEnd) -> RecordEnd | None:
+        """Return where the log is to end from now on; None to leave it as it is."""
+        at = self._cut_at
+        if at is None or at >= end.offset:
+            return None
+        if at < log.min_offset:
+            raise ArgumentError(
+                "open_follower", "cut_at", at, f"at least {log.min_offset}, where the log begins"
+            )
+        return record_end(log, at)
+
+    def _cut(
+        self, log: SegmentedLog, geometry: Geometry, found: OpenState, kept: RecordEnd
+    ) -> None:
+        """Let the log end earlier, in a segment that replaces the last one; what it loses is saved.
+
+        A crash before the end leaves a log that ends there, or later, where a segment ends, or where it did.
+        """
+        end, files, side = kept.offset, self.files, found.side_folder
+        segment = log.find(end)
+        assert segment is not None
+        claim(files, found, geometry, self.profile)
+        data = bytes(log.read(end, min(segment.end_offset, found.end.offset) - end))
+        saved = side.save(f"cut-{end}", data)
+        state = found.progress.read()
+        dispatched = {name: min(reached, end) for name, reached in state.dispatched.items()}
+        lowered = {
+            name: min(getattr(state, name), limit)
+            for name, limit in (
+                ("flushed_offset", end),
+                ("visible_offset", end),
+                ("last_time_ms", kept.time_ms),
+            )
+        }
+        # First: a log that ends before what is durable is corrupt.
+        found.progress.replace(attrs.evolve(state, dispatched=dispatched, **lowered))
+        log.truncate(segment.end_offset, side.saved)
+        fresh = side.path / "new-segment"
+        if files.exists(fresh):
+            files.remove(fresh)
+        with files.create(fresh) as file:
+            file.resize(segment.capacity)
+            for at in range(0, end - segment.base_offset, _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, end - segment.base_offset - at)
+                file.pwrite(segment.pread(size, at), at)
+            file.sync_all()
+        files.rename(fresh, segment.path)
+        files.sync_folder(log.folder)
+        logger.warning(
+            "%s was cut at log offset %d; what came after it is in %s", self.root, end, saved
+        )
 
     def _begin_log(self, begin: FollowBegin, geometry: Geometry) -> None:
         """Make the store a follower whose empty log begins at a log offset; each step may be the last of a crash."""
@@ -246,36 +327,26 @@ class PromotingOpener(FollowingOpener):
         if replica is None or replica.role != FOLLOWER:
             raise StorageError(f"{self.root} is no copy that follows a master; nothing was changed")
 
-    def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
-        found = super()._inspect(log, geometry, is_new=is_new)
-        part = part_of_batch(log, found.end)
-        if part is None:
-            return found
-        self._cut(log, part[0], found.progress)
-        return super()._inspect(log, geometry, is_new=is_new)
+    def _kept(self, log: SegmentedLog, end: LogEnd) -> RecordEnd | None:
+        part = part_of_batch(log, end)
+        return None if part is None else record_end(log, part[0])
 
-    def _cut(self, log: SegmentedLog, end: int, progress: Progress) -> None:
-        """Let the log end at `end` in its last segment, which is replaced: durable bytes cannot be erased safely."""
-        segment, files = log.find(end), self.files
-        assert segment is not None
-        state = progress.read()
-        dispatched = {name: min(reached, end) for name, reached in state.dispatched.items()}
-        lowered = {
-            name: min(getattr(state, name), end) for name in ("flushed_offset", "visible_offset")
-        }
-        # First: a log that ends before what is durable is corrupt.
-        progress.replace(attrs.evolve(state, dispatched=dispatched, **lowered))
-        fresh = SideFolder(files, self.root).path / "new-segment"
-        if files.exists(fresh):
-            files.remove(fresh)
-        with files.create(fresh) as file:
-            file.resize(segment.capacity)
-            for at in range(0, end - segment.base_offset, _CHUNK_BYTES):
-                size = min(_CHUNK_BYTES, end - segment.base_offset - at)
-                file.pwrite(segment.pread(size, at), at)
-            file.sync_all()
-        files.rename(fresh, segment.path)
-        files.sync_folder(segment.path.parent)
+
+def record_end(log: SegmentedLog, stop: int) -> RecordEnd:
+    """Return the last one in a log up to `stop`, an offset in it; the time is 0 if its segment has no record before."""
+    segment = log.find(stop)
+    assert segment is not None
+    found = RecordEnd(segment.base_offset, 0)
+    for records, _, _ in scan_segment(
+        log, segment, segment.base_offset, segment.end_offset, Checks(log.coverage)
+    ):
+        ends = records.log_offsets + records.sizes
+        count = int(ends.searchsorted(stop, "right"))
+        if count:
+            found = RecordEnd(int(ends[count - 1]), int(records.store_times_ms[count - 1]))
+        if count < len(records):
+            break
+    return found
 
 
 Part = tuple[int, int]
@@ -348,6 +419,7 @@ class FollowedStore:
         segment_bytes: the size of a segment.
         replica: the store's identity; None if it was never copied.
         recovery: the report of the recovery at the opening.
+        is_wanted: another process waits until this one closes the store, to promote it.
     """
 
     def __init__(self, opener: FollowingOpener, store: Store) -> None:
@@ -363,6 +435,9 @@ class FollowedStore:
         self._stream = CopiedBytes(self.segment_bytes, record_max, self._log.end_offset)
         self._is_accepted = False
         self._held = opener.held
+        self.is_wanted = False
+        self._desk = opener.desk
+        self._desk.attach(self)
 
     # --- what is there
 
@@ -516,6 +591,10 @@ class FollowedStore:
 
     # --- the end
 
+    def let_go(self) -> None:
+        """Ask this process to close the store; another process calls it by a request."""
+        self.is_wanted = True
+
     def _promote(self) -> Replica:
         """Become a master, in one durable step; see `promote`."""
         assert self.replica is not None
@@ -527,6 +606,7 @@ class FollowedStore:
     def close(self) -> None:
         """Close the store; a second call does nothing. Raises the reason if it cannot be closed cleanly."""
         engine = self._engine
+        self._desk.detach()
         is_whole = self.shown_offset == self.end_offset
         if is_whole or self._store._closed or engine.flusher.failure is not None:
             self._store.close()

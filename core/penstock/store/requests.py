@@ -27,7 +27,7 @@ from typing import Any
 
 from penstock import errors
 from penstock._kernel import Receipts
-from penstock.contracts import Context, Extension, OpenStore, Stoppable, TopicConfig
+from penstock.contracts import Context, Extension, Stoppable, TopicConfig
 from penstock.contracts.base import NoOptions
 from penstock.errors import PenstockError, PreparedFinishedError, StorageError
 from penstock.escape import get_logger, shown
@@ -47,12 +47,12 @@ _INTERVAL_S = 1.0
 _UNKNOWN = b'["unknown"]\n'
 
 
-# What may be asked for: methods and a property of `LowLevelStore`, and `_finish_prepared`.
+# What may be asked for: methods and a property of `LowLevelStore`, `_finish_prepared`, and `FollowedStore.let_go`.
 CALLS = frozenset(
     {
         "put", "put_many", "put_copies", "check", "add_queue", "flush", "retain", "stats", "create_topic",
         "alter_topic", "delete_topic", "delete_group", "cancel_delayed", "commit_offset", "body_bytes_max",
-        "finish_prepared",
+        "finish_prepared", "let_go",
     }
 )  # fmt: skip
 
@@ -67,7 +67,9 @@ def call(store: Any, name: str, args: Iterable[Any], named: Mapping[str, Any]) -
         raise StorageError(f"no other process may ask for {shown(name)}; nothing was done")
     if name == "finish_prepared":
         return _finish_prepared(store, *args, **named)
-    found = getattr(store, name)
+    found = getattr(store, name, None)
+    if found is None:
+        raise StorageError(f"{name} cannot be asked of this store; nothing was done")
     return found(*args, **named) if callable(found) else found
 
 
@@ -161,11 +163,12 @@ class RequestDesk(Extension):
         self._files, self._readers = context.files, wakes
         self._folder = context.root / SIDE_FOLDER / FOLDER
         self._wakes = WorkWaiter(wakes, REQUESTS)
-        self._store: OpenStore | None = None
+        self._store: Any = None
         self._worker: Stoppable | None = None
         self._trouble = ""
 
-    def attach(self, store: OpenStore) -> None:
+    def attach(self, store: Any) -> None:
+        """See `Extension`; `store` may also be a `FollowedStore`."""
         self._store = store
         self._worker = self.context.spawn("penstock-requests", self._step, self._wakes)
 

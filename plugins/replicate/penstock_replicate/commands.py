@@ -6,6 +6,8 @@ from typing import Any
 import click
 
 import penstock
+from penstock.errors import StoreClosedError
+from penstock_tools.cli.beside import once_let_go, timeout_option
 from penstock_tools.cli.output import (
     chosen,
     json_option,
@@ -93,13 +95,24 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
 @click.option(
     "--from", "master", required=True, metavar="HOST:PORT", help="Where the master listens."
 )
+@click.option(
+    "--cut", is_flag=True,
+    help="Cut off what this copy has and the master lacks, such as the last messages of an old master; the bytes are "
+    "moved to penstock/saved.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="End as soon as the copy has all that the master has.")
 @own_settings_options
 @quiet_option
 def follow(
-    path: str, master: str, once: bool, config: str | None, settings: tuple[str, ...], quiet: bool
+    path: str,
+    master: str,
+    cut: bool,
+    once: bool,
+    config: str | None,
+    settings: tuple[str, ...],
+    quiet: bool,
 ) -> int:
-    """Make PATH a copy of the master's store, and let it follow until Ctrl-C.
+    """Make PATH a copy of the master's store, and let it follow until Ctrl-C, or until it is promoted.
 
     The folder is created when the master has accepted. The copy can be read meanwhile, and takes no messages.
     """
@@ -107,7 +120,7 @@ def follow(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said = ""
-    with begin(path, master, config=config, **chosen(settings, None)) as follower:
+    with begin(path, master, cut=cut, config=config, **chosen(settings, None)) as follower:
         try:
             while True:
                 is_level = follower.wait_caught_up(_ROUND_S)
@@ -122,7 +135,9 @@ def follow(
         except KeyboardInterrupt:
             if not quiet:
                 note(f"{path}: stopped; follow again to go on")
-            return 0
+        except StoreClosedError:
+            note(f"{path}: {follower.status()['text']}")
+        return 0
 
 
 @group.command(
@@ -131,9 +146,10 @@ def follow(
 )
 @store_argument
 @own_settings_options
+@timeout_option
 @json_option
 def promote(path: str, config: str | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Make a copy a master that takes messages, after the old master is lost. Stop `replica follow` before.
+    """Make a copy a master that takes messages, after the old master is lost. `replica follow` of it ends.
 
     Promote the copy whose log ends last, as `penstock stat` shows it: what it lacks is lost. The old master can follow
     the new one later, unless it has bytes that this copy lacks.
@@ -145,7 +161,8 @@ def promote(path: str, config: str | None, settings: tuple[str, ...], as_json: b
     if facts is None or facts["role"] != "follower":
         note(f"{path} is no copy that follows a master; nothing was changed")
         return NO
-    replica = penstock.promote(path, config, **chosen(settings, None))
+    given = chosen(settings, None)
+    replica = once_let_go(path, lambda: penstock.promote(path, config, **given))
     epoch = replica.epochs[-1]
     if as_json:
         out_json(

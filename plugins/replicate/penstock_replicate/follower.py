@@ -2,7 +2,7 @@
 
 Two logs of one history are equal up to the first epoch that only one of them has. That does not find bytes that were
 changed on a disk, so the last MiB of the follower's log is compared by its digest as well. A log that differs is not
-touched: the error says where they part.
+touched: the error says where they part, which is found by comparing the digests of about 40 parts.
 
 Nothing is changed before the master has accepted: `Accept` is the first action that concerns the store.
 """
@@ -101,6 +101,8 @@ class FollowerPeer(Peer):
         self._window = (0, 0)
         # Of the window, by whose it is.
         self._digests: dict[str, bytes] = {}
+        # Once they are known to differ: between which offsets they begin to, if all that follows differs.
+        self._differs: tuple[int, int] | None = None
         self._next = 0
         self._landed: tuple[int, int] | None = None
         self.master_visible = 0
@@ -208,10 +210,7 @@ class FollowerPeer(Peer):
             text = f"the copy ends at {end}, and the master's log at {master['end']}"
             yield from self.end("ahead", text)
         elif start < end:
-            self._state = _State.COMPARE
-            self._window = (start, end)
-            yield Send(wire.control("ask", start=start, stop=end))
-            yield Hash(start, end)
+            yield from self._ask(start, end)
         else:
             yield self._follow()
 
@@ -223,15 +222,32 @@ class FollowerPeer(Peer):
             return self.end("closing", "the copy has just removed what was compared")
         return [*self._compared("own", digest)]
 
+    def _ask(self, start: int, stop: int) -> Iterator[Action]:
+        """Let both sides compute the digest of a part of the log."""
+        self._state = _State.COMPARE
+        self._window = (start, stop)
+        self._digests.clear()
+        yield Send(wire.control("ask", start=start, stop=stop))
+        yield Hash(start, stop)
+
     def _compared(self, whose: str, digest: bytes) -> Iterator[Action]:
+        """Follow if the last MiB is equal; otherwise find, by halves, where the logs part."""
         self._digests[whose] = digest
-        if self._digests.keys() == {"own", "master"}:
-            if self._digests["own"] == self._digests["master"]:
-                yield self._follow()
-            else:
-                start, stop = self._window
-                text = f"the bytes from {start} to {stop} differ, and perhaps those before"
-                yield from self._diverged(start, text)
+        if self._digests.keys() != {"own", "master"}:
+            return
+        is_equal = self._digests["own"] == self._digests["master"]
+        if is_equal and self._differs is None:
+            yield self._follow()
+            return
+        _, stop = self._window
+        first = max(self._mine.min_offset, self._master["min"])
+        least, most = self._differs or (first, stop)
+        self._differs = least, most = (stop, most) if is_equal else (least, stop)
+        if most - least > 1:
+            middle = (least + most) // 2
+            yield from self._ask(max(least, middle - wire.DIGEST_BYTES_MAX), middle)
+        else:
+            yield from self._diverged(least, f"the bytes at {least} differ")
 
     def _diverged(self, parts_at: int, text: str) -> list[Action]:
         return self.end("diverged", text, is_final=True, needs_copy=True, parts_at=parts_at)

@@ -87,8 +87,11 @@ class StoreFollower:
         master: "HOST:PORT".
     """
 
-    def __init__(self, path: Path, master: str, config: str | None, settings: Any) -> None:
+    def __init__(
+        self, path: Path, master: str, config: str | None, settings: Any, *, cuts: bool
+    ) -> None:
         self.path, self.master = path, master
+        self._cuts = cuts
         self._config, self._settings = config, settings
         try:
             self._store: Any = penstock.open_follower(path, config, **settings)
@@ -133,11 +136,29 @@ class StoreFollower:
             self._last_error = close.reason
             self.link = None
             await self._aside(self._forget)
-            if close.is_final and self._error is None:
+            if close.is_final and not await self._cut(close):
                 self._error = self._error_of(close)
             self.changed()
             if self._error is None:
                 await asyncio.sleep(_RETRY_S)
+
+    async def _cut(self, close: Close) -> bool:
+        """Cut the log where it parts from the master's, if that was asked for; return whether it was."""
+        at = close.parts_at
+        if not self._cuts or at is None or self._error is not None:
+            return False
+
+        def reopen() -> None:
+            store, self._store = self._store, None
+            store.close()
+            self._store = penstock.open_follower(
+                self.path, self._config, cut_at=at, **self._settings
+            )
+
+        found = await self._aside(reopen)
+        if isinstance(found, PenstockError):
+            self._error = found
+        return found is None or self._error is not None
 
     async def _once(self) -> Close:
         """Follow over one connection; return why it has ended."""
@@ -165,6 +186,8 @@ class StoreFollower:
         return await done
 
     def _error_of(self, close: Close) -> PenstockError:
+        if self._error is not None:
+            return self._error
         if close.parts_at is not None:
             end = self._store.end_offset
             return DivergedError(self.path, self.master, close.parts_at, end, close.reason)
@@ -250,6 +273,10 @@ class StoreFollower:
                 self._landed(link, (self._store.end_offset, flushed))
             if self._store is not None and self._store.failure is not None:
                 self._failed(link, self._store.failure)
+        if self._store is not None and self._store.is_wanted and not self._is_closed:
+            self._last_error = "another process promotes this copy"
+            # Closing waits for this thread.
+            threading.Thread(target=self.close, name="penstock-close").start()
         if self._store is not None and not self._is_publishing:
             self._is_publishing = True
             store, status = self._store, self.status()
@@ -321,11 +348,11 @@ class StoreFollower:
         is_following = link is not None and link.is_accepted
         end = 0 if store is None else store.end_offset
         visible = link.peer.master_visible if link is not None and is_following else None
-        state = "ended" if self._error else "following" if is_following else "connecting"
+        state = "ended" if self._has_ended else "following" if is_following else "connecting"
         lag = None if visible is None else max(visible - end, 0)
         text = f"follows {self.master}, {lag} bytes behind"
-        if self._error is not None:
-            text = f"ended: {self._error}"
+        if self._has_ended:
+            text = f"ended: {self._error or self._last_error or 'it was closed'}"
         elif not is_following:
             text = f"connects to {self.master}: {self._last_error or 'no answer yet'}"
         return {
@@ -406,6 +433,7 @@ def follow(
     master: str,
     *,
     protocol: str = "penstock",
+    cut: bool = False,
     config: str | None = None,
     **settings: Any,
 ) -> StoreFollower:
@@ -418,6 +446,8 @@ def follow(
         path: the folder of the copy.
         master: "HOST:PORT" where the master listens (`replicate.ha.listen`).
         protocol: of the master; only "penstock".
+        cut: cut off what this log has and the master's has not, if both are copies of one store; the bytes are moved to
+            `penstock/saved`. Without it, such a store is left as it is, and `wait` raises `DivergedError`.
         config: a TOML file, as for `penstock.open`.
         settings: as for `penstock.open`, such as `flush="sync"`: then each acknowledgement follows a sync.
 
@@ -431,6 +461,6 @@ def follow(
         host_and_port(master)
     except ValueError as error:
         raise ArgumentError("follow", "master", master, "HOST:PORT") from error
-    follower = StoreFollower(Path(path), master, config, settings)
+    follower = StoreFollower(Path(path), master, config, settings, cuts=cut)
     follower.start()
     return follower

@@ -24,12 +24,13 @@ from penstock_replicate.peer import (
 )
 from penstock_replicate.wire import Ack, Control, Frame, WireViolation
 
-# From the connection to the request to follow, however often the follower says something.
+# From the connection, and from each answer, to the request to follow, whatever else the follower says.
 GREETING_MS = 5000
 # Near the end, an acknowledgement comes after each piece; far from it, larger ones cost less.
 PIECE_BYTES = 256 << 10
 FAR_BEHIND_BYTES = 8 << 20
-DIGESTS_MAX = 4
+# A log of 4 EiB is halved 62 times.
+DIGESTS_MAX = 80
 
 
 class _State(Enum):
@@ -69,7 +70,7 @@ class MasterPeer(Peer):
         self._deadline_ms = now_ms + GREETING_MS
         self._store = ""
         self._begins: int | None = None
-        self._hashing = 0
+        self._digests = 0
         self._copy: Copy | None = None
         self.position = 0
         self._is_reading = False
@@ -123,14 +124,14 @@ class MasterPeer(Peer):
             self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
 
     def _hash(self, start: int, stop: int) -> Action:
-        if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._hashing == DIGESTS_MAX:
+        if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._digests == DIGESTS_MAX:
             raise WireViolation(f"a question for the digest of {start} to {stop}")
-        self._hashing += 1
+        self._digests += 1
         return Hash(start, stop)
 
     def hashed(self, start: int, stop: int, digest: bytes | None) -> list[Action]:
         """Answer a question by the SHA-256 of a part of the log, None if not all of it is there."""
-        self._hashing -= 1
+        self._deadline_ms = self._now_ms + GREETING_MS
         if self.is_over:
             return []
         sha256 = None if digest is None else digest.hex()

@@ -2,15 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 import penstock
-from penstock.errors import StorageError, StoreLockedError
+from penstock.errors import FollowerError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 from penstock_tools.cli.output import note
@@ -19,7 +20,9 @@ from penstock_tools.cli.times import DurationParam
 if TYPE_CHECKING:
     from penstock.store.store import Store
 
+T = TypeVar("T")
 _META = "penstock.timeout_ms"
+_PAUSE_S = 0.05
 
 
 def _keep(context: click.Context, _parameter: click.Parameter, value: int) -> None:
@@ -70,6 +73,24 @@ def open_to_change(
             raise
     limit_ms = click.get_current_context().meta[_META]
     return cast("Store", StoreToChange(Path(path).absolute(), writing, limit_ms))
+
+
+def once_let_go(path: str, job: Callable[[], T]) -> T:
+    """Return what a job returns that needs the store's lock; a process that follows with the store is asked to end."""
+    from penstock.store.asking import StoreToChange  # noqa: PLC0415 - not for a help text
+
+    limit_ms = click.get_current_context().meta[_META]
+    end_s = time.monotonic() + limit_ms / 1000
+    while True:
+        try:
+            return job()
+        except StoreLockedError:
+            if time.monotonic() >= end_s:
+                raise
+        # The store can be opened as a follower only: the process has ended by itself.
+        with suppress(FollowerError), StoreToChange(Path(path).absolute(), None, limit_ms) as other:
+            other.let_go()
+        time.sleep(_PAUSE_S)
 
 
 @contextmanager

@@ -1,0 +1,129 @@
+"""A log that differs from its master's is cut where they part, if that is asked for, and loses no byte."""
+
+import pytest
+from tests.lanes import cases
+from tests.replicas.logs import (
+    ROOT,
+    SEGMENT,
+    SETTINGS,
+    MasterLog,
+    accepted,
+    contents,
+    crashed,
+    feed,
+    findings,
+    follower,
+    identity,
+    make_log,
+    master,
+    on,
+    raw_log,
+    reader,
+)
+
+import penstock
+from penstock import ArgumentError
+from penstock.testing import SimulatedDisk
+from penstock.testing.platter import Survival
+
+
+@pytest.fixture(scope="module")
+def log() -> MasterLog:
+    return make_log(120)
+
+
+def copied(log: MasterLog, *, is_clean: bool) -> SimulatedDisk:
+    """Return the disk of a copy with everything, closed or killed."""
+    disk = SimulatedDisk()
+    with accepted(disk, log, at=0) as store:
+        feed(store, log, log.end, 5000)
+        store.flush()
+        image = disk.image()
+    return disk if is_clean else crashed(image, Survival.ALL)
+
+
+def cut(disk: SimulatedDisk, at: int) -> penstock.FollowedStore:
+    return penstock.open_follower(ROOT, cut_at=at, **on(disk, **SETTINGS))
+
+
+def saved(disk: SimulatedDisk) -> bytes:
+    """Return the bytes in `penstock/saved`, in the order of the log."""
+    entries = disk.entries(ROOT / "penstock" / "saved")
+    files = {each.name: disk.read_whole(each.path) for each in entries}
+    return b"".join(
+        files[name] for name in sorted(files, key=lambda name: (name[0].isdigit(), name))
+    )
+
+
+def places(log: MasterLog) -> list[int]:
+    """Return log offsets of all kinds: at records and within, in batches, at segments' begins and in filler."""
+    first, last = log.batches[3]
+    return [
+        0,
+        1,
+        *log.begins[5:7],
+        first + 1,
+        last - 1,
+        SEGMENT - 1,
+        SEGMENT,
+        SEGMENT + 1,
+        log.end - 1,
+    ]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, is_clean: bool) -> None:
+    for at in places(log):
+        disk = copied(log, is_clean=is_clean)
+        with cut(disk, at) as store:
+            end = store.end_offset
+            assert end <= at
+            assert at not in log.begins or end == at
+            assert saved(disk).rstrip(b"\0") == log.raw[end:].rstrip(b"\0")
+            store.accept(identity(), log.ranges, zero_filler=True)
+            feed(store, log, log.end)
+        assert raw_log(disk)[: log.end] == log.raw
+        with reader(disk) as read:
+            assert contents(read) == log.queues
+            assert not findings(read)
+
+
+def test_a_master_that_is_cut_begins_an_epoch_and_takes_messages(log: MasterLog) -> None:
+    disk = copied(log, is_clean=True)
+    penstock.promote(ROOT, **on(disk, **SETTINGS))
+    with cut(disk, log.begins[9]) as store:
+        end = store.end_offset
+        assert store.replica is not None
+        assert store.replica.role == "master"
+        assert store.replica.epochs[-1].start == end
+    with master(disk) as store:
+        assert store.put("t", b"new", queue=0).log_offset == end
+        assert not findings(store)
+
+
+def test_a_crash_loses_nothing_that_is_not_saved(log: MasterLog) -> None:
+    disk, images = copied(log, is_clean=True), []
+    at = log.begins[len(log.begins) // 2]
+    disk.plan.watch = lambda _call, _path: images.append(disk.image())
+    cut(disk, at).close()
+    for number, survival in cases([(n, s) for n in range(len(images)) for s in Survival], "cut"):
+        left = crashed(images[number], survival, number)
+        with follower(left) as store:
+            end = store.end_offset
+            assert end >= at
+            assert store.read(0, 1000) == log.raw[:1000]
+            assert raw_log(left)[:end] == log.raw[:end]
+            kept = saved(left) if left.exists(ROOT / "penstock" / "saved") else b""
+            assert end == log.end or log.raw[end:].rstrip(b"\0") in kept
+            store.accept(identity(), log.ranges, zero_filler=True)
+            feed(store, log, log.end)
+        with reader(left) as read:
+            assert contents(read) == log.queues
+            assert not findings(read)
+
+
+def test_a_cut_before_the_log_is_refused(log: MasterLog) -> None:
+    disk = SimulatedDisk()
+    accepted(disk, log, at=SEGMENT).close()
+    with pytest.raises(ArgumentError, match="cut_at"):
+        cut(disk, SEGMENT - 1)
