@@ -257,7 +257,32 @@ class Machine:
             assert error.parts_at <= world.parts_at, f"parted at {world.parts_at}: {error}"
         else:
             assert error.needs_copy, f"an error that nothing explains: {error}"
-        self._begin_anew()
+        found, at = world.follower, error.parts_at
+        if found is None or at is None or at < found.min_offset or world.chance.random() < 0.2:
+            self._begin_anew()
+        elif world.b.image is None:
+            self._cut_copy(at)
+
+    def _cut_copy(self, at: int) -> None:
+        """Cut the copy where it parts from its master; what it has lost is in `penstock/saved`."""
+        world, size = self.world, self.world.settings["geometry.segment_bytes"]
+        world.drop_all()
+        end = world.follower.end_offset
+        lost = world.b.log_bytes(size, at, min(end, at - at % size + size)).rstrip(b"\0")
+        world.follower.close()
+        world.open_follower(cut_at=at)
+        self.lives += 1
+        saved = world.b.disk.entries(world.b.root / "penstock" / "saved")
+        assert any(lost in world.b.disk.read_whole(each.path) for each in saved), "bytes are lost"
+        if world.b.image is not None:
+            # It dies within: then it may still have them.
+            return
+        world.parts_at = None
+        end = world.follower.end_offset
+        world.durable_there = min(world.durable_there, end)
+        world.received_there = min(world.received_there, end)
+        world.compare()
+        world.connect()
 
     def _begin_anew(self) -> None:
         world = self.world

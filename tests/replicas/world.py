@@ -170,13 +170,13 @@ class World:
             replicate="stepped", **given, **self.both, **self.settings["master"],
         )  # fmt: skip
 
-    def open_follower(self, begin: Any = None) -> None:
+    def open_follower(self, begin: Any = None, cut_at: int | None = None) -> None:
         """Open the follower's store if it is there, or with `begin` make it."""
         if begin is None and not self.b.disk.exists(self.b.root / "commitlog"):
             self.follower = None
             return
         self.follower = penstock.open_follower(
-            self.b.root, begin=begin, files=self.b.disk, clock=self.b.clock, spawn=self.b.workers, environ={},
+            self.b.root, begin=begin, cut_at=cut_at, files=self.b.disk, clock=self.b.clock, spawn=self.b.workers, environ={},
             **self.both, **self.settings["follower"],
         )  # fmt: skip
 

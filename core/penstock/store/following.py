@@ -110,14 +110,7 @@ def open_follower(
     if cut_at is not None:
         arguments.whole(call, "cut_at", cut_at)
     if begin is not None:
-        if not isinstance(begin, FollowBegin):
-            raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
-        if (
-            begin.segment_bytes < 1
-            or begin.log_offset < 0
-            or begin.log_offset % begin.segment_bytes
-        ):
-            raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
+        _check_begin(call, begin)
         settings["geometry.segment_bytes"] = begin.segment_bytes
     made = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
@@ -127,6 +120,14 @@ def open_follower(
     if begin is None and not is_store(made.files, made.root):
         raise no_store(made.files, made.root)
     return FollowedStore(opener, opener.open_for_writing())
+
+
+def _check_begin(call: str, begin: object) -> None:
+    """Raise `ArgumentError` unless `begin` is the begin of a segment."""
+    if not isinstance(begin, FollowBegin):
+        raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
+    if begin.segment_bytes < 1 or begin.log_offset < 0 or begin.log_offset % begin.segment_bytes:
+        raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
 
 
 def promote(

@@ -145,7 +145,7 @@ class StoreFollower:
     async def _cut(self, close: Close) -> bool:
         """Cut the log where it parts from the master's, if that was asked for; return whether it was."""
         at = close.parts_at
-        if not self._cuts or at is None or self._error is not None:
+        if not self._cuts or at is None or at < self._store.min_offset or self._error is not None:
             return False
 
         def reopen() -> None:
