@@ -33,6 +33,9 @@ ERRORS_HEAD = "| error | when | what was not affected | what now | exit |\n|---|
 _FORMS = {
     "log.store_host": "`address:port`",
     "replicate.ha.listen": "`address:port`",
+    "replicate.ha.secret_file": "a file",
+    "replicate.ha.tls_cert": "a file",
+    "replicate.ha.tls_key": "a file",
     "files.mode": "0600 to 0666, no execute bits",
     "retention.age.delete_when": "hours 0 to 23, separated by `;`, or `*`",
     "geometry.segment_bytes": "4,096 to 1,073,741,824, a multiple of 4,096",

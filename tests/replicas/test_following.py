@@ -14,6 +14,7 @@ from penstock_replicate.copies import Copies
 from penstock_replicate.follower import FollowerPeer, Mine, parting
 from penstock_replicate.master import GREETING_MS, MasterPeer
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Read, ReadRanges, Send
+from penstock_replicate.secret import Secret
 
 M, F, G, FRESH = (store_id(number) for number in (1, 2, 3, 9))
 HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
@@ -156,6 +157,7 @@ def test_a_master_refuses_what_cannot_be_right(changes: dict[str, Any], word: st
     pair.master.take(wire.FIRST_REPORT)
     hello: dict[str, Any] = {
         "version": 1, "history": HISTORY, "store": F, "segment_bytes": SEGMENT, "min": 0, "end": 5000, "epochs": [],
+        "nonce": None, "proof": None,
     }  # fmt: skip
     *_, end = pair.master.take(wire.control("hello", **{**hello, **changes}))
     assert isinstance(end, Close)
@@ -205,7 +207,7 @@ def test_a_new_copy_of_a_part_counts_for_what_is_after_its_begin() -> None:
 def test_a_copy_that_asks_for_what_is_not_there_yet_is_refused() -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     pair.master.take(wire.FIRST_REPORT)
-    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=9000, epochs=[])  # fmt: skip
+    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=9000, epochs=[], nonce=None, proof=None)  # fmt: skip
     pair.master.take(hello + wire.control("follow", log_offset=9000))
     *_, end = pair.master.ranges_done({})
     assert isinstance(end, Close)
@@ -373,7 +375,67 @@ def test_more_questions_than_a_follower_needs_end_the_connection() -> None:
     question = wire.control("ask", start=0, stop=100)
     master = MasterPeer(pair.log, pair.copies, "f:1", **TIMES)
     master.take(wire.FIRST_REPORT)
-    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=5000, epochs=[])  # fmt: skip
+    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=5000, epochs=[], nonce=None, proof=None)  # fmt: skip
     *asked, _, end = master.take(hello + question * 81)
     assert asked == [Hash(0, 100)] * 80
     assert isinstance(end, Close)
+
+
+# --- the secret
+
+KEY = b"a secret of both sides"
+
+
+def asking(ours: bytes | None, theirs: bytes | None) -> Pair:
+    """Return a master with one secret, and a follower with another."""
+    pair = Pair(FakeLog(BYTES), mine())
+    secrets = [None if key is None else Secret(key) for key in (ours, theirs)]
+    pair.master = MasterPeer(pair.log, pair.copies, "f:1", secret=secrets[0], **TIMES)
+    pair.follower = FollowerPeer(mine(), secret=secrets[1], **TIMES)
+    return pair
+
+
+def test_two_that_share_a_secret_follow_each_other_and_do_not_send_it() -> None:
+    pair = asking(KEY, KEY)
+    accept, *_ = pair.meet()
+    assert isinstance(accept, Accept)
+    assert not [each for each in pair.done if isinstance(each, Send) and KEY in each.data]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        (KEY, KEY + b"!", "does not know"),
+        (KEY, None, "asks for a secret"),
+        (None, KEY, "has no secret"),
+    ],
+)
+def test_without_the_same_secret_nothing_is_compared_or_sent(
+    ours: bytes | None, theirs: bytes | None, why: str
+) -> None:
+    pair = asking(ours, theirs)
+    ends = pair.ends()
+    assert [end for end in ends if why in end.reason and end.is_final]
+    assert not [each for each in pair.done if isinstance(each, Accept | Feed | Hash | ReadRanges)]
+
+
+def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
+    proof = Secret(KEY, "1" * 32).proof("follower", "2" * 32)
+    assert Secret(KEY, "2" * 32).is_proved("follower", "1" * 32, proof)
+    assert not Secret(KEY, "3" * 32).is_proved("follower", "1" * 32, proof)
+    assert not Secret(KEY, "2" * 32).is_proved("master", "1" * 32, proof)
+    assert Secret(KEY).nonce != Secret(KEY).nonce
+
+
+def test_a_false_master_is_left_before_anything_is_compared() -> None:
+    """It has recorded what the true one says, and could let a copy be cut."""
+    true = asking(KEY, KEY)
+    hello, *_ = true.master.take(wire.FIRST_REPORT)
+    assert isinstance(hello, Send)
+    for word in (
+        wire.control("prove", proof="0" * 64),
+        wire.control("digest", start=0, stop=1, sha256=None),
+    ):
+        follower = FollowerPeer(mine(), secret=Secret(KEY), **TIMES)
+        actions = follower.take(hello.data + word)
+        assert [type(action) for action in actions] == [Send, Send, Close]

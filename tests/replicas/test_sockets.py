@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import shutil
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import penstock
 from penstock import Durability, PutStatus
 from penstock.contracts import Replicator
 from penstock.errors import (
+    ArgumentError,
     ConfigError,
     DivergedError,
     FollowerError,
@@ -307,3 +309,75 @@ def test_a_copy_whose_disk_was_full_goes_on_when_it_has_room(tmp_path: Path) -> 
             store.put("t", b"last")
             assert copy.wait_caught_up(WAIT_S)
     assert logs(m) == logs(c)
+
+
+CERTIFICATE = str(Path(__file__).with_name("certificate.pem"))
+
+
+def secure(path: Path) -> dict[str, Any]:
+    """Return the settings of a master with a certificate and a secret, which is written to a file."""
+    path.write_text("a secret of both sides\n")
+    return {"replicate.ha.secret_file": str(path), "replicate.ha.tls_cert": CERTIFICATE}
+
+
+def test_a_line_is_encrypted_and_for_those_who_know_the_secret(tmp_path: Path) -> None:
+    m, c, key = (tmp_path / name for name in ("m", "c", "key"))
+    settings = secure(key)
+    (tmp_path / "other").write_text("another secret than that")
+    with master(m, **settings) as store:
+        listen = status_of(m)["listen"]
+        known: dict[str, Any] = {
+            "secret_file": str(key),
+            "tls_ca": CERTIFICATE,
+            "environ": {},
+            "flush": "sync",
+        }
+        with follow(c, listen, **known) as copy:
+            assert copy.wait_caught_up(WAIT_S)
+            eventually(lambda: store.put("t", bytes(50_000)).status == PutStatus.PUT_OK)
+            assert copy.wait_caught_up(WAIT_S)
+        changes: dict[str, Any]
+        for changes, why in (
+            ({"secret_file": str(tmp_path / "other")}, "does not know"),
+            ({"secret_file": None}, "asks for a secret"),
+        ):
+            with (
+                follow(c, listen, **{**known, **changes}) as copy,
+                pytest.raises(ReplicationError, match=why),
+            ):
+                copy.wait(WAIT_S)
+        for changes in ({"tls_ca": None}, {"tls_ca": ssl.get_default_verify_paths().cafile}):
+            with follow(tmp_path / "none", listen, **{**known, **changes}) as copy:
+                eventually(lambda: copy.status()["last_error"])
+                assert copy.status()["state"] == "connecting"
+    assert not (tmp_path / "none").exists()
+    assert logs(m) == logs(c)
+
+
+def test_a_master_that_encrypts_closes_what_never_begins_to(tmp_path: Path) -> None:
+    """No connection is left: the event loop would warn of it, which is an error here."""
+    m = tmp_path / "m"
+    with contextlib.ExitStack() as stack:
+        lines = []
+        with master(m, **secure(tmp_path / "key")):
+            host, _, port = status_of(m)["listen"].rpartition(":")
+            for data in (b"", wire.FIRST_REPORT * 99):
+                lines.append(stack.enter_context(socket.create_connection((host, int(port)))))
+                lines[-1].sendall(data)
+        for line in lines:
+            line.settimeout(WAIT_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(99) == b""
+
+
+def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("short")
+    for name in ("secret_file", "tls_cert"):
+        for path in (tmp_path / "absent", tmp_path / "short"):
+            with pytest.raises(ConfigError, match=name):
+                master(tmp_path / "m", "127.0.0.1:0", 1, **{f"replicate.ha.{name}": str(path)})
+    for name in ("secret_file", "tls_ca"):
+        with pytest.raises(ArgumentError, match=name):
+            wrong: dict[str, Any] = {name: str(tmp_path / "short")}
+            follow(tmp_path / "c", "127.0.0.1:1", **wrong)
+    assert not (tmp_path / "c").exists()

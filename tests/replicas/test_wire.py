@@ -27,6 +27,7 @@ ALL: wire.Limits = {**wire.FROM_MASTER, **wire.FROM_FOLLOWER}
 EPOCHS = [Epoch(1, 0, 0, "ab" * 8), Epoch(1, 1, 900, "ab" * 8)]
 HELLO = {
     "version": 1, "history": "0" * 32, "store": "ab" * 8, "segment_bytes": 65536, "min": 0, "end": 7, "epochs": EPOCHS,
+    "nonce": None, "proof": "cd" * 32,
 }  # fmt: skip
 FOLLOW = Control("follow", {"log_offset": 77})
 

@@ -100,6 +100,12 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
     help="Cut off what this copy has and the master lacks, such as the last messages of an old master; the bytes are "
     "moved to penstock/saved.",
 )  # fmt: skip
+@click.option("--secret-file", metavar="FILE", help="A file with the secret of the master.")
+@click.option(
+    "--tls-ca",
+    metavar="FILE",
+    help="A PEM file with the certificate of the master, or of who signed it.",
+)
 @click.option("--once", is_flag=True, help="End as soon as the copy has all that the master has.")
 @own_settings_options
 @quiet_option
@@ -107,6 +113,8 @@ def follow(
     path: str,
     master: str,
     cut: bool,
+    secret_file: str | None,
+    tls_ca: str | None,
     once: bool,
     config: str | None,
     settings: tuple[str, ...],
@@ -120,7 +128,10 @@ def follow(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said = ""
-    with begin(path, master, cut=cut, config=config, **chosen(settings, None)) as follower:
+    given = chosen(settings, None)
+    with begin(
+        path, master, cut=cut, secret_file=secret_file, tls_ca=tls_ca, config=config, **given
+    ) as follower:
         try:
             while True:
                 is_level = follower.wait_caught_up(_ROUND_S)

@@ -75,13 +75,14 @@ class Mine:
 
 class _State(Enum):
     HELLO = auto()
+    PROOF = auto()
     COMPARE = auto()
     ASKED = auto()
     FOLLOW = auto()
 
 
 class FollowerPeer(Peer):
-    """Follows a master over one connection.
+    """Follows a master over one connection; `options` are those of `Peer`.
 
     Attributes:
         master_visible: where the master's log ends, as it has said last; it may be lower than before.
@@ -91,10 +92,8 @@ class FollowerPeer(Peer):
     opening = wire.GREETING
     other = "master"
 
-    def __init__(self, mine: Mine, *, heartbeat_ms: int, silence_ms: int, now_ms: int) -> None:
-        super().__init__(
-            wire.ONLY_CONTROL, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms
-        )
+    def __init__(self, mine: Mine, *, now_ms: int, **options: Any) -> None:
+        super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
         self._mine = mine
         self._state = _State.HELLO
         self._master: Mapping[str, Any] = {}
@@ -122,13 +121,10 @@ class FollowerPeer(Peer):
             case Control("hello", fields) if self._state is _State.HELLO:
                 self._master = fields
                 yield from self._on_hello()
+            case Control("prove", fields) if self._state is _State.PROOF:
+                yield from self._on_proof(fields["proof"])
             case Control("digest", fields) if self._state is _State.COMPARE:
-                if (fields["start"], fields["stop"]) != self._window:
-                    raise WireViolation("an answer to another question")
-                if fields["sha256"] is None:
-                    yield from self.end("closing", "the master has just removed what was compared")
-                else:
-                    yield from self._compared("master", bytes.fromhex(fields["sha256"]))
+                yield from self._on_digest(fields)
             case Control("accept", fields) if self._state is _State.ASKED:
                 yield self._on_accept(fields["log_offset"], fields["ranges"])
             case Heartbeat(visible) if self._state is _State.FOLLOW:
@@ -168,9 +164,13 @@ class FollowerPeer(Peer):
     # --- the comparison
 
     def _on_hello(self) -> Iterator[Action]:
-        mine, master = self._mine, self._master
+        mine, master, secret = self._mine, self._master, self._secret
         if master["history"] is None or master["segment_bytes"] is None:
             raise WireViolation("a master without a history or without segments")
+        if (master["nonce"] is None) != (secret is None):
+            text = "the master asks for a secret" if secret is None else "the master has no secret"
+            yield from self.end("secret", text, is_final=True)
+            return
         replica = mine.replica
         history = None if replica is None or self._is_empty else replica.history
         hello = wire.control(
@@ -182,6 +182,8 @@ class FollowerPeer(Peer):
             min=mine.min_offset,
             end=mine.end_offset,
             epochs=wire.packed(self._epochs),
+            nonce=None if secret is None else secret.nonce,
+            proof=None if secret is None else secret.proof("follower", master["nonce"]),
         )
         yield Send(hello)
         if not self._is_empty and history != master["history"]:
@@ -193,8 +195,16 @@ class FollowerPeer(Peer):
         elif newest_number(self._epochs) > newest_number(master["epochs"]):
             text = "the copy is of a newer epoch: it, or the store that it has followed, was promoted"  # fmt: skip
             yield from self.end("stale-master", text, is_final=True)
+        elif secret is not None:
+            self._state = _State.PROOF
         else:
             yield from self._compare()
+
+    def _on_proof(self, proof: str) -> Iterator[Action]:
+        assert self._secret is not None
+        if not self._secret.is_proved("master", self._master["nonce"], proof):
+            raise WireViolation("it does not know the secret")
+        yield from self._compare()
 
     def _compare(self) -> Iterator[Action]:
         mine, master = self._mine, self._master
@@ -213,6 +223,14 @@ class FollowerPeer(Peer):
             yield from self._ask(start, end)
         else:
             yield self._follow()
+
+    def _on_digest(self, fields: Mapping[str, Any]) -> Iterator[Action]:
+        if (fields["start"], fields["stop"]) != self._window:
+            raise WireViolation("an answer to another question")
+        if fields["sha256"] is None:
+            yield from self.end("closing", "the master has just removed what was compared")
+        else:
+            yield from self._compared("master", bytes.fromhex(fields["sha256"]))
 
     def hashed(self, start: int, stop: int, digest: bytes | None) -> list[Action]:
         """Compare the SHA-256 of a part of the own log with the master's; None if retention has removed it here."""

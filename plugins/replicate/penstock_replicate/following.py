@@ -9,10 +9,11 @@ import asyncio
 import secrets
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import penstock
 from penstock.errors import (
@@ -30,9 +31,11 @@ from penstock.escape import get_logger
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.loop import Link, Loop
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash
+from penstock_replicate.secret import Secret, follower_tls, read_key
 from penstock_replicate.wire import host_and_port
 
 logger = get_logger(__name__)
+T = TypeVar("T")
 HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
 _TICK_S = 0.25
 _RETRY_S = 0.5
@@ -60,8 +63,9 @@ class _FollowerLink(Link):
     def begin(self, address: str) -> Sequence[Action]:
         now_ms = self._follower.now_ms()
         self.peer = FollowerPeer(
-            self._mine, heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=now_ms
-        )
+            self._mine, heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=now_ms,
+            secret=None if self._follower.key is None else Secret(self._follower.key),
+        )  # fmt: skip
         self._follower.link = self
         return self.peer.start()
 
@@ -88,9 +92,17 @@ class StoreFollower:
     """
 
     def __init__(
-        self, path: Path, master: str, config: str | None, settings: Any, *, cuts: bool
+        self,
+        path: Path,
+        master: str,
+        config: str | None,
+        settings: Any,
+        *,
+        cuts: bool,
+        key: bytes | None,
+        tls: SSLContext | None,
     ) -> None:
-        self.path, self.master = path, master
+        self.path, self.master, self.key = path, master, key
         self._cuts = cuts
         self._config, self._settings = config, settings
         try:
@@ -99,7 +111,8 @@ class StoreFollower:
             self._store = None
         # For a store that has no id, and one that was copied from its master.
         self._fresh_store = secrets.token_hex(8)
-        self._loop = Loop("penstock-follow", links_max=4, threads=1)
+        host = None if tls is None else host_and_port(master)[0]
+        self._loop = Loop("penstock-follow", links_max=4, threads=1, tls=tls, tls_host=host)
         self._state = threading.Condition()
         self.link: _FollowerLink | None = None
         self._error: PenstockError | None = None
@@ -434,6 +447,8 @@ def follow(
     *,
     protocol: str = "penstock",
     cut: bool = False,
+    secret_file: str | None = None,
+    tls_ca: str | None = None,
     config: str | None = None,
     **settings: Any,
 ) -> StoreFollower:
@@ -448,11 +463,14 @@ def follow(
         protocol: of the master; only "penstock".
         cut: cut off what this log has and the master's has not, if both are copies of one store; the bytes are moved to
             `penstock/saved`. Without it, such a store is left as it is, and `wait` raises `DivergedError`.
+        secret_file: a file with the secret of the master (`replicate.ha.secret_file`). None: it has none.
+        tls_ca: a PEM file with the certificate of the master, or of who signed it; it must be for the host in `master`.
+            None: the master does not encrypt.
         config: a TOML file, as for `penstock.open`.
         settings: as for `penstock.open`, such as `flush="sync"`: then each acknowledgement follows a sync.
 
     Raises:
-        ArgumentError: `master` or `protocol` cannot be right.
+        ArgumentError: `master` or `protocol` cannot be right, or `secret_file` or `tls_ca` cannot be used.
         Otherwise as `penstock.open_follower`. What happens later is in `StoreFollower.status`, and `wait` raises it.
     """
     if protocol != "penstock":
@@ -461,6 +479,16 @@ def follow(
         host_and_port(master)
     except ValueError as error:
         raise ArgumentError("follow", "master", master, "HOST:PORT") from error
-    follower = StoreFollower(Path(path), master, config, settings, cuts=cut)
+    key = _of_file("secret_file", secret_file, read_key)
+    tls = _of_file("tls_ca", tls_ca, follower_tls)
+    follower = StoreFollower(Path(path), master, config, settings, cuts=cut, key=key, tls=tls)
     follower.start()
     return follower
+
+
+def _of_file(name: str, path: str | None, read: Callable[[str], T]) -> T | None:
+    """Return what is read from a file that an argument of `follow` names; raises `ArgumentError`."""
+    try:
+        return None if path is None else read(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError("follow", name, path, f"a file that can be used ({error})") from error

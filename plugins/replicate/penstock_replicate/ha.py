@@ -33,6 +33,10 @@ class HaOptions:
         heartbeat_ms: how often both sides say how far they are. A copy is in sync if it has what was visible then.
         silence_ms: a connection on which nothing comes for so long is closed.
         connections_max: further connections are refused.
+        secret_file: a file with a secret of 16 to 4,096 bytes; followers that do not know it are refused. None: no
+            secret.
+        tls_cert: the master's certificate, a PEM file; connections are encrypted then. None: they are not.
+        tls_key: the key of that certificate, a PEM file. None: it is in `tls_cert`.
     """
 
     listen: str = attrs.field(default="127.0.0.1:10912", validator=_listens)
@@ -44,6 +48,9 @@ class HaOptions:
     heartbeat_ms: int = attrs.field(default=1000, validator=limits(10, 3000))
     silence_ms: int = attrs.field(default=10_000, validator=limits(3000, MS_MAX))
     connections_max: int = attrs.field(default=16, validator=limits(1, 1024))
+    secret_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class HaReplicator(Replicator):
@@ -60,9 +67,20 @@ class HaReplicator(Replicator):
         self._server: Server | None = None
 
     def start(self) -> None:
-        from penstock_replicate.serving import Server  # noqa: PLC0415 - asyncio is slow to import
+        # asyncio and ssl are slow to import.
+        from penstock_replicate.secret import master_tls, read_key  # noqa: PLC0415
+        from penstock_replicate.serving import Server  # noqa: PLC0415
 
-        server = Server(self.options, self.context, self.log, self.wait_for)
+        options = self.options
+        try:
+            key = None if options.secret_file is None else read_key(options.secret_file)
+            tls = (
+                None if options.tls_cert is None else master_tls(options.tls_cert, options.tls_key)
+            )
+        except (OSError, ValueError) as error:
+            files = "replicate.ha.secret_file, tls_cert or tls_key"
+            raise ConfigError(f"{files} names a file that cannot be used: {error}") from error
+        server = Server(options, self.context, self.log, self.wait_for, key, tls)
         try:
             server.start()
         except OSError as error:

@@ -7,6 +7,7 @@ them leaves none behind. A forked child closes its copies of the sockets, withou
 import asyncio
 import contextlib
 import queue
+import ssl
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,6 +23,7 @@ T = TypeVar("T")
 _UNSENT_BYTES = 1 << 20
 # How long a closed connection may send what it still has to say.
 _LAST_WORDS_S = 1.0
+_HANDSHAKE_S = 5.0
 # How long a closing waits for a disk that does not answer: the threads are daemons.
 _JOIN_S = 10.0
 
@@ -106,11 +108,40 @@ class Link(asyncio.Protocol):
         self.transport = transport
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         actions = self.begin(f"{host}:{port}")
-        if self.loop.add(self):
-            transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-            self.run(actions)
-        else:
+        if not self.loop.add(self):
             self.abort("too many connections")
+        elif self.loop.tls is not None:
+            transport.pause_reading()
+            self._encrypting = self.loop.loop.create_task(self._encrypt(transport, actions))
+        else:
+            self._begun(transport, actions)
+
+    async def _encrypt(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
+        """Begin to encrypt, and then to speak."""
+        tls, host = self.loop.tls, self.loop.tls_host
+        assert tls is not None
+        try:
+            encrypted = await self.loop.loop.start_tls(
+                transport, self, tls, server_side=host is None, server_hostname=host,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+            )  # fmt: skip
+        except BaseException as error:
+            # Nobody else says that the connection is lost.
+            self.connection_lost(OSError(f"TLS has failed: {error!r}"))
+            if not isinstance(error, OSError):
+                raise
+            return
+        if encrypted is None or self._is_over:
+            # It was closed meanwhile.
+            transport.abort()
+            self.connection_lost(None)
+        else:
+            self._begun(encrypted, actions)
+
+    def _begun(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        self.run(actions)
 
     def data_received(self, data: bytes) -> None:
         """Give the machine what has come."""
@@ -138,9 +169,20 @@ class Loop:
     Attributes:
         loop: the event loop.
         links: the open connections.
+        tls: how connections are encrypted; None if they are not.
+        tls_host: the name that the other side's certificate must have; None on the side that listens.
     """
 
-    def __init__(self, name: str, *, links_max: int, threads: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        links_max: int,
+        threads: int,
+        tls: ssl.SSLContext | None = None,
+        tls_host: str | None = None,
+    ) -> None:
+        self.tls, self.tls_host = tls, tls_host
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_log_error)
         self.links: set[Link] = set()

@@ -43,6 +43,8 @@ class _State(Enum):
 class MasterPeer(Peer):
     """Serves one connection of a follower.
 
+    `options` are those of `Peer`.
+
     Attributes:
         position: the log offset of the next byte to send, once the follower has asked for the log.
     """
@@ -56,13 +58,10 @@ class MasterPeer(Peer):
         copies: Copies,
         address: str,
         *,
-        heartbeat_ms: int,
-        silence_ms: int,
         now_ms: int,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            wire.ONLY_CONTROL, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms
-        )
+        super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
         self._log = log
         self._copies = copies
         self._address = address
@@ -86,6 +85,8 @@ class MasterPeer(Peer):
             min=log.min_offset,
             end=log.visible_offset,
             epochs=wire.packed(replica.epochs),
+            nonce=None if self._secret is None else self._secret.nonce,
+            proof=None,
         )
         yield Send(wire.GREETING + hello)
 
@@ -111,7 +112,10 @@ class MasterPeer(Peer):
         newest = newest_number(theirs["epochs"])
         is_copy = theirs["history"] == mine.history
         is_empty = theirs["history"] is None and theirs["end"] == theirs["min"]
-        if not is_copy and not is_empty:
+        secret, nonce = self._secret, theirs["nonce"]
+        if secret is not None and not secret.is_proved("follower", nonce, theirs["proof"]):
+            yield from self.end("secret", "the copy does not know the master's secret")
+        elif not is_copy and not is_empty:
             yield from self.end("history", "the two are not copies of one store")
         elif segment_bytes != self._log.segment_bytes:
             text = f"its segments have {segment_bytes} bytes, and the master's {self._log.segment_bytes}"  # fmt: skip
@@ -122,6 +126,8 @@ class MasterPeer(Peer):
         else:
             self._state = _State.COMPARE
             self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
+            if secret is not None:
+                yield Send(wire.control("prove", proof=secret.proof("master", nonce)))
 
     def _hash(self, start: int, stop: int) -> Action:
         if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._digests == DIGESTS_MAX:

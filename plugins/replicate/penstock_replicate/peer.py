@@ -13,6 +13,7 @@ import attrs
 
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock.escape import visible
+from penstock_replicate.secret import Secret
 from penstock_replicate.wire import Control, Frame, FrameReader, Limits, WireViolation, bye
 
 
@@ -101,8 +102,17 @@ class Peer(ABC):
     opening: bytes
     other: str
 
-    def __init__(self, limits: Limits, *, heartbeat_ms: int, silence_ms: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        heartbeat_ms: int,
+        silence_ms: int,
+        now_ms: int,
+        secret: Secret | None = None,
+    ) -> None:
         self.reader = FrameReader(limits)
+        self._secret = secret
         self.is_over = self.is_deaf = False
         self._opened = b""
         self._heartbeat_ms = heartbeat_ms

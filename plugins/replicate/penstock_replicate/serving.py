@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from ssl import SSLContext
 from typing import Any
 
 from penstock.contracts import Context, ReplicatedLog
@@ -12,6 +13,7 @@ from penstock_replicate.ha import HaOptions
 from penstock_replicate.loop import Link, Loop, tried
 from penstock_replicate.master import PIECE_BYTES, MasterPeer
 from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges
+from penstock_replicate.secret import Secret
 from penstock_replicate.wire import host_and_port
 
 _TICKS_A_HEARTBEAT = 4
@@ -34,6 +36,7 @@ class _MasterLink(Link):
         self.peer = MasterPeer(
             self._server.log, self._copies, address, heartbeat_ms=options.heartbeat_ms,
             silence_ms=options.silence_ms, now_ms=self._server.context.clock.monotonic_ms(),
+            secret=None if self._server.key is None else Secret(self._server.key),
         )  # fmt: skip
         return ()
 
@@ -83,11 +86,18 @@ class Server:
     """Listens, and drives the machine of each connection. Safe from any thread."""
 
     def __init__(
-        self, options: HaOptions, context: Context, log: ReplicatedLog, wait_for: str
+        self,
+        options: HaOptions,
+        context: Context,
+        log: ReplicatedLog,
+        wait_for: str,
+        key: bytes | None,
+        tls: SSLContext | None,
     ) -> None:
         self.options, self.context, self.log = options, context, log
+        self.key = key
         self._wait_for = wait_for
-        self._loop = Loop("penstock-ha", links_max=options.connections_max, threads=2)
+        self._loop = Loop("penstock-ha", links_max=options.connections_max, threads=2, tls=tls)
         self._address = ""
         self._told_ms = 0
 

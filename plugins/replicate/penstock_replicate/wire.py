@@ -18,7 +18,8 @@ Conversation::
 
     F  first report
     M  greeting, hello
-    F  hello, then `ask` as often as it needs, which M answers by `digest`
+    F  hello; M answers by `prove` if there is a secret
+    F  `ask` as often as it needs, which M answers by `digest`
     F  follow
     M  accept, then D and H
     F  A
@@ -319,7 +320,11 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
         "min": _offset,
         "end": _offset,
         "epochs": _epochs,
+        # null without a secret; a follower's proof answers the master's nonce, which answers by `prove`.
+        "nonce": _optional(_digits(32)),
+        "proof": _optional(_digits(64)),
     },
+    "prove": {"proof": _digits(64)},
     "ask": {"start": _offset, "stop": _offset},
     # null: the master does not have all the bytes.
     "digest": {"start": _offset, "stop": _offset, "sha256": _optional(_digits(64))},
