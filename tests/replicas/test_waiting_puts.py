@@ -8,16 +8,25 @@ import errno
 import select
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
 import pytest
+from tests.faults.interrupts import Interrupt
+from tests.lanes import rounds
 
 from penstock import Durability, Message, PutStatus, Receipt, Store
 from penstock.contracts import Context, ReplicatedLog, Replicator, Strategy
 from penstock.errors import OffsetError, StoreFailedError
-from penstock.testing import FaultyFiles, InlineWorkers, ReplicatorContract, open_store
+from penstock.testing import (
+    FaultyFiles,
+    InlineWorkers,
+    ReplicatorContract,
+    SimulatedDisk,
+    open_store,
+)
 
 HOUR_MS = 3_600_000
 
@@ -210,6 +219,35 @@ def test_an_interrupt_ends_one_wait_and_nothing_else(
     copies.have(10_000)
     assert store.put("t", b"next").status == PutStatus.PUT_OK
     assert sorted(message.body for message in store.scan("t")) == [b"in the log", b"next"]
+
+
+@pytest.mark.parametrize("call", ["put", "put_many", "submit", "close"])
+def test_an_interrupt_anywhere_stops_nothing_for_ever(call: str) -> None:
+    """A flag that an interrupt had left set stopped all waiting puts until the store was closed."""
+    number, is_over = 1, False
+    jobs: dict[str, Callable[[Store], object]] = {
+        "put": lambda store: store.put("t", b"x"),
+        "put_many": lambda store: store.put_many([Message("t", b"1"), Message("t", b"2")]),
+        "submit": lambda store: store.submit("t", b"x"),
+        "close": lambda store: store.close(),
+    }
+    while not is_over:
+        store = open_store(
+            Path("/store"), strategies=[Scripted], replicate="scripted", flush="sync", spawn=InlineWorkers(),
+            files=SimulatedDisk(),
+        )  # fmt: skip
+        copies = Scripted.made.pop()
+        copies.have(0)
+        copies.when_advanced = partial(lambda each: each.have(each.log.visible_offset), copies)
+        interrupt = Interrupt(number)
+        is_over = not interrupt.during(partial(jobs[call], store))
+        if call != "close":
+            receipt = store.put("t", b"next")
+            assert receipt.durability == Durability.ON_DISK_HERE_AND_THERE, interrupt.place
+        store.close()
+        assert copies.calls[-1] == "close", interrupt.place
+        number += rounds(gate=11, night=1)
+    assert number > 5
 
 
 def test_close_sends_what_is_left_and_ends_waiting_puts(

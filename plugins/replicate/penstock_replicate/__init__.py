@@ -1,9 +1,9 @@
 """Copies of a log that is being written: a master sends it to followers over TCP.
 
 `follow` makes a folder a copy; the replicator `ha`, in the configuration of a store, lets it have copies. In reading
-order: `wire` (frames), `secret` (who may connect), `peer` (what both ends have in common), `copies` (which stores have how much), `master` and
-`follower` (the two ends of a connection), `loop` (threads and sockets), `ha` (the replicator), `serving` and
-`following` (which drive the ends), `commands` (the command line).
+order: `wire` (frames), `secret` (who may connect), `peer` (what both ends have in common), `copies` (which stores have
+how much), `master` and `follower` (the two ends of a connection), `loop` (threads and sockets), `ha` (the replicator),
+`serving` and `following` (which drive the ends), `commands` (the command line).
 """
 
 from typing import TYPE_CHECKING, Any
