@@ -51,7 +51,7 @@ class FakeLog:
         self.visible_offset = len(self.data)
 
     def read(self, log_offset: int, size: int) -> bytes:
-        stop = log_offset - log_offset % SEGMENT + SEGMENT
+        stop = log_offset - log_offset % self.segment_bytes + self.segment_bytes
         return bytes(self.data[log_offset : min(log_offset + size, stop, self.visible_offset)])
 
     def is_recent(self, log_offset: int) -> bool:

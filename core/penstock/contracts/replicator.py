@@ -55,11 +55,11 @@ class FollowBegin:
     """What a new copy needs to begin, as its master has told it.
 
     Attributes:
-        segment_bytes: the size of the master's segments.
+        segment_bytes: the size of the master's segments; None: it has not told, and the configured size must be it.
         log_offset: where the copy's log begins: the begin of one of the master's segments.
     """
 
-    segment_bytes: int
+    segment_bytes: int | None
     log_offset: int
 
 

@@ -152,7 +152,8 @@ class CopiedBytes:
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
         if magic == MAGIC_BLANK:
             if size != self._room:
-                self._refuse(f"{self._room} bytes of filler, to the segment's end", f"{size}")
+                expected = f"{self._room} bytes of filler, to the end of a segment as large as the master's"
+                self._refuse(expected, f"{size}")
             if not self.zero_filler and size > self._record_max:
                 self._refuse(f"at most {self._record_max} bytes of filler", f"{size}")
             return BLANK_SIZE if self.zero_filler else int(size)

@@ -110,24 +110,25 @@ def open_follower(
     if cut_at is not None:
         arguments.whole(call, "cut_at", cut_at)
     if begin is not None:
-        _check_begin(call, begin)
-        settings["geometry.segment_bytes"] = begin.segment_bytes
+        settings |= _geometry(call, begin)
     made = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
         names=("config", "begin", "cut_at", "files", "clock", "spawn", "environ"),
     )  # fmt: skip
     opener = FollowingOpener(made, spawn, begin, cut_at)
+    if begin is not None and not opener.is_segment_begin(begin.log_offset):
+        raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
     if begin is None and not is_store(made.files, made.root):
         raise no_store(made.files, made.root)
     return FollowedStore(opener, opener.open_for_writing())
 
 
-def _check_begin(call: str, begin: object) -> None:
-    """Raise `ArgumentError` unless `begin` is the begin of a segment."""
+def _geometry(call: str, begin: object) -> dict[str, int]:
+    """Return the settings of a new copy; raises `ArgumentTypeError` if `begin` is no `FollowBegin`."""
     if not isinstance(begin, FollowBegin):
         raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
-    if begin.segment_bytes < 1 or begin.log_offset < 0 or begin.log_offset % begin.segment_bytes:
-        raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
+    size = begin.segment_bytes
+    return {} if size is None else {"geometry.segment_bytes": size}
 
 
 def promote(
@@ -188,6 +189,10 @@ class FollowingOpener(Opener):
         self._begin, self._cut_at = begin, cut_at
         self.held = HeldBatches(0, None)
         self.spawn: SpawnWorker = self._spawn
+
+    def is_segment_begin(self, log_offset: int) -> bool:
+        """Return whether a segment can begin at a log offset."""
+        return log_offset >= 0 and log_offset % self.geometry().segment_bytes == 0
 
     def check_role(self, call: str) -> None:
         """Raise `CorruptionError` if the store's role cannot be read; any role is accepted."""

@@ -96,6 +96,10 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
     "--from", "master", required=True, metavar="HOST:PORT", help="Where the master listens."
 )
 @click.option(
+    "--protocol", type=click.Choice(["penstock", "rocketmq"]), default="penstock", show_default=True,
+    help="What the master is: a store of Penstock, or a broker.",
+)  # fmt: skip
+@click.option(
     "--cut", is_flag=True,
     help="Cut off what this copy has and the master lacks, such as the last messages of an old master; the bytes are "
     "moved to penstock/saved.",
@@ -112,6 +116,7 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
 def follow(
     path: str,
     master: str,
+    protocol: str,
     cut: bool,
     secret_file: str | None,
     tls_ca: str | None,
@@ -128,10 +133,14 @@ def follow(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said = ""
-    given = chosen(settings, None)
-    with begin(
-        path, master, cut=cut, secret_file=secret_file, tls_ca=tls_ca, config=config, **given
-    ) as follower:
+    given: dict[str, Any] = {
+        "protocol": protocol,
+        "cut": cut,
+        "secret_file": secret_file,
+        "tls_ca": tls_ca,
+        "config": config,
+    }
+    with begin(path, master, **given, **chosen(settings, None)) as follower:
         try:
             while True:
                 is_level = follower.wait_caught_up(_ROUND_S)

@@ -1,8 +1,8 @@
 """Which stores have how much of the log, and what puts may therefore believe.
 
-A copy is a store, known by its id, not a connection. It counts from its first acknowledgement on a connection and as
-long as that connection lasts. `reached` is the greatest log offset before which `needed` copies have every byte; what
-a copy says on connecting does not count, since it has not been compared.
+A copy is a store, known by its id (of RocketMQ, by its host), not a connection. It counts from its first
+acknowledgement on a connection and as long as that connection lasts. `reached` is the greatest log offset before which
+`needed` copies have every byte; what a copy says on connecting does not count, since it has not been compared.
 
 A copy is in sync if it has what was visible one heartbeat ago, and everything up to the last put that has timed out.
 """

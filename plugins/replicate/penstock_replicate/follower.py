@@ -82,7 +82,7 @@ class _State(Enum):
 
 
 class FollowerPeer(Peer):
-    """Follows a master over one connection; `options` are those of `Peer`.
+    """Follows a master over one connection; `options` are those of `Machine`.
 
     Attributes:
         master_visible: where the master's log ends, as it has said last; it may be lower than before.

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import penstock
+from penstock.contracts import FollowBegin
 from penstock.errors import (
     ArgumentError,
     CorruptionError,
@@ -31,12 +32,18 @@ from penstock.escape import get_logger
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.loop import Link, Loop
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash
+from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
+from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
 from penstock_replicate.secret import Secret, follower_tls, read_key
 from penstock_replicate.wire import host_and_port
 
 logger = get_logger(__name__)
 T = TypeVar("T")
 HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
+_PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, int]] = {
+    "penstock": (FollowerPeer, HEARTBEAT_MS, SILENCE_MS),
+    PROTOCOL: (PlainFollowerPeer, REPORT_MS, ROCKETMQ_SILENCE_MS),
+}
 _TICK_S = 0.25
 _RETRY_S = 0.5
 # What waits to be appended; above it the connection is not read.
@@ -52,7 +59,7 @@ _FEED_BYTES = 1024
 class _FollowerLink(Link):
     """The connection to the master."""
 
-    peer: FollowerPeer
+    peer: FollowerPeer | PlainFollowerPeer
 
     def __init__(self, follower: "StoreFollower", loop: Loop, mine: Mine) -> None:
         super().__init__(loop)
@@ -62,8 +69,9 @@ class _FollowerLink(Link):
 
     def begin(self, address: str) -> Sequence[Action]:
         now_ms = self._follower.now_ms()
-        self.peer = FollowerPeer(
-            self._mine, heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=now_ms,
+        peer, heartbeat_ms, silence_ms = _PROTOCOLS[self._follower.protocol]
+        self.peer = peer(
+            self._mine, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms,
             secret=None if self._follower.key is None else Secret(self._follower.key),
         )  # fmt: skip
         self._follower.link = self
@@ -89,6 +97,7 @@ class StoreFollower:
     Attributes:
         path: the folder.
         master: "HOST:PORT".
+        protocol: the protocol of the master.
     """
 
     def __init__(
@@ -98,12 +107,13 @@ class StoreFollower:
         config: str | None,
         settings: Any,
         *,
+        protocol: str,
         cuts: bool,
         key: bytes | None,
         tls: SSLContext | None,
     ) -> None:
         self.path, self.master, self.key = path, master, key
-        self._cuts = cuts
+        self.protocol, self._cuts = protocol, cuts
         self._config, self._settings = config, settings
         try:
             self._store: Any = penstock.open_follower(path, config, **settings)
@@ -245,7 +255,7 @@ class StoreFollower:
     def _hashed(self, link: _FollowerLink, start: int, stop: int, found: object) -> None:
         if isinstance(found, BaseException) and not isinstance(found, OffsetError):
             self._failed(link, found)
-        else:
+        elif isinstance(link.peer, FollowerPeer):
             link.run(link.peer.hashed(start, stop, found if isinstance(found, bytes) else None))
 
     def _landed(self, link: _FollowerLink, found: object, *, is_fed: bool = False) -> None:
@@ -323,13 +333,19 @@ class StoreFollower:
 
     def _accept(self, link: _FollowerLink, accept: Accept) -> tuple[int, int]:
         if accept.begin is not None and self._store is None:
-            self._store = penstock.open_follower(
-                self.path, self._config, begin=accept.begin, **self._settings
-            )
+            self._store = self._create(accept.begin)
         store = self._store
-        store.accept(accept.replica, accept.ranges, zero_filler=True)
+        store.accept(accept.replica, accept.ranges, zero_filler=self.protocol != PROTOCOL)
         link.is_accepted = True
         return store.end_offset, store.flushed_offset
+
+    def _create(self, begin: FollowBegin) -> Any:
+        try:
+            return penstock.open_follower(self.path, self._config, begin=begin, **self._settings)
+        except ArgumentError as error:
+            begins = f"its last file begins at {begin.log_offset}, within a segment here"
+            text = f"{begins}: set geometry.segment_bytes to the master's mappedFileSizeCommitLog"
+            raise ReplicationError(self.path, self.master, text) from error
 
     def _land(self, link: _FollowerLink) -> tuple[int, int] | None:
         """Append what waits, and sync it if the flush policy is to sync at once; None if an earlier call did."""
@@ -460,7 +476,8 @@ def follow(
     Args:
         path: the folder of the copy.
         master: "HOST:PORT" where the master listens (`replicate.ha.listen`).
-        protocol: of the master; only "penstock".
+        protocol: of the master: "penstock", or "rocketmq" for a broker, whose mappedFileSizeCommitLog must then be
+            `geometry.segment_bytes`. A broker knows nothing of the next three.
         cut: cut off what this log has and the master's has not, if both are copies of one store; the bytes are moved to
             `penstock/saved`. Without it, such a store is left as it is, and `wait` raises `DivergedError`.
         secret_file: a file with the secret of the master (`replicate.ha.secret_file`). None: it has none.
@@ -473,15 +490,21 @@ def follow(
         ArgumentError: `master` or `protocol` cannot be right, or `secret_file` or `tls_ca` cannot be used.
         Otherwise as `penstock.open_follower`. What happens later is in `StoreFollower.status`, and `wait` raises it.
     """
-    if protocol != "penstock":
-        raise ArgumentError("follow", "protocol", protocol, '"penstock"')
+    if protocol not in _PROTOCOLS:
+        raise ArgumentError("follow", "protocol", protocol, '"penstock" or "rocketmq"')
     try:
         host_and_port(master)
     except ValueError as error:
         raise ArgumentError("follow", "master", master, "HOST:PORT") from error
     key = _of_file("secret_file", secret_file, read_key)
     tls = _of_file("tls_ca", tls_ca, follower_tls)
-    follower = StoreFollower(Path(path), master, config, settings, cuts=cut, key=key, tls=tls)
+    if protocol == PROTOCOL and (cut or key or tls):
+        raise ArgumentError(
+            "follow", "protocol", protocol, '"penstock" with cut, secret_file or tls_ca'
+        )
+    follower = StoreFollower(
+        Path(path), master, config, settings, protocol=protocol, cuts=cut, key=key, tls=tls
+    )
     follower.start()
     return follower
 

@@ -37,6 +37,7 @@ class HaOptions:
             secret.
         tls_cert: the master's certificate, a PEM file; connections are encrypted then. None: they are not.
         tls_key: the key of that certificate, a PEM file. None: it is in `tls_cert`.
+        rocketmq_slaves: slaves of RocketMQ are served, too. They count as "received" only, and one for each host.
     """
 
     listen: str = attrs.field(default="127.0.0.1:10912", validator=_listens)
@@ -51,6 +52,7 @@ class HaOptions:
     secret_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    rocketmq_slaves: bool = False
 
 
 class HaReplicator(Replicator):
@@ -72,6 +74,11 @@ class HaReplicator(Replicator):
         from penstock_replicate.serving import Server  # noqa: PLC0415
 
         options = self.options
+        if options.rocketmq_slaves and (options.secret_file or options.tls_cert):
+            what = "replicate.ha.rocketmq_slaves is true"
+            raise ConfigError(
+                f"{what}, and no such slave knows a secret or TLS: leave out secret_file and tls_cert"
+            )
         try:
             key = None if options.secret_file is None else read_key(options.secret_file)
             tls = (

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
-from penstock_replicate.peer import Action, Close, Peer, Send
+from penstock_replicate.peer import Action, Close, Machine, Send
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def tried(job: Callable[[], T]) -> T | BaseException:
 class Link(asyncio.Protocol):
     """A connection: gives its machine what comes, and carries its actions out. For the loop's thread."""
 
-    peer: Peer
+    peer: Machine
 
     def __init__(self, loop: "Loop") -> None:
         self.loop = loop

@@ -43,7 +43,7 @@ class _State(Enum):
 class MasterPeer(Peer):
     """Serves one connection of a follower.
 
-    `options` are those of `Peer`.
+    `options` are those of `Machine`.
 
     Attributes:
         position: the log offset of the next byte to send, once the follower has asked for the log.

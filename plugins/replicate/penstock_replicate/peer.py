@@ -89,32 +89,28 @@ class Close:
 Action = Send | Read | Hash | ReadRanges | Accept | Feed | Close
 
 
-class Peer(ABC):
-    """What both ends have in common. Not thread-safe.
+class Machine(ABC):
+    """What both ends of all protocols have in common. Not thread-safe.
+
+    Args:
+        heartbeat_ms: how often this side says something.
+        silence_ms: a connection on which nothing comes for so long is closed.
+        now_ms: the time, as for `tick`.
+        secret: what the other side must know; None if there is none, as in RocketMQ's protocol.
 
     Attributes:
-        reader: turns bytes into frames.
         is_over: the connection is closed, or about to be.
         is_deaf: the connection is not read for now, so the other side is not silent.
     """
 
-    # The first 8 bytes that the other side sends, and who it is.
-    opening: bytes
+    # Who the other side is.
     other: str
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        heartbeat_ms: int,
-        silence_ms: int,
-        now_ms: int,
-        secret: Secret | None = None,
+        self, *, heartbeat_ms: int, silence_ms: int, now_ms: int, secret: Secret | None = None
     ) -> None:
-        self.reader = FrameReader(limits)
         self._secret = secret
         self.is_over = self.is_deaf = False
-        self._opened = b""
         self._heartbeat_ms = heartbeat_ms
         self._silence_ms = silence_ms
         self._now_ms = self._heard_ms = self._sent_ms = now_ms
@@ -130,6 +126,46 @@ class Peer(ABC):
             except WireViolation as error:
                 actions += self.end("violation", f"the {self.other} breaks the protocol: {error}")
         return actions
+
+    @abstractmethod
+    def _taken(self, data: bytes) -> Iterator[Action]:
+        """Return what to do about bytes; raises `WireViolation` if they are not expected."""
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Return what to do at a monotonic time; to be called several times in a heartbeat."""
+        self._now_ms = now_ms
+        if self.is_deaf:
+            self._heard_ms = now_ms
+        if not self.is_over and now_ms - self._heard_ms >= self._silence_ms:
+            return self.end("silence", f"the {self.other} was silent for {self._silence_ms} ms")
+        return []
+
+    def _is_heartbeat_due(self) -> bool:
+        return self._now_ms - self._sent_ms >= self._heartbeat_ms
+
+    def end(self, code: str, text: str, **facts: Any) -> list[Action]:
+        """Say why this side closes, if the protocol can, and close; `facts` are those of `Close`."""
+        return [] if self.is_over else self._close(text, **facts)
+
+    def _close(self, reason: str, **facts: Any) -> list[Action]:
+        self.is_over = True
+        return [Close(reason=visible(reason), **facts)]
+
+
+class Peer(Machine):
+    """What both ends of Penstock's own protocol have in common; `options` are those of `Machine`. Not thread-safe.
+
+    Attributes:
+        reader: turns bytes into frames.
+    """
+
+    # The first 8 bytes that the other side sends.
+    opening: bytes
+
+    def __init__(self, limits: Limits, **options: Any) -> None:
+        super().__init__(**options)
+        self.reader = FrameReader(limits)
+        self._opened = b""
 
     def _taken(self, data: bytes) -> Iterator[Action]:
         missing = len(self.opening) - len(self._opened)
@@ -154,28 +190,9 @@ class Peer(ABC):
     def _on(self, frame: Frame) -> Iterator[Action]:
         """Return what to do about a frame; raises `WireViolation` if it is not expected."""
 
-    def tick(self, now_ms: int) -> list[Action]:
-        """Return what to do at a monotonic time; to be called several times in a heartbeat."""
-        self._now_ms = now_ms
-        if self.is_deaf:
-            self._heard_ms = now_ms
-        if not self.is_over and now_ms - self._heard_ms >= self._silence_ms:
-            return self.end("silence", f"the {self.other} was silent for {self._silence_ms} ms")
-        return []
-
-    def _is_heartbeat_due(self) -> bool:
-        return self._now_ms - self._sent_ms >= self._heartbeat_ms
-
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
-        """Say why this side closes, if the other one is a peer, and close; `facts` are those of `Close`."""
-        if self.is_over:
-            return []
-        said = [Send(bye(code, text))] if self._opened == self.opening else []
-        return [*said, *self._close(text, **facts)]
-
-    def _close(self, reason: str, **facts: Any) -> list[Action]:
-        self.is_over = True
-        return [Close(reason=visible(reason), **facts)]
+        is_peer = self._opened == self.opening and not self.is_over
+        return [*([Send(bye(code, text))] if is_peer else []), *super().end(code, text, **facts)]
 
 
 def name_of(frame: Frame) -> str:

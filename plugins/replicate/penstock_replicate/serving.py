@@ -13,6 +13,7 @@ from penstock_replicate.ha import HaOptions
 from penstock_replicate.loop import Link, Loop, tried
 from penstock_replicate.master import PIECE_BYTES, MasterPeer
 from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges
+from penstock_replicate.rocketmq import SILENCE_MS, PlainMasterPeer, is_report
 from penstock_replicate.secret import Secret
 from penstock_replicate.wire import host_and_port
 
@@ -23,22 +24,41 @@ _STATUS_MS = 1000
 class _MasterLink(Link):
     """A follower's connection."""
 
-    peer: MasterPeer
+    peer: MasterPeer | PlainMasterPeer
 
     def __init__(self, server: "Server", loop: Loop, copies: Copies) -> None:
         super().__init__(loop)
         self._server, self._copies = server, copies
         # A read that waits until the other side has taken what was sent.
         self._read: Read | None = None
+        self._address = ""
+        self._has_begun = False
 
     def begin(self, address: str) -> Sequence[Action]:
-        options = self._server.options
-        self.peer = MasterPeer(
-            self._server.log, self._copies, address, heartbeat_ms=options.heartbeat_ms,
-            silence_ms=options.silence_ms, now_ms=self._server.context.clock.monotonic_ms(),
-            secret=None if self._server.key is None else Secret(self._server.key),
-        )  # fmt: skip
+        self._address = address
+        # A slave may take longer than a copy to say its first word.
+        self._meet(is_slave=self._server.options.rocketmq_slaves)
         return ()
+
+    def _meet(self, *, is_slave: bool) -> None:
+        options, now_ms = self._server.options, self._server.context.clock.monotonic_ms()
+        given = self._server.log, self._copies, self._address
+        if is_slave:
+            self.peer = PlainMasterPeer(
+                *given, is_served=options.rocketmq_slaves, heartbeat_ms=options.heartbeat_ms,
+                silence_ms=SILENCE_MS, now_ms=now_ms,
+            )  # fmt: skip
+        else:
+            self.peer = MasterPeer(
+                *given, heartbeat_ms=options.heartbeat_ms, silence_ms=options.silence_ms, now_ms=now_ms,
+                secret=None if self._server.key is None else Secret(self._server.key),
+            )  # fmt: skip
+
+    def data_received(self, data: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._meet(is_slave=is_report(data))
+        super().data_received(data)
 
     def ended(self, close: Close | None, reason: str) -> None:
         self.peer.lost(reason)
@@ -61,11 +81,11 @@ class _MasterLink(Link):
                 self._told(peer.read_done, tried(lambda: log.read(at, size)))
             else:
                 self.loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
-        elif isinstance(action, Hash):
+        elif isinstance(action, Hash) and isinstance(peer, MasterPeer):
             start, stop = action.start, action.stop
             then = partial(self._told, partial(peer.hashed, start, stop))
             self.loop.aside(lambda: log.digest(start, stop), then)
-        elif isinstance(action, ReadRanges):
+        elif isinstance(action, ReadRanges) and isinstance(peer, MasterPeer):
             self.loop.aside(log.ranges, partial(self._told, peer.ranges_done))
 
     def _told(self, take: Callable[[Any], list[Action]], found: object) -> None:
