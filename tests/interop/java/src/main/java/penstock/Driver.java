@@ -10,8 +10,10 @@ import java.lang.reflect.Method;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
@@ -20,6 +22,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.ServiceThread;
 import org.apache.rocketmq.common.message.*;
 import org.apache.rocketmq.store.*;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
@@ -64,6 +67,14 @@ public class Driver {
             case "query": done.put("messages", query(command)); break;
             case "time": time(command, done); break;
             case "state": state(done); break;
+            case "ha_port": // 4.9 does not tell which one the system has chosen
+                ServerSocketChannel listening = (ServerSocketChannel) part(part(store.getHaService(), "acceptSocketService"), "serverSocketChannel");
+                done.put("port", listening.socket().getLocalPort());
+                break;
+            case "follow": // as a broker does when its name server has told where the master is; the client waits for 5 s before it looks
+                store.updateHaMasterAddress(command.getString("master"));
+                ((ServiceThread) part(store.getHaService(), "haClient")).wakeup();
+                break;
             case "close": close(); break;
             default: throw new IllegalArgumentException(command.toJSONString());
         }
@@ -442,10 +453,18 @@ public class Driver {
         done.put("flushed_where", flushedWhere());
     }
 
-    private static long flushedWhere() throws Exception {
-        java.lang.reflect.Field field = CommitLog.class.getDeclaredField("mappedFileQueue");
+    private static Object part(Object whole, String name) throws Exception {
+        Class<?> kind = whole.getClass();
+        while (Arrays.stream(kind.getDeclaredFields()).noneMatch(field -> field.getName().equals(name))) {
+            kind = kind.getSuperclass();
+        }
+        java.lang.reflect.Field field = kind.getDeclaredField(name);
         field.setAccessible(true);
-        Object queue = field.get(store.getCommitLog());
+        return field.get(whole);
+    }
+
+    private static long flushedWhere() throws Exception {
+        Object queue = part(store.getCommitLog(), "mappedFileQueue");
         return (Long) queue.getClass().getMethod("getFlushedWhere").invoke(queue);
     }
 }
