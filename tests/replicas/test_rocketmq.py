@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from penstock.testing import ManualClock
 from penstock_replicate import follow, rocketmq
 from penstock_replicate.copies import Copies
 from penstock_replicate.follower import Mine
-from penstock_replicate.peer import Accept, Action, Close, Feed, Read, Send
+from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Read, Send
 from penstock_replicate.rocketmq import PlainFollowerPeer, PlainMasterPeer, chunk, report
 
 TIMES: dict[str, Any] = {"heartbeat_ms": rocketmq.REPORT_MS, "silence_ms": rocketmq.SILENCE_MS}
@@ -271,7 +272,7 @@ def test_a_new_copy_is_made_when_a_record_has_begun_and_not_before() -> None:
     ("mine", "data", "word"),
     [
         (NEW, chunk(0, b"x" * 36), "no record at 0"), (NEW, chunk(0, record(7, 100)), "no record at 0"),
-        (mine(None), chunk(200, record(9, 100)), "the two logs differ"), (mine(None, 0), chunk(9, b"x"), "file begins at 9"),
+        (mine(None, 0), chunk(9, b"x"), "file begins at 9"),
         (mine(COPY), chunk(100, record(100, 100)), "100 instead of 200"), (mine(COPY), chunk(201), "201 instead of 200"),
         (NEW, chunk(-1, b"x"), "a chunk of"), (NEW, (0).to_bytes(8, "big") + (1 << 23).to_bytes(4, "big"), "a chunk of"),
     ],
@@ -290,9 +291,28 @@ def test_a_store_that_was_no_copy_of_a_broker_is_refused(what: str, word: str) -
     assert (close.is_final, word in close.reason) == (True, True)
 
 
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_a_store_that_was_no_copy_is_compared_from_its_last_segment_on(is_equal: bool) -> None:
+    """Any log with a record where that of the copy ended was joined to it."""
+    own, end = record(SEGMENT, 300), SEGMENT + 300
+    peer = PlainFollowerPeer(mine(None, end), now_ms=0, **TIMES)
+    assert peer.start() == [Hash(SEGMENT, end)]
+    assert peer.hashed(SEGMENT, end, sha256(own).digest()) == [Send(report(SEGMENT))]
+    theirs = own if is_equal else own[:-1] + b"?"
+    assert not peer.take(chunk(SEGMENT) + chunk(SEGMENT, theirs[:100]))
+    found = peer.take(chunk(SEGMENT + 100, theirs[100:] + record(end, 100)))
+    if is_equal:
+        assert [type(each) for each in found] == [Accept, Feed]
+        assert found[1] == Feed(end, record(end, 100))
+    else:
+        (close,) = found
+        assert isinstance(close, Close)
+        assert (close.is_final, close.needs_copy) == (True, True)
+
+
 def test_only_a_copy_of_a_broker_is_one_by_a_heartbeat() -> None:
     """A master that does not have the position sends heartbeats, too."""
-    assert [type(each) for each in met(mine(None), chunk(200))] == [Send]
+    assert [type(each) for each in met(mine(None, 0), chunk(0))] == [Send]
     assert [type(each) for each in met(mine(COPY), chunk(200))] == [Send, Accept]
 
 

@@ -14,6 +14,7 @@ a record, so that a slave is never within one, except for records that do not fi
 """
 
 from collections.abc import Iterator
+from hashlib import sha256
 from struct import Struct
 from typing import Any
 
@@ -24,7 +25,7 @@ from penstock.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAG
 from penstock_replicate.copies import NOTHING, Copies, Copy
 from penstock_replicate.follower import Mine
 from penstock_replicate.master import PIECE_BYTES
-from penstock_replicate.peer import Accept, Action, Feed, Machine, Read, Send
+from penstock_replicate.peer import Accept, Action, Feed, Hash, Machine, Read, Send
 from penstock_replicate.wire import WireViolation
 
 PROTOCOL = "rocketmq"
@@ -242,9 +243,10 @@ class PlainMasterPeer(Machine):
 class PlainFollowerPeer(Machine):
     """Follows a RocketMQ master over one connection.
 
-    Nothing tells whether the two logs are equal. A chunk must begin where the last one ended, and what `Feed` appends
-    must be whole records with a valid CRC that state their log offset. Nothing is changed, and no store created, before
-    a record has begun where it must.
+    A store with records that was never a copy asks for its last segment once more, and compares it. Else nothing tells
+    whether the two logs are equal. A chunk must begin where the last one ended, and what `Feed` appends must be whole
+    records with a valid CRC that state their log offset. Nothing is changed, and no store created, before a record has
+    begun where it must.
 
     Attributes:
         master_visible: where the master's log ended, as far as is known.
@@ -264,17 +266,42 @@ class PlainFollowerPeer(Machine):
         self._next = None if self._is_new else mine.end_offset
         self._reported = mine.end_offset
         self._is_accepted = False
+        # Of the last segment, if it is compared: the own digest, and the master's so far.
+        self._own, self._theirs = b"", sha256()
         self.master_visible = 0
         self.heartbeats = 0
 
     def start(self) -> list[Action]:
         """Return what to do when the connection is made."""
-        replica = self._mine.replica
+        mine, replica = self._mine, self._mine.replica
+        if replica is None and mine.segment_bytes and mine.end_offset > mine.min_offset:
+            begin = mine.end_offset - 1 - (mine.end_offset - 1) % mine.segment_bytes
+            return [Hash(max(begin, mine.min_offset), mine.end_offset)]
         if replica is None or (replica.role == "follower" and replica.protocol in (None, PROTOCOL)):
             return [self._report()]
         was = "is a master" if replica.role == "master" else f"has followed a {replica.protocol} master"  # fmt: skip
         text = f"the store {was}, and the log of a RocketMQ master cannot be compared with its own; use an empty folder"
         return self.end("protocol", text, is_final=True)
+
+    def hashed(self, start: int, _stop: int, digest: bytes | None) -> list[Action]:
+        """Ask for the log from `start` on, whose SHA-256 is known now; None if retention has removed it."""
+        if digest is None or self.is_over:
+            return self.end("closing", "the copy has just removed what is compared")
+        self._own, self._next, self._reported = digest, start, start
+        return [self._report()]
+
+    def _compare(self, data: bytes) -> Iterator[Action]:
+        """Compare bytes that the log here has, too; with the last of them, the store is a copy."""
+        self._theirs.update(data)
+        self._next = self.master_visible = (self._next or 0) + len(data)
+        if self._next < self._mine.end_offset:
+            return
+        if self._theirs.digest() == self._own:
+            self._was_copy = True
+            yield from self._accept(self._next, b"")
+        else:
+            text = "the last segment here is another one than the master's: the two logs differ"
+            yield from self.end("diverged", text, is_final=True, needs_copy=True)
 
     def _report(self) -> Action:
         self._sent_ms = self._now_ms
@@ -299,6 +326,10 @@ class PlainFollowerPeer(Machine):
             self._next = log_offset
         if self._next not in (None, log_offset):
             yield from self._misplaced(log_offset)
+        elif data and self._own and (known := self._mine.end_offset - log_offset) > 0:
+            yield from self._compare(data[:known])
+            if data[known:] and not self.is_over:
+                yield from self._on_chunk(log_offset + known, data[known:])
         elif data:
             start, data = log_offset - len(self._head), self._head + data
             self._next = self.master_visible = start + len(data)
