@@ -1,5 +1,6 @@
 """A master's log as bytes in memory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +32,7 @@ class FakeLog:
     segment_bytes = SEGMENT
     puts_wait = True
     bell: LogBell = SilentBell()
+    removed_topics: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, data: bytes = b"", *, epochs: tuple[Epoch, ...] = (), min_offset: int = 0

@@ -14,10 +14,11 @@ from random import Random
 from typing import Any
 
 import attrs
-from tests.replicas.world import Side, World, drawn_settings
+from tests.replicas.world import OFFSETS, REMOVALS, Side, World, drawn_settings
 
 import penstock
 from penstock import Message, PenstockError
+from penstock.store.lowlevel import LowLevelStore
 from penstock.testing.platter import Survival
 from penstock_replicate.peer import Close
 
@@ -25,7 +26,7 @@ Step = tuple[str, int]
 WEIGHTS = {
     "put": 30, "put_many": 8, "atomic": 6, "flush": 3, "work": 6, "pump": 30, "land": 6, "hold": 1, "cut": 3, "flip": 2,
     "twice": 1, "crash_master": 3, "crash_follower": 3, "doom_master": 2, "doom_follower": 2, "close_master": 1,
-    "close_follower": 1, "promote": 1, "tick": 6, "calm": 2,
+    "close_follower": 1, "promote": 1, "tick": 6, "calm": 2, "commit": 8, "remove": 2, "files": 10,
 }  # fmt: skip
 LENGTHS = (20, 40, 80)
 RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
@@ -64,6 +65,7 @@ class Machine:
             self._crash_follower(chance)
         if world.error is not None:
             self._see_error(world.error)
+        world.note_offsets()
 
     # --- putting
 
@@ -108,6 +110,21 @@ class Machine:
     def _work(self, _chance: Random) -> None:
         self.world.a.workers.run_all()
         self.world.b.workers.run_all()
+
+    # --- beside the log
+
+    def _commit(self, chance: Random) -> None:
+        store = self.world.store
+        for topic, queues in store.topics().items():
+            queue = chance.choice([*queues])
+            low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+            store.commit_offset(chance.choice("gh"), topic, queue, offset=chance.randint(low, high))
+
+    def _remove(self, _chance: Random) -> None:
+        LowLevelStore(self.world.store, keeps_open=False).remove_topic("t")
+
+    def _files(self, chance: Random) -> None:
+        self.world.send_files(anew=chance.random() < 0.7)
 
     # --- the line
 
@@ -188,6 +205,7 @@ class Machine:
             promised = max(promised, world.received_there)
         assert end >= promised, f"{promised} was promised there, and the copy ends at {end}"
         world.received_there = min(world.received_there, end)
+        world.check_offsets()
         self._check_after_crash()
 
     def _check_after_crash(self) -> None:
@@ -222,6 +240,7 @@ class Machine:
             world.is_dying()
             or found is None
             or found.replica.role != "follower"
+            or not found.replica.history.strip("0")
             or world.parts_at is not None
         ):
             return
@@ -233,11 +252,18 @@ class Machine:
         else:
             world.a.crash(Survival.PROCESS, chance)
         found.close()
+        world.check_offsets()
+        promised_offsets = world.file_of(world.b)
+        world.lacks_removal = world.file_of(world.a, REMOVALS) != world.file_of(world.b, REMOVALS)
         penstock.promote(
             world.b.root, files=world.b.disk, clock=world.b.clock, spawn=world.b.workers, environ={}, **world.both
         )  # fmt: skip
         world.a, world.b = world.b, world.a
+        world.offsets.clear()
         world.store = world.open_master()
+        assert world.file_of(world.a) == promised_offsets, world.store.recovery
+        # Of the old master.
+        world.offsets.append((world.file_of(world.b), 0))
         world.open_follower()
         self.lives += 2
         end = world.store.stats()["log_end_offset"]
@@ -291,6 +317,8 @@ class Machine:
             world.follower.close()
         world.b = Side(world.b.root, world.chance.getrandbits(32))
         world.follower, world.parts_at = None, None
+        world.lacks_removal = False
+        world.offsets.append((b"", 0))
         world.durable_there = world.received_there = 0
         world.connect()
 
@@ -324,6 +352,7 @@ class Machine:
 
     def _again(self, chance: Random) -> None:
         self._tick(chance)
+        self.world.send_files(anew=True)
         if all(line.is_gone for line in self.world.lines):
             self.world.connect()
         for line in self.world.lines:
@@ -332,7 +361,17 @@ class Machine:
     def _is_level(self) -> bool:
         found = self.world.follower
         end = self.world.store.stats()["log_end_offset"]
-        return found is not None and found.end_offset == found.flushed_offset == end
+        return (
+            found is not None
+            and found.end_offset == found.flushed_offset == end
+            and self._has_files()
+        )
+
+    def _has_files(self) -> bool:
+        """Return whether the copy has the files that the master has; spaces follow the removals."""
+        world = self.world
+        mine = {name: world.file_of(world.a, name).strip() for name in (OFFSETS, REMOVALS)}
+        return all(not mine[n] or world.file_of(world.b, n).strip() == mine[n] for n in mine)
 
     def _compare_readers(self) -> None:
         world = self.world

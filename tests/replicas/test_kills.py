@@ -10,9 +10,10 @@ from typing import IO
 
 import pytest
 from tests.faults.children import environment
-from tests.lanes import SEED, rounds
+from tests.lanes import SEED, eventually, rounds
 
 import penstock
+from penstock_replicate import follow
 
 MASTER = """
 import sys
@@ -98,3 +99,57 @@ def test_a_promoted_copy_has_all_that_was_promised_and_the_old_master_follows_it
         master, copy, count = copy, master, len(numbers)
     with pytest.raises(penstock.StorageError, match="no copy"):
         penstock.promote(master, environ={})
+
+
+WITH_GROUP = """
+import sys
+import threading
+import penstock
+settings = {"replicate.ha.listen": "127.0.0.1:0", "replicate.ha.heartbeat_ms": 100}
+with penstock.open(sys.argv[1], flush="sync", replicate="ha", **settings) as store:
+    store.create_topic("orders", queues=1)
+    store.create_topic("gone", queues=1)
+    store.put("gone", b"old")
+    for number in range(20):
+        store.put("orders", b"%d" % number)
+    with store.consumer("g", "orders") as consumer:
+        for message in consumer.poll(limit=10, timeout=60):
+            message.ack()
+    store.put("later", b"delivered by the master", delay=0.01)
+    store.put("later", b"delivered by the master, of a level", delay_level=1)
+    found = store.scan("later", follow=True)
+    next(found), next(found)
+    store.put("later", b"in a while", delay=1.5)
+    store.put("later", b"in an hour", delay=3600)
+    store.delete_topic("gone")
+    store.put("gone", b"new")
+    address = ""
+    while not address:
+        address = store.stats()["replica"].get("listen", "")
+    print(address, flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_promoted_copy_goes_on_where_its_master_was(tmp_path: Path) -> None:
+    m, c = tmp_path / "m", tmp_path / "c"
+    with running("-c", WITH_GROUP, str(m)) as writer:
+        assert writer.stdout is not None
+        with follow(c, writer.stdout.readline().decode().strip(), environ={}, flush="sync") as copy:
+            assert copy.wait_caught_up(60)
+            with penstock.open(c, environ={}, read_only=True) as read:
+                eventually(lambda: read.committed_offset("g", "orders", 0) == 10)
+            writer.kill()
+    penstock.promote(c, environ={})
+    with penstock.open(c, environ={}) as store:
+        assert {"orders", "gone", "later"} <= store.topic_configs().keys()
+        assert [message.body for message in store.scan("gone")] == [b"new"]
+        with store.consumer("g", "orders") as consumer:
+            found = consumer.poll(limit=20, timeout=60)
+            assert [int(message.body) for message in found] == [*range(10, 20)]
+        eventually(lambda: len(list(store.scan("later"))) == 3)
+        assert [each.topic for each in store.delayed()] == ["later"]
+    with penstock.open(c, environ={}) as store:
+        assert sorted(message.body for message in store.scan("later")) == [
+            b"delivered by the master", b"delivered by the master, of a level", b"in a while",
+        ]  # fmt: skip

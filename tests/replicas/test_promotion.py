@@ -4,11 +4,13 @@ import pytest
 from tests.lanes import cases
 from tests.replicas.logs import (
     ROOT,
+    SEGMENT,
     SETTINGS,
     MasterLog,
     accepted,
     crashed,
     findings,
+    follower,
     make_log,
     master,
     on,
@@ -16,7 +18,7 @@ from tests.replicas.logs import (
 
 import penstock
 from penstock import FollowerError, StorageError, StoreLockedError
-from penstock.contracts import Replica
+from penstock.contracts import FollowBegin, Replica
 from penstock.durability.replica_file import read_replica
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Image, Survival
@@ -87,4 +89,12 @@ def test_only_a_follower_that_nobody_uses_is_promoted(log: MasterLog) -> None:
             promote(disk)
     promote(disk)
     with pytest.raises(StorageError, match="no copy that follows"):
+        promote(disk)
+
+
+def test_a_copy_that_no_master_has_accepted_is_not_promoted() -> None:
+    """It had no history, and its master was refused later, as the store of another one."""
+    disk = SimulatedDisk()
+    follower(disk, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=0)).close()
+    with pytest.raises(StorageError, match="nothing of a master yet"):
         promote(disk)

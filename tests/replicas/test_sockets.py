@@ -120,6 +120,23 @@ def test_a_master_that_opens_again_at_its_address_is_followed_on(tmp_path: Path)
         assert logs(m) == logs(c)
 
 
+def test_offsets_are_there_when_a_copy_is_level_and_when_its_master_has_closed(tmp_path: Path) -> None:  # fmt: skip
+    m, c = tmp_path / "m", tmp_path / "c"
+    store = master(m)
+    for _ in range(2):
+        store.put("t", b"x", queue=0)
+    with (
+        copy_of(c, status_of(m)["listen"]) as copy,
+        penstock.open(c, environ={}, read_only=True) as read,
+    ):
+        store.commit_offset("g", "t", 0, offset=1)
+        assert copy.wait_caught_up(WAIT_S)
+        assert read.committed_offset("g", "t", 0) == 1
+        store.commit_offset("g", "t", 0, offset=2)
+        store.close()
+        assert read.committed_offset("g", "t", 0) == 2
+
+
 def test_an_old_history_is_copied_whole(tmp_path: Path) -> None:
     """It is read by the threads that may wait for a disk, a MiB at a time, and divided into records anywhere."""
     m, c = tmp_path / "m", tmp_path / "c"
@@ -381,3 +398,33 @@ def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
             wrong: dict[str, Any] = {name: str(tmp_path / "short")}
             follow(tmp_path / "c", "127.0.0.1:1", **wrong)
     assert not (tmp_path / "c").exists()
+
+
+def test_what_a_group_has_read_of_a_cut_log_counts_for_nothing(tmp_path: Path) -> None:
+    """The messages of the new master have the same queue offsets, and would be taken for acknowledged."""
+    m, c = tmp_path / "m", tmp_path / "c"
+
+    def read(store: Store) -> list[bytes]:
+        with store.consumer("g", "t") as consumer:
+            taken = consumer.poll(limit=20, timeout=WAIT_S)
+            for message in taken:
+                message.ack()
+        return [message.body for message in taken]
+
+    with master(m) as store:
+        for number in range(5):
+            store.put("t", b"%d" % number, queue=0)
+        with copy_of(c, status_of(m)["listen"]):
+            pass
+        for number in (5, 6):
+            store.put("t", b"only here %d" % number, queue=0)
+    with penstock.open(m, environ={}, read_only=True) as beside:
+        assert len(read(beside)) == 7
+    penstock.promote(c, environ={})
+    with master(c) as store:
+        for number in (5, 6):
+            store.put("t", b"new %d" % number, queue=0)
+        with follow(m, status_of(c)["listen"], cut=True, environ={}) as back:
+            assert back.wait_caught_up(WAIT_S)
+            with penstock.open(m, environ={}, read_only=True) as beside:
+                assert read(beside)[-2:] == [b"new 5", b"new 6"]

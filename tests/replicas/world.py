@@ -12,18 +12,32 @@ import attrs
 import penstock
 from penstock import PutStatus, Receipt
 from penstock.contracts import Context, ReplicatedLog, Replicator
-from penstock.errors import OffsetError
+from penstock.errors import OffsetError, ReplicationError
 from penstock.format.names import segment_name
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
+from penstock_replicate import beside
 from penstock_replicate.copies import Copies
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.master import MasterPeer
-from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Read, ReadRanges, Send
+from penstock_replicate.peer import (
+    Accept,
+    Action,
+    Close,
+    Feed,
+    Hash,
+    Level,
+    Read,
+    ReadRanges,
+    Send,
+    SideFile,
+)
 
 HEARTBEAT_MS, SILENCE_MS, TIMEOUT_MS = 1000, 10_000, 3000
 # So that most flips hit bytes of the log.
 _FLIPPED_BYTES_LEAST = 100
+NO_OFFSETS = b'{\n\t"offsetTable": {}\n}'
+OFFSETS, REMOVALS = "config/consumerOffset.json", "penstock/removed-topics"
 
 
 def drawn_settings(chance: Random) -> dict[str, Any]:
@@ -152,6 +166,10 @@ class World:
         self.error: Close | None = None
         # How many pieces on their way to the follower will be changed.
         self.flips = 0
+        # Contents that the offsets of groups had on the master, each with the log end then.
+        self.offsets = [(b"", 0)]
+        # The master has forgotten a removal that the copy knows: it was promoted without.
+        self.lacks_removal = False
         Stepped.playing = self
         self.store = self.open_master()
         self.open_follower()
@@ -165,10 +183,13 @@ class World:
     def open_master(self) -> penstock.Store:
         given = {"replicate.stepped.in_sync_replicas": self.settings["in_sync_replicas"],
                  "replicate.stepped.wait_for": self.settings["wait_for"]}  # fmt: skip
-        return open_store(
+        store = open_store(
             self.a.root, strategies=[Stepped], files=self.a.disk, clock=self.a.clock, spawn=self.a.workers,
             replicate="stepped", **given, **self.both, **self.settings["master"],
         )  # fmt: skip
+        self.files = beside.MasterFiles(self.a.disk, self.replicator.log)
+        self.note_offsets()
+        return store
 
     def open_follower(self, begin: Any = None, cut_at: int | None = None) -> None:
         """Open the follower's store if it is there, or with `begin` make it."""
@@ -326,10 +347,24 @@ class World:
             case Feed(log_offset, data):
                 self.follower.feed(log_offset, data)
                 self._landed(line)
+            case SideFile() | Level():
+                self._beside(line, action)
             case Close() as close:
                 self.drop(line, close.reason)
                 if close.is_final:
                     self.error = close
+
+    def _beside(self, line: Line, action: SideFile | Level) -> None:
+        if isinstance(action, Level):
+            line.by_follower.extend(line.follower.leveled(action.number))
+            return
+        try:
+            beside.write(self.follower, action)
+        except ReplicationError as error:
+            if not (error.needs_copy and self.lacks_removal):
+                raise
+            self.drop(line)
+            self.error = Close(reason=str(error), is_final=True, needs_copy=True)
 
     def _landed(self, line: Line) -> None:
         if self.b.image is None:
@@ -341,6 +376,32 @@ class World:
         # Only the line that feeds the store acknowledges.
         if line is self.lines[-1]:
             self._landed(line)
+
+    # --- what is beside the log
+
+    def send_files(self, *, anew: bool) -> None:
+        """Let the master send of the files beside the log, of a new reading or of the last one."""
+        reading = self.files.read() if anew else None
+        for line in self.lines:
+            line.by_master.extend(line.master.send_files(reading))
+
+    @staticmethod
+    def file_of(side: Side, name: str = OFFSETS) -> bytes:
+        path = side.root / name
+        return side.disk.read_whole(path) if side.disk.exists(path) else b""
+
+    def note_offsets(self) -> None:
+        self.offsets.append((self.file_of(self.a), self.replicator.log.visible_offset))
+
+    def check_offsets(self) -> None:
+        """Check that the copy has offsets of groups that its master had at a log end that the copy has."""
+        content = self.file_of(self.b)
+        # Without offsets, it was a removal that removed them.
+        ends = [end for known, end in [*self.offsets, (NO_OFFSETS, 0)] if known == content]
+        assert ends, f"offsets that no master had: {content!r}"
+        if self.follower is not None:
+            end = self.follower.end_offset
+            assert min(ends) <= end, f"the copy ends at {end}, its offsets are of {ends}"
 
     # --- what holds
 

@@ -81,12 +81,15 @@ class ReplicatedLog(Protocol):
         segment_bytes: the size of its segments.
         puts_wait: a put with `wait=True` returns when its bytes are durable here (`FlushPolicy.waits`).
         replica: the store's identity.
+        removed_topics: as JSON values: topic to the log offset before which its records are removed, and how often it
+            was. Replaced, never changed in place, before a later record of that topic is visible.
     """
 
     root: Path
     segment_bytes: int
     puts_wait: bool
     replica: Replica
+    removed_topics: Mapping[str, Any]
 
     @property
     def bell(self) -> LogBell:

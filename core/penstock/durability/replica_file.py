@@ -144,11 +144,7 @@ def promoted(replica: Replica, end: int) -> Replica:
     number = replica.epochs[-1].number + 1 if replica.epochs else 1
     kept = *replica.epochs[:1], *(one for one in replica.epochs[1:] if one.start < end)
     epochs = (*kept, Epoch(number, 0, end, replica.store))[-EPOCHS_MAX:]
-    # One that no master has accepted begins a history.
-    history = secrets.token_hex(16) if replica.history == NO_HISTORY else replica.history
-    return attrs.evolve(
-        replica, history=history, role=MASTER, master=None, protocol=None, epochs=epochs
-    )
+    return attrs.evolve(replica, role=MASTER, master=None, protocol=None, epochs=epochs)
 
 
 def check_role(files: Files, root: Path, call: str) -> None:

@@ -35,7 +35,7 @@ Invariants:
     * The file is written durably before the first queue file of the topic is deleted, so no recovery brings a removed
       topic back.
     * `before` is never after the log's end: if the log has lost its tail, it is lowered before new records are
-      appended.
+      appended. In a store that follows another one it may be: a removal comes before the records that it hides.
     * The size, modulo 1024, is one more after each write: spaces follow the JSON. So a process that reads finds every
       change by the size, also where two writes have the same time and the same inode number.
     * An entry stays when its records are gone, since the count tells old queue offsets from new ones.
@@ -50,6 +50,7 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -139,7 +140,7 @@ def write_manifest(files: Files, root: Path, digest: str, parts: Mapping[str, by
 _SIZE_MAX = 16 << 20
 _OFFSET_MAX = 1 << 62
 _SIZES = 1024
-_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
+NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
 
 
 @attrs.frozen
@@ -155,6 +156,27 @@ class RemovedTopics:
     """The removed topics of one store."""
 
     topics: Mapping[str, Removal] = attrs.Factory(dict)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "RemovedTopics":
+        """Return what the JSON values of a file state; raises one of `NOT_UNDERSTOOD` if that cannot be."""
+        found = {}
+        for topic, about in table.items():
+            before, count = about["before"], about["count"]
+            if type(before) is not int or type(count) is not int:
+                raise ValueError(f"the entry of topic {topic!r} has no whole numbers")
+            if not (0 <= before <= _OFFSET_MAX and 0 < count <= _OFFSET_MAX):
+                raise ValueError(f"a number of topic {topic!r} is out of range")
+            try:
+                found[check_topic(topic)] = Removal(before, count)
+            except MessageError as error:
+                raise ValueError(str(error)) from error
+        return cls(found)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The JSON values of the file."""
+        return {topic: attrs.asdict(removal) for topic, removal in self.topics.items()}
 
     @property
     def before(self) -> dict[str, int]:
@@ -204,7 +226,7 @@ class RemovedTopicsFile:
         if any(now):
             try:
                 found = self._parse()
-            except _NOT_UNDERSTOOD as error:
+            except NOT_UNDERSTOOD as error:
                 logger.warning(
                     "%s cannot be read (%s): topics that were removed have their messages again; no message is lost",
                     self._path, error,
@@ -213,26 +235,13 @@ class RemovedTopicsFile:
         return found
 
     def _parse(self) -> RemovedTopics:
-        table = json.loads(self._files.read_whole(self._path, _SIZE_MAX))
-        found = {}
-        for topic, about in table.items():
-            before, count = about["before"], about["count"]
-            if type(before) is not int or type(count) is not int:
-                raise ValueError(f"the entry of topic {topic!r} has no whole numbers")
-            if not (0 <= before <= _OFFSET_MAX and 0 < count <= _OFFSET_MAX):
-                raise ValueError(f"a number of topic {topic!r} is out of range")
-            try:
-                found[check_topic(topic)] = Removal(before, count)
-            except MessageError as error:
-                raise ValueError(str(error)) from error
-        return RemovedTopics(found)
+        return RemovedTopics.of(json.loads(self._files.read_whole(self._path, _SIZE_MAX)))
 
     def write(self, removed: RemovedTopics) -> None:
         """Write the content durably; a content that is unchanged is not written."""
         if removed == self.read():
             return
-        table = {topic: attrs.asdict(removal) for topic, removal in removed.topics.items()}
-        data = json.dumps(table, indent=1).encode()
+        data = json.dumps(removed.table, indent=1).encode()
         size = self._files.version(self._path)[2] + 1
         self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
         self._known = None
@@ -246,7 +255,7 @@ class RemovedTopicsFile:
             return []
         try:
             found = self._parse()
-        except _NOT_UNDERSTOOD as error:
+        except NOT_UNDERSTOOD as error:
             aside = self._files.unused(self._path.with_name("removed-topics.unreadable"))
             with contextlib.suppress(FileNotFoundError):
                 self._files.rename(self._path, aside)

@@ -16,8 +16,8 @@ When a store is opened, an offset may be greater than the end of its queue. Eith
 under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
 the next messages, so the offset is set back:
 
-    * For a queue in the queue index, even one without entries: the offset is set back to the queue's end when the store
-      is opened for writing.
+    * For a queue in the queue index, even one without entries, or of a removed topic: the offset is set back to the
+      queue's end when the store is opened for writing.
     * For a queue that is not in the queue index: the offset is not changed at opening. The topic may be deleted,
       never used here, or stored in a format that is not understood; the group misses nothing while nothing is put.
       The first put to that queue sets the offset back to the queue's first offset.
@@ -28,7 +28,7 @@ import contextlib
 import json
 import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -295,10 +295,11 @@ class ConsumerOffsets:
 
     # --- offsets beyond the end of their queue
 
-    def set_back(self, index: QueueReader) -> list[str]:
+    def set_back(self, index: QueueReader, removed: Container[str] = ()) -> list[str]:
         """Set back each offset that is greater than the end of its queue, durably; see the module docstring.
 
-        Returns one sentence for each. A file that cannot be read is not changed.
+        `removed` are the topics that were removed. Returns one sentence for each offset. A file that cannot be read is
+        not changed.
         """
         with self._lock:
             try:
@@ -314,7 +315,7 @@ class ConsumerOffsets:
             for name, queues in table.used.items():
                 topic = name.rpartition("@")[0]
                 for queue, offset in queues.items():
-                    if (topic, queue) not in known:
+                    if (topic, queue) not in known and topic not in removed:
                         self._early.setdefault((topic, queue), []).append(name)
                     elif not index.reaches(topic, queue, offset):
                         ends[name, queue] = index.max_offset(topic, queue)

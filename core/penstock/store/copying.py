@@ -71,6 +71,7 @@ class CopiedLog:
         self.replica = replica
         self.gate = CopyGate(self.bell)
         self.status: Mapping[str, Any] = {}
+        self.removed_topics: Mapping[str, Any] = {}
         self._files, self._log, self._flusher = context.files, log, flusher
         self._began_at = flusher.flushed_offset
 

@@ -366,6 +366,7 @@ class Engine:
             self._workers.append(spawn("penstock-sync", self.flusher.gate.run))
             wake = self._workers[-1].wake
         if self.copying is not None:
+            self.copying.log.removed_topics = self.removed_topics.read().table
             self.flusher.gate.ring(self.copying.log.bell)
         self.flusher.start(self.following.wake_if_durable, wake)
         if is_threaded:
@@ -406,14 +407,25 @@ class Engine:
         with self.cursors.guard, self.log.lock:
             log_end = self.log.end_offset
             self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
+            if self.copying is not None:
+                # Before a record of a new topic of that name can become visible, and be copied.
+                self.copying.log.removed_topics = self.removed_topics.read().table
             self.cursors.restart(topic)
-            try:
-                index.remove_topic(topic, log_end)
-            except BaseException as error:
-                raise self.flusher.fail(
-                    f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
-                ) from error
+            self.remove_queues(topic, log_end)
         self.log.encoder.forget(topic)
+        self.remove_offsets(topic)
+
+    def remove_queues(self, topic: str, before: int) -> None:
+        """Remove the queues of a topic that is recorded as removed."""
+        try:
+            self.queue_index.remove_topic(topic, before)
+        except BaseException as error:
+            raise self.flusher.fail(
+                f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
+            ) from error
+
+    def remove_offsets(self, topic: str) -> None:
+        """Remove the offsets of groups in a topic that is recorded as removed."""
         try:
             self.offsets.remove_topic(topic)
         except CorruptionError:

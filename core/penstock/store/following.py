@@ -34,7 +34,7 @@ from penstock.durability.replica_file import (
     write_replica,
     write_status,
 )
-from penstock.durability.side_folder import SideFolder
+from penstock.durability.side_folder import NOT_UNDERSTOOD, RemovedTopics, SideFolder
 from penstock.durability.written_ranges import NO_RANGES, read_ranges, write_ranges
 from penstock.errors import (
     ArgumentError,
@@ -332,6 +332,8 @@ class PromotingOpener(FollowingOpener):
         replica = read_replica(self.files, self.root)
         if replica is None or replica.role != FOLLOWER:
             raise StorageError(f"{self.root} is no copy that follows a master; nothing was changed")
+        if replica.history == NO_HISTORY:
+            raise StorageError(f"{self.root} has nothing of a master yet; nothing was changed")
 
     def _kept(self, log: SegmentedLog, end: LogEnd) -> RecordEnd | None:
         part = part_of_batch(log, end)
@@ -585,6 +587,37 @@ class FollowedStore:
             newest_ms = int(records.store_times_ms.max())
             self._log.append_copied(at, data, records.sizes.tolist(), newest_ms)
         self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
+
+    def remove_topics(self, told: Mapping[str, Any]) -> None:
+        """Remove the topics that the master has removed, durably; called before a byte after their removal is fed.
+
+        Args:
+            told: all of them, as in the master's `ReplicatedLog.removed_topics`.
+
+        Raises:
+            ReplicationError: that cannot be; or the copy's queues of a topic lack messages of the log that the master's
+                have, or have messages that they lack. Nothing was changed.
+            StoreFailedError: the queues could not be removed; the next opening completes that.
+        """
+        engine, master = self._store._owner(), str(self.replica and self.replica.master)
+        low, end = self.min_offset, self.end_offset
+        known = engine.removed_topics.read()
+        try:
+            removed = RemovedTopics.of(told)
+        except NOT_UNDERSTOOD as error:
+            raise ReplicationError(self.root, master, f"its removed topics: {error}") from error
+        before = {topic: removed.before_of(topic) for topic in {*removed.topics, *known.topics}}
+        changed = [topic for topic in before if before[topic] != known.before_of(topic)]
+        for topic in changed:
+            hidden = min(known.before_of(topic), end)
+            if max(before[topic], low) < hidden or low < before[topic] < end:
+                text = f"topic {topic} was not removed there when it was here"
+                raise ReplicationError(self.root, master, text, needs_copy=True)
+        engine.removed_topics.write(removed)
+        for topic in changed:
+            if max(before[topic], known.before_of(topic)) > low:
+                engine.remove_queues(topic, before[topic])
+            engine.remove_offsets(topic)
 
     def forget(self) -> None:
         """Forget the bytes of an incomplete record, as after a lost connection; `feed` begins at `end_offset` again."""

@@ -664,8 +664,8 @@ class Opener:
             ) from trouble.error
         check_reached(log, engine.follower.progress, seen)
         engine.log.checks_crc = False
-        if not self.follows:
-            found.mended.extend(engine.offsets.set_back(engine.queue_index))
+        removed = engine.removed_topics.read().topics
+        found.mended.extend(engine.offsets.set_back(engine.queue_index, removed))
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

@@ -16,12 +16,14 @@ import attrs
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock.escape import visible
 from penstock_replicate import wire
+from penstock_replicate.beside import Parts
 from penstock_replicate.peer import (
     Accept,
     Action,
     Close,
     Feed,
     Hash,
+    Level,
     Peer,
     Send,
     name_of,
@@ -87,6 +89,7 @@ class FollowerPeer(Peer):
     Attributes:
         master_visible: where the master's log ends, as it has said last; it may be lower than before.
         heartbeats: how often it has said so.
+        levels: how often all files beside the log were written.
     """
 
     opening = wire.GREETING
@@ -105,7 +108,8 @@ class FollowerPeer(Peer):
         self._next = 0
         self._landed: tuple[int, int] | None = None
         self.master_visible = 0
-        self.heartbeats = 0
+        self.heartbeats = self.levels = 0
+        self._parts = Parts()
 
     def start(self) -> list[Action]:
         """Return what to do when the connection is made."""
@@ -127,11 +131,24 @@ class FollowerPeer(Peer):
                 yield from self._on_digest(fields)
             case Control("accept", fields) if self._state is _State.ASKED:
                 yield self._on_accept(fields["log_offset"], fields["ranges"])
-            case Heartbeat(visible) if self._state is _State.FOLLOW:
+            case _ if self._state is _State.FOLLOW:
+                yield from self._on_stream(frame)
+            case _:
+                raise WireViolation(f"an unexpected frame {name_of(frame)}")
+
+    def _on_stream(self, frame: Frame) -> Iterator[Action]:
+        match frame:
+            case Heartbeat(visible):
                 self.master_visible = visible
                 self.heartbeats += 1
-            case Data(log_offset, data) if self._state is _State.FOLLOW:
+            case Data(log_offset, data):
                 yield self._on_data(log_offset, data)
+            case Control("file", fields):
+                file = self._parts.take(fields)
+                if file is not None:
+                    yield file
+            case Control("level", fields):
+                yield Level(fields["number"])
             case _:
                 raise WireViolation(f"an unexpected frame {name_of(frame)}")
 
@@ -311,6 +328,11 @@ class FollowerPeer(Peer):
             return []
         self._landed = landed
         return [self._ack(*landed)]
+
+    def leveled(self, number: int) -> list[Action]:
+        """Tell the master that all files of a reading are written."""
+        self.levels += 1
+        return [] if self.is_over else [Send(wire.control("level", number=number))]
 
     def tick(self, now_ms: int) -> list[Action]:
         actions = super().tick(now_ms)

@@ -29,9 +29,10 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
+from penstock_replicate import beside
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.loop import Link, Loop
-from penstock_replicate.peer import Accept, Action, Close, Feed, Hash
+from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, SideFile
 from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
 from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
 from penstock_replicate.secret import Secret, follower_tls, read_key
@@ -89,6 +90,10 @@ class _FollowerLink(Link):
         self._follower.changed()
 
 
+def _size_of(fed: Feed | SideFile | Level) -> int:
+    return _FEED_BYTES + (0 if isinstance(fed, Level) else len(fed.data))
+
+
 class StoreFollower:
     """Makes a folder a copy of a master's store and lets it follow; get it from `follow`. Safe from any thread.
 
@@ -127,7 +132,7 @@ class StoreFollower:
         self.link: _FollowerLink | None = None
         self._error: PenstockError | None = None
         self._last_error = ""
-        self._fed: deque[Feed] = deque()
+        self._fed: deque[Feed | SideFile | Level] = deque()
         # Of all feeds: what the loop's thread has added, and what the store's thread is done with.
         self._added_bytes = self._done_bytes = 0
         self._failed_at, self._failures = -1, 0
@@ -174,6 +179,7 @@ class StoreFollower:
         def reopen() -> None:
             store, self._store = self._store, None
             store.close()
+            beside.void_journals(store.files, self.path)
             self._store = penstock.open_follower(
                 self.path, self._config, cut_at=at, **self._settings
             )
@@ -218,9 +224,9 @@ class StoreFollower:
 
     def do(self, link: _FollowerLink, action: Action) -> None:
         """Carry out an action of the machine; for `_FollowerLink`."""
-        if isinstance(action, Feed):
+        if isinstance(action, Feed | SideFile | Level):
             self._fed.append(action)
-            self._added_bytes += len(action.data) + _FEED_BYTES
+            self._added_bytes += _size_of(action)
             if self._waiting_bytes > _WAITING_BYTES and link.transport is not None:
                 link.transport.pause_reading()
                 link.peer.is_deaf = True
@@ -268,6 +274,11 @@ class StoreFollower:
                 link.transport.resume_reading()
                 link.peer.is_deaf = False
             self.changed()
+
+    def _leveled(self, link: _FollowerLink, number: int) -> None:
+        assert isinstance(link.peer, FollowerPeer)
+        link.run(link.peer.leveled(number))
+        self.changed()
 
     def _failed(self, link: _FollowerLink, error: BaseException, *, is_fed: bool = False) -> None:
         """Close a connection whose bytes could not be appended; later, they may be others, or have room."""
@@ -354,9 +365,14 @@ class StoreFollower:
         store = self._store
         # What comes meanwhile is for the next call: what is there is acknowledged first.
         for _ in range(len(self._fed)):
-            feed = self._fed.popleft()
-            self._done_bytes += len(feed.data) + _FEED_BYTES
-            store.feed(feed.log_offset, feed.data)
+            fed = self._fed.popleft()
+            self._done_bytes += _size_of(fed)
+            if isinstance(fed, Feed):
+                store.feed(fed.log_offset, fed.data)
+            elif isinstance(fed, SideFile):
+                beside.write(store, fed)
+            else:
+                self._loop.post(self._leveled, link, fed.number)
         end, flushed = store.end_offset, store.flushed_offset
         if store.syncs_each:
             behind, unsynced = link.peer.master_visible - end, end - flushed
@@ -393,9 +409,11 @@ class StoreFollower:
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has all that the master has said to have since this call; False after `timeout_s`.
 
+        So it has the files beside the log as the master had them at this call, or later.
+
         Raises what has ended the following: `ReplicationError`, `DivergedError`, or an error of the store.
         """
-        first: tuple[Any, int] | None = None
+        first: tuple[Any, int, int] | None = None
 
         def is_level() -> bool:
             nonlocal first
@@ -405,9 +423,12 @@ class StoreFollower:
             if link is None or not link.is_accepted:
                 return False
             peer = link.peer
+            # Of a broker no files come.
+            levels = peer.levels if isinstance(peer, FollowerPeer) else 2 * peer.heartbeats
             if first is None or first[0] is not link:
-                first = link, peer.heartbeats
-            is_told = peer.heartbeats > first[1]
+                first = link, peer.heartbeats, levels
+            # The files of the next level may have been read before this call.
+            is_told = peer.heartbeats > first[1] and levels > first[2] + 1
             return is_told and bool(self._store.end_offset >= peer.master_visible)
 
         with self._state:

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.contracts import ReplicatedLog
 from penstock_replicate import wire
+from penstock_replicate.beside import FileSender, Reading
 from penstock_replicate.copies import Copies, Copy
 from penstock_replicate.peer import (
     Action,
@@ -73,6 +74,7 @@ class MasterPeer(Peer):
         self._copy: Copy | None = None
         self.position = 0
         self._is_reading = False
+        self._files = FileSender(log)
 
     def _begin(self) -> Iterator[Action]:
         log, replica = self._log, self._log.replica
@@ -102,6 +104,8 @@ class MasterPeer(Peer):
                 yield self._on_follow(fields["log_offset"])
             case Ack(received, flushed) if self._copy is not None:
                 self._on_ack(self._copy, received, flushed)
+            case Control("level", fields) if self._copy is not None:
+                self._files.written(fields["number"])
             case _:
                 raise WireViolation(f"an unexpected frame {name_of(frame)}")
 
@@ -163,7 +167,7 @@ class MasterPeer(Peer):
         begins = position if self._begins is None else self._begins
         self._copy = self._copies.join(self._store, self._address, begins)
         accept = wire.control("accept", log_offset=position, ranges=dict(ranges))
-        return [Send(accept), self._heartbeat(), *self.advanced()]
+        return [Send(accept), self._heartbeat(), *self._files.removals(), *self.advanced()]
 
     def _removed(self, log_offset: int) -> list[Action]:
         text = f"the copy ends at {log_offset}, and the master's log begins at {self._log.min_offset}"  # fmt: skip
@@ -179,9 +183,11 @@ class MasterPeer(Peer):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the follower is accepted and has not acknowledged all that is visible."""
+        """Whether the follower is accepted and has not acknowledged all that is visible, or all files."""
         copy = self._copy
-        return not self.is_over and copy is not None and copy.received < self._log.visible_offset
+        if self.is_over or copy is None:
+            return False
+        return self._files.is_behind or copy.received < self._log.visible_offset
 
     def advanced(self) -> list[Action]:
         """Return what to do when the log has advanced: one read at a time."""
@@ -190,7 +196,16 @@ class MasterPeer(Peer):
             return []
         self._is_reading = True
         most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
-        return [Read(self.position, min(left, most))]
+        return [*self._files.removals(), Read(self.position, min(left, most))]
+
+    def send_files(self, reading: Reading | None = None) -> list[Action]:
+        """Send some of the files beside the log; with a reading, those that are new in it are to be sent as well."""
+        if self.is_over or self._state is not _State.STREAM:
+            return []
+        removals = [*self._files.removals()]
+        if reading is not None:
+            self._files.offer(reading)
+        return [*removals, *self._files.turn(self.position)]
 
     def read_done(self, data: bytes | None) -> list[Action]:
         """Send what was read at `position`; None if retention has removed it."""

@@ -68,6 +68,22 @@ class Feed:
     data: bytes | memoryview
 
 
+@attrs.frozen(eq=False)
+class SideFile:
+    """Write a file beside the log, after the log up to `log_end` is durable; see `beside`."""
+
+    name: str
+    log_end: int
+    data: bytes
+
+
+@attrs.frozen
+class Level:
+    """When all files of the master's reading `number` are written, call `leveled`."""
+
+    number: int
+
+
 @attrs.frozen(kw_only=True)
 class Close:
     """Close the connection after everything was sent.
@@ -86,7 +102,7 @@ class Close:
     parts_at: int | None = None
 
 
-Action = Send | Read | Hash | ReadRanges | Accept | Feed | Close
+Action = Send | Read | Hash | ReadRanges | Accept | Feed | SideFile | Level | Close
 
 
 class Machine(ABC):

@@ -8,6 +8,8 @@ from typing import Any
 
 from penstock.contracts import Context, ReplicatedLog
 from penstock.errors import OffsetError
+from penstock.escape import get_logger
+from penstock_replicate.beside import MasterFiles, Reading
 from penstock_replicate.copies import Copies
 from penstock_replicate.ha import HaOptions
 from penstock_replicate.loop import Link, Loop, tried
@@ -17,8 +19,11 @@ from penstock_replicate.rocketmq import SILENCE_MS, PlainMasterPeer, is_report
 from penstock_replicate.secret import Secret
 from penstock_replicate.wire import host_and_port
 
+logger = get_logger(__name__)
 _TICKS_A_HEARTBEAT = 4
 _STATUS_MS = 1000
+# The files beside the log are read each heartbeat, but not more often.
+_READING_MS_MIN = 100
 
 
 class _MasterLink(Link):
@@ -119,7 +124,9 @@ class Server:
         self._wait_for = wait_for
         self._loop = Loop("penstock-ha", links_max=options.connections_max, threads=2, tls=tls)
         self._address = ""
-        self._told_ms = 0
+        self._told_ms = self._read_ms = 0
+        self._files = MasterFiles(context.files, log)
+        self._is_reading = False
 
     def start(self) -> None:
         """Begin to listen; raises `OSError` if that is not possible, and leaves nothing then."""
@@ -172,8 +179,30 @@ class Server:
         if now_ms - self._told_ms >= _STATUS_MS or not self._told_ms:
             self._told_ms = now_ms
             self.log.publish(self._status())
+        if now_ms - self._read_ms >= max(self.options.heartbeat_ms, _READING_MS_MIN):
+            self._read_ms = now_ms
+            self._read_files(loop)
+        self._send_files(loop)
         pause_s = self.options.heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
         loop.loop.call_later(pause_s, self._tick, loop)
+
+    def _read_files(self, loop: Loop) -> None:
+        """Read the files beside the log, if a copy is connected, and send them."""
+        if not self._is_reading and self._links(loop):
+            self._is_reading = True
+            loop.aside(self._files.read, partial(self._have_read, loop))
+
+    def _have_read(self, loop: Loop, found: Reading | BaseException | None) -> None:
+        self._is_reading = False
+        if isinstance(found, BaseException):
+            logger.error("the files beside the log were not read", exc_info=found)
+        else:
+            self._send_files(loop, found)
+
+    def _send_files(self, loop: Loop, reading: Reading | None = None) -> None:
+        for link in self._links(loop):
+            if not link.is_full and isinstance(link.peer, MasterPeer):
+                link.run(link.peer.send_files(reading))
 
     def _status(self) -> dict[str, Any]:
         copies = self._copies.status()
@@ -198,10 +227,19 @@ class Server:
         finally:
             loop.close()
 
+    async def _settle(self, loop: Loop, end: float) -> None:
+        while loop.loop.time() < end and (
+            self._is_reading or any(link.peer.is_behind for link in self._links(loop))
+        ):
+            await asyncio.sleep(0.005)
+
     async def _send_the_rest(self, loop: Loop) -> None:
         self._on_bell(loop)
         end = loop.loop.time() + self.options.timeout_ms / 1000
-        while loop.loop.time() < end and any(link.peer.is_behind for link in self._links(loop)):
-            await asyncio.sleep(0.005)
+        await self._settle(loop, end)
+        # Not a reading that has begun before: those who write the files have ended now. The first may not count.
+        for _ in range(2):
+            self._read_files(loop)
+            await self._settle(loop, end)
         for link in self._links(loop):
             link.run(link.peer.end("closing", "the master is closing"))

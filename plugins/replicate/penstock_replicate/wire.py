@@ -21,12 +21,13 @@ Conversation::
     F  hello; M answers by `prove` if there is a secret
     F  `ask` as often as it needs, which M answers by `digest`
     F  follow
-    M  accept, then D and H
-    F  A
+    M  accept, then D and H, and `file` in parts, see `beside`; `level` after the last one of a reading
+    F  A, and `level` when they are written
 
 Either side may say `bye` at any time, and then closes. Unknown keys of a JSON object are ignored.
 """
 
+import base64
 import json
 import re
 import zlib
@@ -49,6 +50,7 @@ DIGEST_BYTES_MAX = 1 << 20
 # Of each list, the newest are sent: more than that many unclean openings are compared by digests only.
 EPOCHS_MAX = 512
 TEXT_MAX = 1000
+FILE_BYTES_MAX = 64 << 20
 CONTROL_BYTES_MAX = 64 << 10
 # An `accept` holds `penstock/ranges`, which has at most 1 MiB.
 ACCEPT_BYTES_MAX = 2 << 20
@@ -287,6 +289,10 @@ def _text(longest: int) -> Callable[[object], str]:
     return check
 
 
+def _base64(value: object) -> bytes:
+    return base64.b64decode(_text(CONTROL_BYTES_MAX)(value), validate=True)
+
+
 def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
     return lambda value: None if value is None else check(value)
 
@@ -330,6 +336,16 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
     "digest": {"start": _offset, "stop": _offset, "sha256": _optional(_digits(64))},
     "follow": {"log_offset": _offset},
     "accept": {"log_offset": _offset, "ranges": _mapping},
+    # A part of a file beside the log, which has `size` bytes: those from `start` on.
+    "file": {
+        "name": _text(40),
+        "log_end": _offset,
+        "size": _whole(1, FILE_BYTES_MAX),
+        "start": _offset,
+        "data": _base64,
+    },
+    # Of the master: all files of a reading were sent. Of the follower: they are written.
+    "level": {"number": _offset},
     "bye": {"code": _text(40), "text": _text(TEXT_MAX)},
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class IdleLog:
         self.root = root
         self.bell = Bell()
         self.replica = Replica(history="1" * 32, store="2" * 16, role="master")
+        self.removed_topics: Mapping[str, Any] = {}
         self.reached: list[int] = []
         self.status: object = {}
 

@@ -1,0 +1,278 @@
+"""The files beside the log: what a master sends of them and when, and what a copy takes and writes."""
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from tests.replicas.fakes import FakeLog
+from tests.replicas.logs import (
+    ROOT,
+    MasterLog,
+    accepted,
+    contents,
+    feed,
+    findings,
+    make_log,
+    reader,
+)
+from tests.replicas.test_following import NEW, Pair
+
+from penstock import FollowedStore
+from penstock.errors import CorruptionError, ReplicationError
+from penstock.files import Files
+from penstock.testing import SimulatedDisk
+from penstock_replicate import beside, wire
+from penstock_replicate.beside import REMOVED_TOPICS, MasterFiles
+from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
+
+OFFSETS, GROUPS = "config/consumerOffset.json", "config/subscriptionGroup.json"
+TIMERS, STORE_ID = "config/timercheck", "penstock/store-id"
+NO_REMOVALS = (REMOVED_TOPICS, 0, b"{}")
+
+
+def offsets(number: int, spaces: int = 0) -> bytes:
+    return json.dumps({"offsetTable": {"t@g": {"0": number}}}).encode() + b" " * spaces
+
+
+class Sending(Pair):
+    """A master with files, and the follower that takes them; `got` are those that came whole."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(FakeLog(), NEW)
+        self.log.root = root
+        self.files = MasterFiles(Files(), self.log)
+        self.meet()
+
+    def put_file(self, name: str, data: bytes) -> None:
+        path = self.log.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def turn(self, *, anew: bool = True) -> None:
+        self.by_master(self.master.send_files(self.files.read() if anew else None))
+
+    def got(self) -> list[tuple[str, int, bytes]]:
+        found = [(one.name, one.log_end, one.data) for one in self.done if isinstance(one, SideFile)]  # fmt: skip
+        self.done.clear()
+        return found
+
+
+def test_a_file_is_sent_once_for_each_content_and_in_parts(tmp_path: Path) -> None:
+    pair = Sending(tmp_path)
+    small, large = offsets(1), offsets(2, spaces=3 << 20)
+    pair.put_file(STORE_ID, b"0123456789abcdef\n")
+    for content in (small, small, large, b"not JSON", b"{}", large, small):
+        pair.put_file(OFFSETS, content)
+        for _ in range(5):
+            pair.turn()
+    assert pair.got() == [
+        NO_REMOVALS, (STORE_ID, 0, b"0123456789abcdef\n"), (OFFSETS, 0, small), (OFFSETS, 0, large),
+        (OFFSETS, 0, large), (OFFSETS, 0, small),
+    ]  # fmt: skip
+
+
+def test_a_file_waits_for_its_log_and_a_newer_one_does_not_replace_it(tmp_path: Path) -> None:
+    pair = Sending(tmp_path)
+    for number in (1, 2):
+        pair.log.put(b"x" * 10)
+        pair.put_file(OFFSETS, offsets(number))
+        pair.turn()
+    assert pair.got() == [NO_REMOVALS]
+    assert pair.master.advanced() == [Read(0, 20)]
+    for number in (1, 2):
+        sent, *_ = pair.master.read_done(b"x" * 10)
+        pair.by_master([sent])
+        pair.turn()
+        assert any(isinstance(one, Level) for one in pair.done) is (number == 2)
+        assert pair.got() == [(OFFSETS, number * 10, offsets(number))]
+
+
+def test_after_a_removal_all_files_are_sent_again_and_none_that_was_read_before(tmp_path: Path) -> None:  # fmt: skip
+    """A group would skip messages of a new topic of that name, if it had the offset of the old one."""
+    pair = Sending(tmp_path)
+    pair.log.put(b"old")
+    pair.by_master(pair.master.advanced())
+    groups = b'{"subscriptionGroupTable": {}}' + b" " * (3 << 19)
+    pair.put_file(GROUPS, groups)
+    pair.put_file(OFFSETS, offsets(1))
+    # One is sent in part now, and one waits.
+    pair.turn()
+    old = pair.files.read()
+    # More than a part takes.
+    pair.log.removed_topics = {f"t{n}": {"before": 3, "count": 1} for n in range(5000)}
+    pair.log.put(b"new")
+    pair.done.clear()
+    pair.by_master(pair.master.advanced())
+    order = [type(one) for one in pair.done if isinstance(one, SideFile | Feed)]
+    assert order == [SideFile, Feed]
+    pair.by_master(pair.master.send_files(old))
+    ((name, log_end, content),) = pair.got()
+    assert (name, log_end, json.loads(content)) == (REMOVED_TOPICS, 0, pair.log.removed_topics)
+    # The first reading does not count: the master may not have removed the offsets yet.
+    pair.turn()
+    assert pair.got() == []
+    for _ in range(2):
+        pair.turn()
+    assert pair.got() == [(GROUPS, 6, groups), (OFFSETS, 6, offsets(1))]
+
+
+class Busy(Files):
+    """While a file is read, the log goes on; `order` has what was read."""
+
+    def __init__(self, log: FakeLog) -> None:
+        super().__init__()
+        self.log, self.order = log, list[str]()
+
+    def read_whole(self, path: Path, limit: int = 0) -> bytes:
+        self.log.put(b"x")
+        self.order.append(path.name)
+        return super().read_whole(path, limit)
+
+
+def test_the_log_end_is_read_after_the_files_and_these_backwards(tmp_path: Path) -> None:
+    """A topic that is created meanwhile must not lack its entry among those that messages have created."""
+    pair = Sending(tmp_path)
+    pair.put_file(OFFSETS, offsets(1))
+    files = Busy(pair.log)
+    reading = MasterFiles(files, pair.log).read()
+    assert reading is not None
+    assert reading.files[OFFSETS].log_end == len(files.order) == 7
+    assert files.order.index("topics.json") < files.order.index("auto-topics")
+
+
+def part(**changes: Any) -> bytes:
+    data = changes.pop("bytes", b"{}")
+    facts = {"name": OFFSETS, "log_end": 0, "size": 2, "start": 0, "data": base64.b64encode(data).decode()}  # fmt: skip
+    return wire.control("file", **{**facts, **changes})
+
+
+BAD_PARTS = {
+    "no file that travels": [part(name="penstock/replica")],
+    "too large": [part(size=(64 << 20) + 1)],
+    "too large for its kind": [part(name=STORE_ID, size=18)],
+    "empty": [part(size=2, bytes=b"")],
+    "longer than its size": [part(size=1)],
+    "no begin": [part(start=1, bytes=b"}")],
+    "a part that lacks": [part(size=4), part(size=4), part(size=4, start=4)],
+    "another size": [part(size=4), part(size=3, start=2, bytes=b" ")],
+    "another log end": [part(size=4), part(size=4, start=2, log_end=1)],
+    "no base64": [part(data="{}")],
+}
+
+
+@pytest.mark.parametrize("frames", BAD_PARTS.values(), ids=BAD_PARTS)
+def test_parts_that_are_none_of_a_file_end_the_connection(frames: list[bytes]) -> None:
+    pair = Pair(FakeLog(), NEW)
+    pair.meet()
+    pair.done.clear()
+    for frame in frames:
+        pair.by_follower(pair.follower.take(frame))
+    assert [type(one) for one in pair.done if isinstance(one, Close | SideFile)][:1] == [Close]
+
+
+# --- the copy
+
+
+@pytest.fixture(scope="module")
+def log() -> MasterLog:
+    return make_log(20)
+
+
+def copy_of(disk: SimulatedDisk, log: MasterLog, **settings: Any) -> FollowedStore:
+    store = accepted(disk, log, at=0, **settings)
+    feed(store, log, log.end)
+    return store
+
+
+def test_a_file_is_written_after_its_log_and_the_content_before_is_kept(log: MasterLog) -> None:
+    disk = SimulatedDisk()
+    with copy_of(disk, log, flush="none") as store:
+        for number in (1, 2, 2):
+            beside.write(store, SideFile(OFFSETS, log.end, offsets(number)))
+            assert store.flushed_offset == log.end
+        assert disk.read_whole(ROOT / OFFSETS) == offsets(2)
+        assert disk.read_whole(ROOT / (OFFSETS + ".bak")) == offsets(1)
+        disk.write_whole(ROOT / OFFSETS, b"{corrupt")
+        of_broker = b'{"offsetTable": {"t@g": {0:3}}}'
+        beside.write(store, SideFile(OFFSETS, 0, of_broker))
+        assert disk.read_whole(ROOT / OFFSETS) == of_broker
+        assert disk.read_whole(ROOT / (OFFSETS + ".bak")) == offsets(1)
+        for number in (1, 2):
+            beside.write(store, SideFile(STORE_ID, 0, b"%016x\n" % number))
+        assert disk.read_whole(ROOT / STORE_ID) == b"%016x\n" % 1
+
+
+BAD_CONTENTS = {
+    OFFSETS: [b"{}", b"[]", b'{"offsetTable": 1}', b"\xff", b"[" * 100_000],
+    GROUPS: [b"{}"],
+    TIMERS: [bytes(31), b"\xff" * 32],
+    STORE_ID: [b"0123456789abcdeg\n", b"0123456789abcdef"],
+    "penstock/auto-topics": [b"[]", b'{"t": "4"}'],
+    REMOVED_TOPICS: [b"[]", b"{"],
+}
+
+
+def test_a_content_that_no_master_has_is_refused_and_nothing_is_written(log: MasterLog) -> None:
+    disk = SimulatedDisk()
+    with copy_of(disk, log) as store:
+        changes = list[str]()
+        disk.plan.watch = lambda call, _path: changes.append(call)
+        for name, bad in BAD_CONTENTS.items():
+            for content in bad:
+                with pytest.raises(CorruptionError, match="it was not written"):
+                    beside.write(store, SideFile(name, 0, content))
+        with pytest.raises(CorruptionError, match="was sent"):
+            beside.write(store, SideFile(OFFSETS, log.end + 1, offsets(1)))
+        with pytest.raises(ReplicationError, match="removed topics"):
+            beside.write(store, SideFile(REMOVED_TOPICS, 0, b'{"../t": {"before": 1, "count": 1}}'))
+        assert not changes
+        disk.plan.watch = None
+
+
+# --- removals
+
+
+def removal(before: int, count: int = 1) -> Mapping[str, Any]:
+    return MappingProxyType({"t": {"before": before, "count": count}})
+
+
+def test_a_removal_comes_before_the_records_that_it_hides(log: MasterLog) -> None:
+    """The copy was away while the topic was removed twice; or it ends before the removal, and is opened again."""
+    disk = SimulatedDisk()
+    others = {key: bodies for key, bodies in log.queues.items() if key[0] != "t"}
+    store = accepted(disk, log, at=0)
+    feed(store, log, log.begins[5])
+    beside.write(store, SideFile(OFFSETS, 0, offsets(1)))
+    for _ in range(2):
+        store.remove_topics(removal(log.end, count=2))
+        with reader(disk) as found:
+            assert not {key for key in contents(found) if key[0] == "t"}
+            assert found.committed_offset("g", "t", 0) is None
+        store.close()
+        store = accepted(disk, log)
+    store.remove_topics(removal(log.end, count=2))
+    feed(store, log, log.end)
+    store.close()
+    with reader(disk) as found:
+        assert contents(found) == others
+        assert not findings(found)
+
+
+def test_a_removal_that_the_master_does_not_know_is_refused(log: MasterLog) -> None:
+    """The copy was the master, removed a topic, and was lost before another copy knew of it."""
+    disk = SimulatedDisk()
+    with copy_of(disk, log) as store:
+        store.remove_topics(removal(log.end))
+        for removals in ({}, removal(log.end - 1)):
+            with pytest.raises(ReplicationError, match="was not removed there") as caught:
+                store.remove_topics(removals)
+            assert caught.value.needs_copy
+        store.remove_topics(removal(log.end + 10))
+        # The master has lost its log after the copy's end.
+        store.remove_topics(removal(log.end))
+    with reader(disk) as found:
+        assert not findings(found)
