@@ -486,7 +486,7 @@ class ReplicationError(StorageError):
 
     def __init__(self, path: Path, master: str, reason: str, needs_copy: bool = False) -> None:
         self.path, self.master, self.reason, self.needs_copy = path, master, reason, needs_copy
-        hint = "; follow with an empty folder" if needs_copy else ""
+        hint = "; follow it with an empty folder" if needs_copy else ""
         super().__init__(f"{path} cannot follow {master}: {reason}{hint}")
 
 
@@ -501,9 +501,9 @@ class DivergedError(ReplicationError):
     def __init__(
         self, path: Path, master: str, parts_at: int, end_offset: int, reason: str
     ) -> None:
-        self.parts_at, self.end_offset = parts_at, end_offset
-        super().__init__(path, master, f"{reason}; use --cut (cut=True), or an empty folder")
-        self.needs_copy = True
+        self.parts_at = parts_at
+        self.end_offset = end_offset
+        super().__init__(path, master, reason, needs_copy=True)
 
 
 class OutcomeUnknownError(StorageError):

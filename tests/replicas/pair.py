@@ -304,6 +304,7 @@ class Machine:
             # It dies within: then it may still have them.
             return
         world.parts_at = None
+        world.offsets.append((world.file_of(world.b), 0))
         end = world.follower.end_offset
         world.durable_there = min(world.durable_there, end)
         world.received_there = min(world.received_there, end)

@@ -22,8 +22,8 @@ from tests.replicas.logs import (
 )
 
 import penstock
-from penstock import ArgumentError
-from penstock.testing import SimulatedDisk
+from penstock import ArgumentError, StorageError
+from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Survival
 
 
@@ -86,6 +86,48 @@ def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, is_clean: b
         with reader(disk) as read:
             assert contents(read) == log.queues
             assert not findings(read)
+
+
+def test_a_torn_tail_is_saved_with_the_rest(log: MasterLog) -> None:
+    disk, torn = copied(log, is_clean=False), b"a torn tail"
+    last = disk.entries(ROOT / "commitlog")[-1].path
+    with disk.open(last, writable=True) as file:
+        file.pwrite(torn, log.end - int(last.name))
+        file.sync_all()
+    with cut(disk, log.begins[-2]) as store:
+        assert log.raw[store.end_offset :] + torn in saved(disk)
+        assert store.recovery is not None
+        assert store.recovery.saved_to is not None
+
+
+def test_a_reader_beside_it_reads_on(log: MasterLog) -> None:
+    """The first read after a cut found another file, and its message was taken for removed."""
+    disk = copied(log, is_clean=True)
+    with reader(disk) as old:
+        assert contents(old) == log.queues
+        with cut(disk, log.begins[60]), reader(disk) as new:
+            for place, bodies in contents(new).items():
+                got = [message.body for message in old.scan(place[0], queue=place[1])]
+                assert got[: len(bodies)] == bodies
+
+
+def test_times_never_decrease(log: MasterLog) -> None:
+    disk = copied(log, is_clean=True)
+    penstock.promote(ROOT, **on(disk, **SETTINGS))
+    cut(disk, SEGMENT).close()
+    with master(disk, clock=ManualClock(1000)) as store:
+        store.put("t", b"new", queue=0)
+        *_, before, new = store.scan("t", queue=0)
+    assert new.store_time_ms >= before.store_time_ms
+
+
+def test_another_store_than_the_expected_one_is_not_cut(log: MasterLog) -> None:
+    """It was promoted a moment before, and would have been made a copy again."""
+    disk = copied(log, is_clean=True)
+    penstock.promote(ROOT, **on(disk, **SETTINGS))
+    with pytest.raises(StorageError, match="meanwhile"):
+        penstock.open_follower(ROOT, cut_at=0, expected=identity(), **on(disk, **SETTINGS))
+    assert raw_log(disk)[: log.end] == log.raw
 
 
 def test_a_master_that_is_cut_begins_an_epoch_and_takes_messages(log: MasterLog) -> None:

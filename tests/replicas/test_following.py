@@ -269,8 +269,15 @@ def test_lists_of_epochs_say_where_two_logs_part(
 def test_a_master_that_has_lost_what_was_copied_is_not_followed() -> None:
     pair = Pair(FakeLog(BYTES, epochs=TWO), mine())
     refused, end = pair.ends()
-    assert (end.parts_at, end.is_final, end.needs_copy) == (4000, True, True)
+    assert (end.parts_at, end.is_final, end.needs_copy, end.can_cut) == (4000, True, True, True)
     assert "the copy closes" in refused.reason
+
+
+def test_a_copy_is_not_cut_before_the_masters_log() -> None:
+    """It would have lost what it had, and could not follow then."""
+    log = FakeLog(BYTES, min_offset=SEGMENT, epochs=(FIRST, Epoch(1, 1, SEGMENT - 1, M)))
+    _, end = Pair(log, mine()).ends()
+    assert (end.parts_at, end.can_cut) == (SEGMENT - 1, False)
 
 
 def test_a_copy_that_ends_where_the_new_epoch_begins_goes_on() -> None:
@@ -284,7 +291,8 @@ def test_other_bytes_under_the_same_epochs_are_found_to_the_byte(parts_at: int) 
     data = bytes(3 << 20)
     other = data[:parts_at] + b"?" * (len(data) - parts_at)
     _, end = Pair(FakeLog(data), mine(other), other).ends()
-    assert (end.parts_at, end.is_final) == (parts_at, True)
+    # A disk has changed them: perhaps the master's.
+    assert (end.parts_at, end.is_final, end.can_cut) == (parts_at, True, False)
 
 
 def test_a_master_that_is_not_as_far_is_tried_again() -> None:

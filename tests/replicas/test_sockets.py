@@ -371,6 +371,53 @@ def test_a_line_is_encrypted_and_for_those_who_know_the_secret(tmp_path: Path) -
     assert logs(m) == logs(c)
 
 
+def test_a_first_word_that_comes_with_the_handshake_is_answered_encrypted(tmp_path: Path) -> None:
+    """The answer was sent in the clear, and nearly every second connection broke."""
+    tls = ssl.create_default_context(cafile=CERTIFICATE)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    copy = tls.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with master(tmp_path / "m", **secure(tmp_path / "key")):
+        host, _, port = status_of(tmp_path / "m")["listen"].rpartition(":")
+        with socket.create_connection((host, int(port))) as line:
+            line.settimeout(WAIT_S)
+            raw, answer = b"", b""
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    copy.do_handshake()
+                    break
+                line.sendall(outgoing.read())
+                incoming.write(line.recv(65536))
+            copy.write(wire.FIRST_REPORT)
+            line.sendall(outgoing.read())
+            while not answer.startswith(wire.GREETING):
+                raw += line.recv(65536)
+                assert wire.GREETING not in raw
+                incoming.write(raw)
+                raw = b""
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    answer += copy.read(65536)
+
+
+def test_a_cut_without_room_is_told(tmp_path: Path) -> None:
+    """The follower went on without its store, and nobody was told."""
+    m, c, files = tmp_path / "m", tmp_path / "c", FaultyFiles()
+    with master(m) as store, copy_of(c, status_of(m)["listen"]):
+        store.put("t", b"x")
+    penstock.promote(c, environ={})
+    with master(m) as store:
+        store.put("t", b"only here")
+    with master(c) as store:
+        store.put("t", b"new")
+        files.plan.fail("create", errno.ENOSPC, path="new-segment")
+        with follow(m, status_of(c)["listen"], cut=True, environ={}, files=files) as back:
+            with pytest.raises(ReplicationError, match="No space"):
+                back.wait(WAIT_S)
+            assert back.status()["state"] == "ended"
+        with follow(m, status_of(c)["listen"], cut=True, environ={}) as back:
+            assert back.wait_caught_up(WAIT_S)
+    assert logs(m) == logs(c)
+
+
 def test_a_master_that_encrypts_closes_what_never_begins_to(tmp_path: Path) -> None:
     """No connection is left: the event loop would warn of it, which is an error here."""
     m = tmp_path / "m"
@@ -393,6 +440,8 @@ def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         for path in (tmp_path / "absent", tmp_path / "short"):
             with pytest.raises(ConfigError, match=name):
                 master(tmp_path / "m", "127.0.0.1:0", 1, **{f"replicate.ha.{name}": str(path)})
+    with pytest.raises(ConfigError, match="tls_key needs"):
+        master(tmp_path / "m", "127.0.0.1:0", 1, **{"replicate.ha.tls_key": CERTIFICATE})
     for name in ("secret_file", "tls_ca"):
         with pytest.raises(ArgumentError, match=name):
             wrong: dict[str, Any] = {name: str(tmp_path / "short")}

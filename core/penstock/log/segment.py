@@ -18,7 +18,7 @@ import errno
 import mmap
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock._kernel import Extent, GatherBuffer
@@ -217,32 +217,38 @@ class Segment:
             return self._view
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return bytes by a plain read; safe when another process may shorten or recycle the file.
+        """Return bytes by a plain read; safe when another process may shorten, replace or recycle the file.
 
         A file is renamed before its bytes are overwritten, so bytes that were read while it still had
-        its name are right. Raises `FileNotFoundError` if it no longer has its name.
+        its name are right. Raises `FileNotFoundError` if no file has its name any more.
         """
-        with self._opening:
-            file = self._reader()
-        data = file.pread(size, position)
-        self._check_name(file)
-        return data
+        while True:
+            with self._opening:
+                file = self._reader()
+            data = file.pread(size, position)
+            if self._has_name(file):
+                return data
 
-    def read_into(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
+    def read_into(self, pieces: Sequence[tuple[int, memoryview]]) -> None:
         """Like `pread`, from multiple positions into memory; bytes after the file's end read as zeros."""
-        with self._opening:
-            file = self._reader()
-        for position, memory in pieces:
-            got = file.read_into(memory, position)
-            memory[got:] = bytes(len(memory) - got)
-        self._check_name(file)
+        while True:
+            with self._opening:
+                file = self._reader()
+            for position, memory in pieces:
+                got = file.read_into(memory, position)
+                memory[got:] = bytes(len(memory) - got)
+            if self._has_name(file):
+                return
 
-    def _check_name(self, file: File) -> None:
-        """Raise `FileNotFoundError` if the file that was read no longer has its name."""
-        if self._files.inode(self.path) != file.inode:
+    def _has_name(self, file: File) -> bool:
+        """Return whether the file that was read still has its name, and no other one, as after a cut of the log."""
+        inode = self._files.inode(self.path)
+        if inode != file.inode:
             with self._opening:
                 self._file = None
-            raise FileNotFoundError(errno.ENOENT, "the segment was deleted", str(self.path))
+            if not inode:
+                raise FileNotFoundError(errno.ENOENT, "the segment was deleted", str(self.path))
+        return inode == file.inode
 
     def has(self, position: int, size: int) -> bool:
         """Return whether the file is long enough to hold these bytes."""

@@ -274,7 +274,7 @@ class SegmentedLog:
         if last > end:
             raise OffsetError(last, base, end)
         try:
-            segment.read_into((log_offset - base, memory) for log_offset, memory in pieces)
+            segment.read_into([(log_offset - base, memory) for log_offset, memory in pieces])
         except FileNotFoundError as error:
             self.refresh()
             raise OffsetError(first, self.min_offset, self.committed_offset) from error

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -79,6 +80,7 @@ def open_follower(
     *,
     begin: FollowBegin | None = None,
     cut_at: int | None = None,
+    expected: Replica | None = None,
     files: Files | None = None,
     clock: Clock | None = None,
     spawn: SpawnWorker | None = None,
@@ -96,6 +98,7 @@ def open_follower(
         begin: where the log of a new copy begins. The store becomes a follower at once; its log must be empty.
         cut_at: a log offset; the log ends at the last record before it from now on. The bytes after it are moved to
             `penstock/saved`. None: the log stays whole.
+        expected: the identity that the store must have, for example for a cut. None: any.
         files: the file system; tests pass one that injects faults.
         clock: the clock; tests pass their own.
         spawn: starts background threads.
@@ -103,7 +106,7 @@ def open_follower(
         settings: as for `penstock.open`. Replicator and extensions are not used.
 
     Raises what `penstock.open` does, and `ArgumentError` if `begin` was given for a log with records, or `cut_at` is
-    before the log's begin; nothing was changed then.
+    before the log's begin, and `StorageError` if the store is not the expected one; nothing was changed then.
     """
     call = "open_follower"
     root = arguments.folder(call, "path", path)
@@ -113,10 +116,10 @@ def open_follower(
         settings |= _geometry(call, begin)
     made = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
-        names=("config", "begin", "cut_at", "files", "clock", "spawn", "environ"),
+        names=("config", "begin", "cut_at", "expected", "files", "clock", "spawn", "environ"),
     )  # fmt: skip
-    opener = FollowingOpener(made, spawn, begin, cut_at)
-    if begin is not None and not opener.is_segment_begin(begin.log_offset):
+    opener = FollowingOpener(made, spawn, begin, cut_at, expected)
+    if begin is not None and (cut_at or not opener.is_segment_begin(begin.log_offset)):
         raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
     if begin is None and not is_store(made.files, made.root):
         raise no_store(made.files, made.root)
@@ -184,9 +187,10 @@ class FollowingOpener(Opener):
         spawn: SpawnWorker | None,
         begin: FollowBegin | None = None,
         cut_at: int | None = None,
+        expected: Replica | None = None,
     ) -> None:
         super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
-        self._begin, self._cut_at = begin, cut_at
+        self._begin, self._cut_at, self._expected = begin, cut_at, expected
         self.held = HeldBatches(0, None)
         self.spawn: SpawnWorker = self._spawn
 
@@ -195,8 +199,11 @@ class FollowingOpener(Opener):
         return log_offset >= 0 and log_offset % self.geometry().segment_bytes == 0
 
     def check_role(self, call: str) -> None:
-        """Raise `CorruptionError` if the store's role cannot be read; any role is accepted."""
-        read_replica(self.files, self.root)
+        """Raise `CorruptionError` if the role cannot be read, `StorageError` if the store is not the expected one."""
+        if self._expected not in (None, read_replica(self.files, self.root)):
+            raise StorageError(
+                f"{self.root} was promoted or accepted meanwhile; nothing was changed"
+            )
 
     def extensions(self, context: Context) -> list[Extension]:
         """Return none: they would put."""
@@ -228,8 +235,10 @@ class FollowingOpener(Opener):
         kept = self._kept(log, found.end)
         if kept is None:
             return found
-        self._cut(log, geometry, found, kept)
-        return super()._inspect(log, geometry, is_new=is_new)
+        saved = self._cut(log, geometry, found, kept)
+        found = super()._inspect(log, geometry, is_new=is_new)
+        found.saved_to = str(saved)
+        return found
 
     def _kept(self, log: SegmentedLog, end: LogEnd) -> RecordEnd | None:
         """Return where the log is to end from now on; None to leave it as it is."""
@@ -244,8 +253,8 @@ class FollowingOpener(Opener):
 
     def _cut(
         self, log: SegmentedLog, geometry: Geometry, found: OpenState, kept: RecordEnd
-    ) -> None:
-        """Let the log end earlier, in a segment that replaces the last one; what it loses is saved.
+    ) -> Path:
+        """Let the log end earlier, in a segment that replaces the last one; return where what it loses is saved.
 
         A crash before the end leaves a log that ends there, or later, where a segment ends, or where it did.
         """
@@ -253,8 +262,9 @@ class FollowingOpener(Opener):
         segment = log.find(end)
         assert segment is not None
         claim(files, found, geometry, self.profile)
-        data = bytes(log.read(end, min(segment.end_offset, found.end.offset) - end))
-        saved = side.save(f"cut-{end}", data)
+        data, known = bytes(log.read(end, segment.end_offset - end)), found.end.offset - end
+        # A torn tail, too.
+        saved = side.save(f"cut-{end}", data[: max(known, len(data.rstrip(b"\0")))])
         state = found.progress.read()
         dispatched = {name: min(reached, end) for name, reached in state.dispatched.items()}
         lowered = {
@@ -282,6 +292,7 @@ class FollowingOpener(Opener):
         logger.warning(
             "%s was cut at log offset %d; what came after it is in %s", self.root, end, saved
         )
+        return saved
 
     def _begin_log(self, begin: FollowBegin, geometry: Geometry) -> None:
         """Make the store a follower whose empty log begins at a log offset; each step may be the last of a crash."""
@@ -341,13 +352,12 @@ class PromotingOpener(FollowingOpener):
 
 
 def record_end(log: SegmentedLog, stop: int) -> RecordEnd:
-    """Return the last one in a log up to `stop`, an offset in it; the time is 0 if its segment has no record before."""
+    """Return the last one in a log up to `stop`, an offset in it; the time is 0 if there is no record before."""
     segment = log.find(stop)
     assert segment is not None
-    found = RecordEnd(segment.base_offset, 0)
-    for records, _, _ in scan_segment(
-        log, segment, segment.base_offset, segment.end_offset, Checks(log.coverage)
-    ):
+    base = segment.base_offset
+    found = RecordEnd(base, record_end(log, base - 1).time_ms if base > log.min_offset else 0)
+    for records, _, _ in scan_segment(log, segment, base, segment.end_offset, Checks(log.coverage)):
         ends = records.log_offsets + records.sizes
         count = int(ends.searchsorted(stop, "right"))
         if count:

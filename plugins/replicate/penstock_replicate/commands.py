@@ -157,6 +157,7 @@ def follow(
                 note(f"{path}: stopped; follow again to go on")
         except StoreClosedError:
             note(f"{path}: {follower.status()['text']}")
+            return NO if once else 0
         return 0
 
 
@@ -172,7 +173,7 @@ def promote(path: str, config: str | None, settings: tuple[str, ...], as_json: b
     """Make a copy a master that takes messages, after the old master is lost. `replica follow` of it ends.
 
     Promote the copy whose log ends last, as `penstock stat` shows it: what it lacks is lost. The old master can follow
-    the new one later, unless it has bytes that this copy lacks.
+    the new one later, with --cut if it has bytes that this copy lacks.
     """
     from penstock_tools.cli.state import replica_of  # noqa: PLC0415 - not for a help text
 

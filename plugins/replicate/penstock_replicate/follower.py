@@ -232,7 +232,7 @@ class FollowerPeer(Peer):
             text = (
                 f"the master has written other bytes from {parts_at} on, and the copy ends at {end}"
             )
-            yield from self._diverged(parts_at, text)
+            yield from self._diverged(parts_at, text, can_cut=parts_at >= master["min"])
         elif not self._is_empty and master["end"] < end:
             text = f"the copy ends at {end}, and the master's log at {master['end']}"
             yield from self.end("ahead", text)
@@ -282,10 +282,13 @@ class FollowerPeer(Peer):
             middle = (least + most) // 2
             yield from self._ask(max(least, middle - wire.DIGEST_BYTES_MAX), middle)
         else:
-            yield from self._diverged(least, f"the bytes at {least} differ")
+            yield from self._diverged(
+                least, f"the bytes at {least} differ: run penstock verify on both"
+            )
 
-    def _diverged(self, parts_at: int, text: str) -> list[Action]:
-        return self.end("diverged", text, is_final=True, needs_copy=True, parts_at=parts_at)
+    def _diverged(self, parts_at: int, text: str, *, can_cut: bool = False) -> list[Action]:
+        facts = {"parts_at": parts_at, "can_cut": can_cut}
+        return self.end("diverged", text, is_final=True, needs_copy=True, **facts)
 
     # --- following
 

@@ -128,7 +128,7 @@ class StoreFollower:
         self._fresh_store = secrets.token_hex(8)
         host = None if tls is None else host_and_port(master)[0]
         self._loop = Loop("penstock-follow", links_max=4, threads=1, tls=tls, tls_host=host)
-        self._state = threading.Condition()
+        self._state, self._closing = threading.Condition(), threading.RLock()
         self.link: _FollowerLink | None = None
         self._error: PenstockError | None = None
         self._last_error = ""
@@ -172,22 +172,26 @@ class StoreFollower:
 
     async def _cut(self, close: Close) -> bool:
         """Cut the log where it parts from the master's, if that was asked for; return whether it was."""
-        at = close.parts_at
-        if not self._cuts or at is None or at < self._store.min_offset or self._error is not None:
+        at, store = close.parts_at, self._store
+        if not (self._cuts and close.can_cut) or self._error is not None or store.is_wanted:
+            return False
+        assert at is not None
+        if at < store.min_offset:
             return False
 
         def reopen() -> None:
-            store, self._store = self._store, None
+            self._store = None
             store.close()
             beside.void_journals(store.files, self.path)
+            # A process that promotes it may have been faster.
             self._store = penstock.open_follower(
-                self.path, self._config, cut_at=at, **self._settings
+                self.path, self._config, cut_at=at, expected=store.replica, **self._settings
             )
 
         found = await self._aside(reopen)
-        if isinstance(found, PenstockError):
-            self._error = found
-        return found is None or self._error is not None
+        if isinstance(found, BaseException):
+            self._error = self._told(found)
+        return True
 
     async def _once(self) -> Close:
         """Follow over one connection; return why it has ended."""
@@ -214,12 +218,20 @@ class StoreFollower:
         self._loop.aside(job, told)
         return await done
 
+    def _told(self, error: BaseException) -> PenstockError:
+        is_told = isinstance(error, PenstockError)
+        return error if is_told else ReplicationError(self.path, self.master, str(error))  # type: ignore[return-value]
+
     def _error_of(self, close: Close) -> PenstockError:
         if self._error is not None:
             return self._error
         if close.parts_at is not None:
             end = self._store.end_offset
-            return DivergedError(self.path, self.master, close.parts_at, end, close.reason)
+            way = (
+                "; --cut (cut=True) saves and cuts what the copy alone has" if close.can_cut else ""
+            )
+            reason = close.reason + way
+            return DivergedError(self.path, self.master, close.parts_at, end, reason)
         return ReplicationError(self.path, self.master, close.reason, needs_copy=close.needs_copy)
 
     def do(self, link: _FollowerLink, action: Action) -> None:
@@ -227,7 +239,7 @@ class StoreFollower:
         if isinstance(action, Feed | SideFile | Level):
             self._fed.append(action)
             self._added_bytes += _size_of(action)
-            if self._waiting_bytes > _WAITING_BYTES and link.transport is not None:
+            if self._waiting_bytes > _WAITING_BYTES and link.transport and not link.is_over:
                 link.transport.pause_reading()
                 link.peer.is_deaf = True
             self._begin_landing(link)
@@ -261,7 +273,7 @@ class StoreFollower:
     def _hashed(self, link: _FollowerLink, start: int, stop: int, found: object) -> None:
         if isinstance(found, BaseException) and not isinstance(found, OffsetError):
             self._failed(link, found)
-        elif isinstance(link.peer, FollowerPeer):
+        else:
             link.run(link.peer.hashed(start, stop, found if isinstance(found, bytes) else None))
 
     def _landed(self, link: _FollowerLink, found: object, *, is_fed: bool = False) -> None:
@@ -270,8 +282,9 @@ class StoreFollower:
             self._failed(link, found, is_fed=is_fed)
         elif isinstance(found, tuple):
             link.run(link.peer.landed(*found))
-            if link.transport is not None and self._waiting_bytes <= _WAITING_BYTES:
-                link.transport.resume_reading()
+            is_open = link.transport is not None and not link.is_over
+            if is_open and self._waiting_bytes <= _WAITING_BYTES:
+                link.transport.resume_reading()  # type: ignore[union-attr] # it is open
                 link.peer.is_deaf = False
             self.changed()
 
@@ -289,33 +302,34 @@ class StoreFollower:
             self._failed_at = at
             is_passing = self._failures < _ATTEMPTS
             error = ReplicationError(self.path, self.master, str(error))
-        elif not isinstance(error, PenstockError):
-            error = ReplicationError(self.path, self.master, str(error))
         if not is_passing and self._error is None:
-            self._error = error
+            self._error = self._told(error)
         # What has come behind those bytes is not appended.
         link.is_accepted = False
         link.abort(str(error))
 
     def _tick(self) -> None:
-        link = self.link
+        self._loop.loop.call_later(_TICK_S, self._tick)
+        # A cut replaces the store.
+        link, store = self.link, self._store
         if link is not None:
             link.tick(self.now_ms(), SILENCE_MS)
-            if link.is_accepted:
-                # The flush policy syncs, too. In this order: both increase.
-                flushed = self._store.flushed_offset
-                self._landed(link, (self._store.end_offset, flushed))
-            if self._store is not None and self._store.failure is not None:
-                self._failed(link, self._store.failure)
-        if self._store is not None and self._store.is_wanted and not self._is_closed:
+        if store is None:
+            return
+        if link is not None and link.is_accepted:
+            # The flush policy syncs, too. In this order: both increase.
+            flushed = store.flushed_offset
+            self._landed(link, (store.end_offset, flushed))
+        if link is not None and store.failure is not None:
+            self._failed(link, store.failure)
+        if store.is_wanted and not self._is_closed:
             self._last_error = "another process promotes this copy"
             # Closing waits for this thread.
             threading.Thread(target=self.close, name="penstock-close").start()
-        if self._store is not None and not self._is_publishing:
+        if not self._is_publishing:
             self._is_publishing = True
-            store, status = self._store, self.status()
+            status = self.status()
             self._loop.aside(lambda: store.publish(status), self._published)
-        self._loop.loop.call_later(_TICK_S, self._tick)
 
     def _published(self, _found: object) -> None:
         self._is_publishing = False
@@ -457,14 +471,15 @@ class StoreFollower:
         """End the following and close the store; a second call does nothing."""
         self._is_closed = True
         self.changed()
-        has_ended = False
-        try:
-            has_ended = self._loop.close()
-        finally:
-            if self._store is not None and has_ended:
-                self._store.close()
-            elif self._store is not None:
-                logger.error("%s is not closed: its disk does not answer", self.path)
+        with self._closing:
+            has_ended = False
+            try:
+                has_ended = self._loop.close()
+            finally:
+                if self._store is not None and has_ended:
+                    self._store.close()
+                elif self._store is not None:
+                    logger.error("%s is not closed: its disk does not answer", self.path)
 
     def __enter__(self) -> Self:
         return self

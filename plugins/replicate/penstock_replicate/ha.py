@@ -79,6 +79,8 @@ class HaReplicator(Replicator):
             raise ConfigError(
                 f"{what}, and no such slave knows a secret or TLS: leave out secret_file and tls_cert"
             )
+        if options.tls_key and not options.tls_cert:
+            raise ConfigError("replicate.ha.tls_key needs replicate.ha.tls_cert")
         try:
             key = None if options.secret_file is None else read_key(options.secret_file)
             tls = (

@@ -44,9 +44,9 @@ class Link(asyncio.Protocol):
     def __init__(self, loop: "Loop") -> None:
         self.loop = loop
         self.transport: asyncio.Transport | None = None
-        self.is_full = False
+        self.is_full = self.is_over = self._is_begun = False
         self._full_since_s = 0.0
-        self._is_over = False
+        self._early = bytearray()
 
     @abstractmethod
     def begin(self, address: str) -> Sequence[Action]:
@@ -64,7 +64,7 @@ class Link(asyncio.Protocol):
         try:
             for action in actions:
                 if isinstance(action, Send):
-                    if self.transport is not None:
+                    if self._is_begun and not self.is_over and self.transport is not None:
                         self.transport.write(action.data)
                 elif isinstance(action, Close):
                     self._over(action, action.reason)
@@ -82,12 +82,12 @@ class Link(asyncio.Protocol):
             self.abort("the other side does not read")
 
     def _over(self, close: Close | None, reason: str) -> None:
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self.ended(close, reason)
-        if self.transport is not None:
-            self.transport.close()
-            self.loop.loop.call_later(_LAST_WORDS_S, self.transport.abort)
+            if self.transport is not None:
+                self.transport.close()
+                self.loop.loop.call_later(_LAST_WORDS_S, self.transport.abort)
 
     def abort(self, reason: str) -> None:
         """Close the connection without sending what is left."""
@@ -131,7 +131,7 @@ class Link(asyncio.Protocol):
             if not isinstance(error, OSError):
                 raise
             return
-        if encrypted is None or self._is_over:
+        if encrypted is None or self.is_over:
             # It was closed meanwhile.
             transport.abort()
             self.connection_lost(None)
@@ -139,13 +139,18 @@ class Link(asyncio.Protocol):
             self._begun(encrypted, actions)
 
     def _begun(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
-        self.transport = transport
+        self.transport, self._is_begun = transport, True
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         self.run(actions)
+        if self._early:
+            self.data_received(bytes(self._early))
 
     def data_received(self, data: bytes) -> None:
         """Give the machine what has come."""
-        if not self._is_over:
+        if not self._is_begun:
+            # With the last words of the handshake, of whose end this side has not been told yet.
+            self._early += data
+        elif not self.is_over:
             self.run(self.peer.take(data))
 
     def pause_writing(self) -> None:

@@ -111,7 +111,6 @@ class MasterPeer(Peer):
 
     def _on_hello(self, hello: Control) -> Iterator[Action]:
         theirs, mine = hello.fields, self._log.replica
-        self._store = theirs["store"]
         segment_bytes = theirs["segment_bytes"] or self._log.segment_bytes
         newest = newest_number(theirs["epochs"])
         is_copy = theirs["history"] == mine.history
@@ -119,7 +118,9 @@ class MasterPeer(Peer):
         secret, nonce = self._secret, theirs["nonce"]
         if secret is not None and not secret.is_proved("follower", nonce, theirs["proof"]):
             yield from self.end("secret", "the copy does not know the master's secret")
-        elif not is_copy and not is_empty:
+            return
+        self._store = theirs["store"]
+        if not is_copy and not is_empty:
             yield from self.end("history", "the two are not copies of one store")
         elif segment_bytes != self._log.segment_bytes:
             text = f"its segments have {segment_bytes} bytes, and the master's {self._log.segment_bytes}"  # fmt: skip

@@ -94,12 +94,15 @@ class Close:
         needs_copy: only a new copy can follow this master.
         parts_at: the log offset where the two logs part, as far as epochs and digests tell; None if they are not known
             to differ.
+        can_cut: they part as their epochs say, and the master has the log from there on. Else a disk has changed bytes,
+            perhaps the master's.
     """
 
     reason: str
     is_final: bool = False
     needs_copy: bool = False
     parts_at: int | None = None
+    can_cut: bool = False
 
 
 Action = Send | Read | Hash | ReadRanges | Accept | Feed | SideFile | Level | Close

@@ -26,7 +26,8 @@ def read_key(path: str | Path) -> bytes:
 def master_tls(cert: str, key: str | None) -> ssl.SSLContext:
     """Return the context of a master; raises `OSError` if certificate or key, PEM files, cannot be used."""
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    found.load_cert_chain(cert, key)
+    # A key with a passphrase is refused; else OpenSSL would ask for it on the terminal.
+    found.load_cert_chain(cert, key, lambda: b"")
     return found
 
 
