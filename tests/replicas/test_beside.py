@@ -20,11 +20,12 @@ from tests.replicas.logs import (
     reader,
 )
 from tests.replicas.test_following import NEW, Pair
+from tests.replicas.test_waiting_puts import Scripted
 
 from penstock import FollowedStore
 from penstock.errors import CorruptionError, ReplicationError
 from penstock.files import Files
-from penstock.testing import SimulatedDisk
+from penstock.testing import InlineWorkers, SimulatedDisk, open_store
 from penstock_replicate import beside, wire
 from penstock_replicate.beside import REMOVED_TOPICS, MasterFiles
 from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
@@ -87,8 +88,42 @@ def test_a_file_waits_for_its_log_and_a_newer_one_does_not_replace_it(tmp_path: 
         sent, *_ = pair.master.read_done(b"x" * 10)
         pair.by_master([sent])
         pair.turn()
-        assert any(isinstance(one, Level) for one in pair.done) is (number == 2)
+        assert len([one for one in pair.done if isinstance(one, Level)]) == 1
         assert pair.got() == [(OFFSETS, number * 10, offsets(number))]
+
+
+def test_levels_are_told_while_a_large_file_changes_all_the_time(tmp_path: Path) -> None:
+    """None was told, so that nobody knew that a copy had caught up."""
+    pair = Sending(tmp_path)
+    for number in range(10):
+        pair.put_file(OFFSETS, offsets(number, spaces=3 << 19))
+        pair.turn()
+        pair.turn(anew=False)
+    assert len([one for one in pair.done if isinstance(one, Level)]) > 3
+
+
+def test_a_removal_is_told_when_the_offsets_are_removed() -> None:
+    """A reading between the two had the old ones, and a group skipped messages of the new topic."""
+    disk, offsets_at = SimulatedDisk(), Path("/store") / OFFSETS
+    with open_store(
+        Path("/store"),
+        strategies=[Scripted],
+        replicate="scripted",
+        files=disk,
+        spawn=InlineWorkers(),
+    ) as store:
+        log = Scripted.made.pop().log
+        store.put("t", b"x", queue=0)
+        store.commit_offset("g", "t", 0, offset=1)
+        seen = list[tuple[bool, bool]]()
+        disk.plan.watch = lambda _call, _path: seen.append(
+            ("t" in log.removed_topics, b"t@g" in disk.read_whole(offsets_at))
+        )
+        store.lowlevel.remove_topic("t")
+        disk.plan.watch = None
+        assert "t" in log.removed_topics
+    assert {(False, True), (False, False)} >= {*seen}
+    assert (False, True) in seen
 
 
 def test_after_a_removal_all_files_are_sent_again_and_none_that_was_read_before(tmp_path: Path) -> None:  # fmt: skip

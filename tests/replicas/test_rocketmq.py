@@ -291,12 +291,32 @@ def test_a_store_that_was_no_copy_of_a_broker_is_refused(what: str, word: str) -
     assert (close.is_final, word in close.reason) == (True, True)
 
 
+def test_a_store_with_another_log_than_the_brokers_is_left_alone(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "c", environ={}, **READING) as store:
+        last = store.put("t", b"ours")
+    before, end = logs(tmp_path / "c"), last.log_offset + last.size
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        follow(tmp_path / "c", address_of(server), protocol="rocketmq", environ={}) as copy,
+        server.accept()[0] as line,
+    ):
+        assert line.recv(8) == report(0)
+        line.sendall(chunk(0, record(0, end)) + chunk(end, record(end, 100)))
+        with pytest.raises(ReplicationError, match="the two logs differ"):
+            copy.wait(WAIT_S)
+    assert logs(tmp_path / "c") == before
+    with penstock.open(tmp_path / "c", environ={}, **READING) as store:
+        store.put("t", b"still ours")
+
+
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_a_store_that_was_no_copy_is_compared_from_its_last_segment_on(is_equal: bool) -> None:
     """Any log with a record where that of the copy ended was joined to it."""
     own, end = record(SEGMENT, 300), SEGMENT + 300
     peer = PlainFollowerPeer(mine(None, end), now_ms=0, **TIMES)
     assert peer.start() == [Hash(SEGMENT, end)]
+    # However long that takes, nothing is asked for before, or there would be nothing to compare.
+    assert peer.tick(100_000) == []
     assert peer.hashed(SEGMENT, end, sha256(own).digest()) == [Send(report(SEGMENT))]
     theirs = own if is_equal else own[:-1] + b"?"
     assert not peer.take(chunk(SEGMENT) + chunk(SEGMENT, theirs[:100]))

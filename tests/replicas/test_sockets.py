@@ -7,6 +7,7 @@ import multiprocessing
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -220,6 +221,21 @@ def test_a_master_that_was_restored_from_a_backup_is_not_followed(tmp_path: Path
     assert logs(m) == logs(c)
     saved = b"".join(file.read_bytes() for file in (c / "penstock" / "saved").iterdir())
     assert b"not in the backup" in saved
+
+
+def test_once_ends_when_the_copy_has_all(tmp_path: Path) -> None:
+    """It waited anew each second for what comes in two of them."""
+    m, c = tmp_path / "m", tmp_path / "c"
+    slowly: dict[str, Any] = {"replicate.ha.heartbeat_ms": 1000}
+    with master(m, **slowly) as store:
+        receipt = store.put("t", b"x")
+        command = ["replica", "follow", str(c), "--from", status_of(m)["listen"], "--once"]
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", *command], timeout=WAIT_S, check=False
+        )
+        assert done.returncode == 0
+    with penstock.open(c, environ={}, read_only=True) as read:
+        assert read.stats()["log_end_offset"] == receipt.log_offset + receipt.size
 
 
 def test_a_silent_or_closed_port_leaves_no_folder(tmp_path: Path) -> None:

@@ -407,13 +407,15 @@ class Engine:
         with self.cursors.guard, self.log.lock:
             log_end = self.log.end_offset
             self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
-            if self.copying is not None:
-                # Before a record of a new topic of that name can become visible, and be copied.
-                self.copying.log.removed_topics = self.removed_topics.read().table
-            self.cursors.restart(topic)
-            self.remove_queues(topic, log_end)
+            try:
+                self.cursors.restart(topic)
+                self.remove_queues(topic, log_end)
+                self.remove_offsets(topic)
+            finally:
+                if self.copying is not None:
+                    # Copies take no offsets that were read before this, and no record that was put after it.
+                    self.copying.log.removed_topics = self.removed_topics.read().table
         self.log.encoder.forget(topic)
-        self.remove_offsets(topic)
 
     def remove_queues(self, topic: str, before: int) -> None:
         """Remove the queues of a topic that is recorded as removed."""

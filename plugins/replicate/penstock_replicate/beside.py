@@ -178,13 +178,16 @@ class FileSender:
     def __init__(self, log: ReplicatedLog) -> None:
         self._log = log
         self._removed: Mapping[str, Any] | None = None
-        # By name: sent, waiting, and last read.
+        # By name: sent, waiting, and last read; each of the last with the number of the reading that had it first.
         self._sent: dict[str, SideFile] = {}
-        self._waiting: dict[str, SideFile] = {}
-        self._newest: Mapping[str, SideFile] = {}
-        # What is being sent, and how much of it was.
-        self._begun: tuple[SideFile, int] | None = None
-        # Readings: offered, of which all was sent, and of which the copy has written all.
+        self._waiting: dict[str, tuple[SideFile, int]] = {}
+        self._newest: dict[str, tuple[SideFile, int]] = {}
+        # What is being sent, how much of it was, and its number.
+        self._begun: tuple[SideFile, int, int] | None = None
+        # By name, the number of what was sent whole; and of the reading whose level is told next.
+        self._whole: dict[str, int] = {}
+        self._due: dict[str, int] | None = None
+        # Readings: offered, the one whose level is told next or last, and of which the copy has written all.
         self._offered = self._level = self._written = 0
 
     @property
@@ -196,42 +199,62 @@ class FileSender:
         """Send the removed topics if they have changed; call it after looking at the log, and before sending of it."""
         removed = self._log.removed_topics
         if removed is not self._removed:
-            self._removed, self._begun = removed, None
+            self._removed, self._begun, self._due = removed, None, None
             self._waiting.clear()
-            self._newest = {}
+            self._newest.clear()
             file = SideFile(REMOVED_TOPICS, 0, json.dumps(dict(removed)).encode())
             for start in range(0, len(file.data), PART_BYTES):
                 yield _part(file, start)
 
     def offer(self, reading: Reading) -> None:
         """Send what of a reading is new, soon."""
-        if reading.removed_topics is self._removed:
-            self._offered += 1
-            self._newest = reading.files
-            for name, file in reading.files.items():
-                if file is not self._sent.get(name):
-                    self._waiting.setdefault(name, file)
+        if reading.removed_topics is not self._removed:
+            return
+        self._offered += 1
+        for name, file in reading.files.items():
+            known = self._newest.get(name)
+            if known is None or known[0] is not file:
+                self._newest[name] = file, self._offered
+            if file is not self._sent.get(name):
+                self._waiting.setdefault(name, self._newest[name])
+        self._begin_level()
+
+    def _begin_level(self) -> None:
+        """Note what is sent before the level of the last reading is told, unless that of an earlier one is to come."""
+        if self._due is None and self._level < self._offered:
+            self._level = self._offered
+            self._due = {name: number for name, (_, number) in self._newest.items()}
 
     def turn(self, position: int) -> Iterator[Action]:
         """Send some of what waits, if the log was sent up to `position`."""
         for _ in range(0, TURN_BYTES, PART_BYTES):
-            if self._begun is None:
-                ready = (file for file in self._waiting.values() if file.log_end <= position)
-                file = next(ready, None)
-                if file is None:
-                    break
-                self._sent[file.name] = self._waiting.pop(file.name)
-                newest = self._newest.get(file.name, file)
-                if newest is not file:
-                    self._waiting[file.name] = newest
-                self._begun = file, 0
-            file, start = self._begun
+            if self._begun is None and not self._next(position):
+                break
+            assert self._begun is not None
+            file, start, number = self._begun
             yield _part(file, start)
             start += PART_BYTES
-            self._begun = (file, start) if start < len(file.data) else None
-        if not self._waiting and self._begun is None and self._level < self._offered:
-            self._level = self._offered
+            self._begun = file, start, number
+            if start >= len(file.data):
+                self._begun, self._whole[file.name] = None, number
+        due = self._due
+        if due is not None and all(self._whole.get(name, 0) >= due[name] for name in due):
+            self._due = None
             yield Send(wire.control("level", number=self._level))
+            self._begin_level()
+
+    def _next(self, position: int) -> bool:
+        """Begin with a file whose log was sent; return False if there is none."""
+        for name, (file, number) in self._waiting.items():
+            if file.log_end <= position:
+                del self._waiting[name]
+                self._sent[name] = file
+                newest = self._newest.get(name, (file, number))
+                if newest[0] is not file:
+                    self._waiting[name] = newest
+                self._begun = file, 0, number
+                return True
+        return False
 
     def written(self, number: int) -> None:
         """Note up to which reading the copy has written all."""

@@ -142,8 +142,9 @@ def follow(
     }
     with begin(path, master, **given, **chosen(settings, None)) as follower:
         try:
+            caught_up = follower.catching_up()
             while True:
-                is_level = follower.wait_caught_up(_ROUND_S)
+                is_level = caught_up(_ROUND_S)
                 text = follower.status()["text"]
                 if not quiet and text != said:
                     said = text

@@ -378,7 +378,10 @@ class StoreFollower:
             return None
         store = self._store
         # What comes meanwhile is for the next call: what is there is acknowledged first.
-        for _ in range(len(self._fed)):
+        for done in range(len(self._fed)):
+            if done and isinstance(self._fed[0], SideFile):
+                # It may take long.
+                break
             fed = self._fed.popleft()
             self._done_bytes += _size_of(fed)
             if isinstance(fed, Feed):
@@ -427,6 +430,10 @@ class StoreFollower:
 
         Raises what has ended the following: `ReplicationError`, `DivergedError`, or an error of the store.
         """
+        return self.catching_up()(timeout_s)
+
+    def catching_up(self) -> Callable[[float | None], bool]:
+        """Return a function like `wait_caught_up`, of which each call counts from now on."""
         first: tuple[Any, int, int] | None = None
 
         def is_level() -> bool:
@@ -438,17 +445,20 @@ class StoreFollower:
                 return False
             peer = link.peer
             # Of a broker no files come.
-            levels = peer.levels if isinstance(peer, FollowerPeer) else 2 * peer.heartbeats
+            levels = peer.levels if isinstance(peer, FollowerPeer) else 3 * peer.heartbeats
             if first is None or first[0] is not link:
                 first = link, peer.heartbeats, levels
-            # The files of the next level may have been read before this call.
-            is_told = peer.heartbeats > first[1] and levels > first[2] + 1
+            # The files of the next two levels may have been read before this call.
+            is_told = peer.heartbeats > first[1] and levels > first[2] + 2
             return is_told and bool(self._store.end_offset >= peer.master_visible)
 
-        with self._state:
-            found = self._state.wait_for(is_level, timeout_s)
-        self._check()
-        return found
+        def wait(timeout_s: float | None) -> bool:
+            with self._state:
+                found = self._state.wait_for(is_level, timeout_s)
+            self._check()
+            return found
+
+        return wait
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the following has ended, and raise why; returns False after `timeout_s`."""

@@ -64,8 +64,9 @@ class Link(asyncio.Protocol):
         try:
             for action in actions:
                 if isinstance(action, Send):
-                    if self._is_begun and not self.is_over and self.transport is not None:
-                        self.transport.write(action.data)
+                    transport = self.transport
+                    if self._is_begun and transport is not None and not transport.is_closing():
+                        transport.write(action.data)
                 elif isinstance(action, Close):
                     self._over(action, action.reason)
                 else:

@@ -268,6 +268,7 @@ class PlainFollowerPeer(Machine):
         self._is_accepted = False
         # Of the last segment, if it is compared: the own digest, and the master's so far.
         self._own, self._theirs = b"", sha256()
+        self._is_hashing = False
         self.master_visible = 0
         self.heartbeats = 0
 
@@ -276,6 +277,7 @@ class PlainFollowerPeer(Machine):
         mine, replica = self._mine, self._mine.replica
         if replica is None and mine.segment_bytes and mine.end_offset > mine.min_offset:
             begin = mine.end_offset - 1 - (mine.end_offset - 1) % mine.segment_bytes
+            self._is_hashing = True
             return [Hash(max(begin, mine.min_offset), mine.end_offset)]
         if replica is None or (replica.role == "follower" and replica.protocol in (None, PROTOCOL)):
             return [self._report()]
@@ -287,6 +289,7 @@ class PlainFollowerPeer(Machine):
         """Ask for the log from `start` on, whose SHA-256 is known now; None if retention has removed it."""
         if digest is None or self.is_over:
             return self.end("closing", "the copy has just removed what is compared")
+        self._is_hashing = False
         self._own, self._next, self._reported = digest, start, start
         return [self._report()]
 
@@ -322,6 +325,8 @@ class PlainFollowerPeer(Machine):
             yield from self._on_chunk(log_offset, piece)
 
     def _on_chunk(self, log_offset: int, data: bytes) -> Iterator[Action]:
+        if self._is_hashing:
+            raise WireViolation("a chunk before the first report")
         if self._next is None and data:
             self._next = log_offset
         if self._next not in (None, log_offset):
@@ -349,7 +354,7 @@ class PlainFollowerPeer(Machine):
 
     def _misplaced(self, log_offset: int) -> list[Action]:
         mine = self._mine
-        if self._is_accepted or mine.end_offset > mine.min_offset:
+        if self._is_accepted or (mine.end_offset > mine.min_offset and not self._own):
             raise WireViolation(f"data of log offset {log_offset} instead of {self._next}")
         text = f"the master's last file begins at {log_offset}, and the log here at {self._next}"
         return self.end("begin", text, is_final=True, needs_copy=True)
@@ -384,5 +389,10 @@ class PlainFollowerPeer(Machine):
         return [self._report()]
 
     def tick(self, now_ms: int) -> list[Action]:
+        if self._is_hashing:
+            # The master says nothing before the first report.
+            self._heard_ms = now_ms
         actions = super().tick(now_ms)
+        if self._is_hashing:
+            return actions
         return [self._report()] if not self.is_over and self._is_heartbeat_due() else actions

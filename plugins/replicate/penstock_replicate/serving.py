@@ -188,7 +188,8 @@ class Server:
 
     def _read_files(self, loop: Loop) -> None:
         """Read the files beside the log, if a copy is connected, and send them."""
-        if not self._is_reading and self._links(loop):
+        is_wanted = any(isinstance(link.peer, MasterPeer) for link in self._links(loop))
+        if is_wanted and not self._is_reading:
             self._is_reading = True
             loop.aside(self._files.read, partial(self._have_read, loop))
 
@@ -231,6 +232,7 @@ class Server:
         while loop.loop.time() < end and (
             self._is_reading or any(link.peer.is_behind for link in self._links(loop))
         ):
+            self._send_files(loop)
             await asyncio.sleep(0.005)
 
     async def _send_the_rest(self, loop: Loop) -> None:
