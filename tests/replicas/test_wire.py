@@ -1,11 +1,11 @@
 """Frames between a master and its follower: what is read is what was sent, or the connection is closed."""
 
 import json
-import zlib
 from random import Random
 from struct import Struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.lanes import SEED, rounds
@@ -33,11 +33,11 @@ FOLLOW = Control("follow", {"log_offset": 77})
 
 
 def framed(kind: bytes, payload: bytes) -> bytes:
-    return header(kind, len(payload), zlib.crc32(kind + payload)) + payload
+    return header(kind, len(payload), crc32c(kind + payload)) + payload
 
 
 def header(kind: bytes, length: int, crc: int = 0) -> bytes:
-    return HEADER.pack(length, kind[0], zlib.crc32(length.to_bytes(4, "big") + kind), crc)
+    return HEADER.pack(length, kind[0], crc32c(length.to_bytes(4, "big") + kind), crc)
 
 
 def read(data: bytes, limits: wire.Limits = ALL) -> list[Frame]:

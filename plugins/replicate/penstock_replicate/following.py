@@ -47,8 +47,8 @@ _PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, i
 }
 _TICK_S = 0.25
 _RETRY_S = 0.5
-# What waits to be appended; above it the connection is not read.
-_WAITING_BYTES = 4 << 20
+# What waits to be appended; above it the connection is not read. And what is appended at once: while it is, more comes.
+_WAITING_BYTES, _LAND_BYTES = 16 << 20, 4 << 20
 # A copy that lacks more than that syncs now and then only: nobody waits for it.
 _FAR_BEHIND_BYTES, _SYNC_BYTES = 8 << 20, 64 << 20
 # Bytes that no log can have, five times at one place, are so on the master's disk and not only on the way.
@@ -378,9 +378,10 @@ class StoreFollower:
             return None
         store = self._store
         # What comes meanwhile is for the next call: what is there is acknowledged first.
+        begun = self._done_bytes
         for done in range(len(self._fed)):
-            if done and isinstance(self._fed[0], SideFile):
-                # It may take long.
+            is_long = isinstance(self._fed[0], SideFile) or self._done_bytes - begun > _LAND_BYTES
+            if done and is_long:
                 break
             fed = self._fed.popleft()
             self._done_bytes += _size_of(fed)

@@ -10,7 +10,7 @@ Layout (big-endian)::
     "A"          := received:i64  flushed:i64      # from the follower: its log ends there, is durable up to there
     "H"          := visible:i64                    # from the master: its log is visible up to there
 
-`crc` is the CRC-32 of type and payload, of every frame: filler between two records has no checksum of its own.
+`crc` is the CRC-32C of type and payload, of every frame: filler between two records has no checksum of its own.
 `head_crc` is that of length and type: a length that was changed would be waited for, while heartbeats come.
 A master of RocketMQ takes -1 for the report of a slave that has nothing yet, so no other broker is misled by it.
 
@@ -30,7 +30,6 @@ Either side may say `bye` at any time, and then closes. Unknown keys of a JSON o
 import base64
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
@@ -39,6 +38,7 @@ import attrs
 
 from penstock.contracts import Epoch
 from penstock.escape import shown
+from penstock.format.hashes import crc32c
 
 VERSION = 1
 FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
@@ -118,8 +118,8 @@ FROM_FOLLOWER: Limits = {b"J": CONTROL_BYTES_MAX, b"A": _TWO.size}
 
 
 def _framed(kind: bytes, payload: bytes) -> bytes:
-    head_crc = zlib.crc32(_HEAD.pack(len(payload), kind[0]))
-    crc = zlib.crc32(payload, zlib.crc32(kind))
+    head_crc = crc32c(_HEAD.pack(len(payload), kind[0]))
+    crc = crc32c(payload, crc32c(kind))
     return _HEADER.pack(len(payload), kind[0], head_crc, crc) + payload
 
 
@@ -190,7 +190,7 @@ class FrameReader:
         if len(head) < _HEADER.size:
             return _HEADER.size
         length, number, head_crc, _ = _HEADER.unpack_from(head)
-        if zlib.crc32(head[: _HEAD.size]) != head_crc:
+        if crc32c(head[: _HEAD.size]) != head_crc:
             raise WireViolation("a frame whose length or type was changed on the way")
         if length > self.limits.get(bytes((number,)), -1):
             raise WireViolation(f"a frame of type {shown(bytes((number,)))} and {length} bytes")
@@ -200,7 +200,7 @@ class FrameReader:
     def _payload(frame: memoryview) -> tuple[bytes, memoryview]:
         _, number, _, crc = _HEADER.unpack_from(frame)
         kind, payload = bytes((number,)), frame[_HEADER.size :]
-        if zlib.crc32(payload, zlib.crc32(kind)) != crc:
+        if crc32c(payload, crc32c(kind)) != crc:
             raise WireViolation(f"a frame of type {shown(kind)} with a wrong CRC")
         return kind, payload
 
