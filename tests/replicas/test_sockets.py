@@ -276,9 +276,9 @@ def test_an_address_that_is_taken_is_an_error_and_opens_nothing(tmp_path: Path) 
         pass
 
 
-def open_sockets() -> int:
-    files = Path("/proc/self/fd").iterdir()
-    return sum(fd.is_symlink() and str(fd.readlink()).startswith("socket:") for fd in files)
+def open_sockets() -> set[str]:
+    names = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    return {name for name in names if name.startswith("socket:")}
 
 
 def child(connection: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_child_holds_no_socket_of_replication(tmp_path: Path) -> None:
         with copy_of(c, listen) as copy:
             forked = context.Process(target=child, args=(theirs,), daemon=True)
             forked.start()
-            assert ours.recv() == others
+            assert ours.recv() <= others
             store.put("t", b"the parent goes on")
             assert copy.wait_caught_up(WAIT_S)
             store.close()

@@ -39,7 +39,6 @@ from penstock.durability.side_folder import NOT_UNDERSTOOD, RemovedTopics, SideF
 from penstock.durability.written_ranges import NO_RANGES, read_ranges, write_ranges
 from penstock.errors import (
     ArgumentError,
-    ArgumentTypeError,
     OffsetError,
     PenstockError,
     ReplicationError,
@@ -110,10 +109,7 @@ def open_follower(
     """
     call = "open_follower"
     root = arguments.folder(call, "path", path)
-    if cut_at is not None:
-        arguments.whole(call, "cut_at", cut_at)
-    if begin is not None:
-        settings |= _geometry(call, begin)
+    settings |= _geometry(call, begin, cut_at, expected)
     made = make_opener(
         root, config, files, clock, spawn, environ, settings, call=call,
         names=("config", "begin", "cut_at", "expected", "files", "clock", "spawn", "environ"),
@@ -126,11 +122,17 @@ def open_follower(
     return FollowedStore(opener, opener.open_for_writing())
 
 
-def _geometry(call: str, begin: object) -> dict[str, int]:
-    """Return the settings of a new copy; raises `ArgumentTypeError` if `begin` is no `FollowBegin`."""
-    if not isinstance(begin, FollowBegin):
-        raise ArgumentTypeError(call, "begin", begin, "a FollowBegin or None")
-    size = begin.segment_bytes
+def _geometry(call: str, begin: object, cut_at: object, expected: object) -> dict[str, int]:
+    """Check the arguments of `open_follower`; return the settings of a new copy."""
+    if cut_at is not None:
+        arguments.whole(call, "cut_at", cut_at)
+    if expected is not None:
+        arguments.instance(call, "expected", expected, Replica, "a Replica or None")
+    if begin is None:
+        return {}
+    size = arguments.instance(
+        call, "begin", begin, FollowBegin, "a FollowBegin or None"
+    ).segment_bytes
     return {} if size is None else {"geometry.segment_bytes": size}
 
 

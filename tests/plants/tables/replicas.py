@@ -8,8 +8,8 @@ PLANTS = {
     "data-unchecked": Plant(
         "the log's bytes are believed though a bit of them has flipped on the way",
         "penstock_replicate.wire",
-        "if zlib.crc32(payload, zlib.crc32(kind)) != crc:",
-        'if kind != b"D" and zlib.crc32(payload, zlib.crc32(kind)) != crc:',
+        "if crc32c(payload, crc32c(kind)) != crc:",
+        'if kind != b"D" and crc32c(payload, crc32c(kind)) != crc:',
         (STORY,),
     ),
     "hello-counts": Plant(
