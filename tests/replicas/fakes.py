@@ -45,6 +45,7 @@ class FakeLog:
         self.replica = Replica(
             history=HISTORY, store=store_id(1), role="master", epochs=epochs or (first,)
         )
+        self.ends = list[list[Any]]()
         self.reached = 0
         self.available = False
 
@@ -64,6 +65,9 @@ class FakeLog:
 
     def ranges(self) -> MappingProxyType[str, Any]:
         return MappingProxyType({"ranges": []})
+
+    def lone_ends(self) -> list[list[Any]]:
+        return self.ends
 
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
         assert log_offset >= self.reached

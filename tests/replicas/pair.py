@@ -26,7 +26,7 @@ Step = tuple[str, int]
 WEIGHTS = {
     "put": 30, "put_many": 8, "atomic": 6, "flush": 3, "work": 6, "pump": 30, "land": 6, "hold": 1, "cut": 3, "flip": 2,
     "twice": 1, "crash_master": 3, "crash_follower": 3, "doom_master": 2, "doom_follower": 2, "close_master": 1,
-    "close_follower": 1, "promote": 1, "tick": 6, "calm": 2, "commit": 8, "remove": 2, "files": 10,
+    "close_follower": 1, "promote": 1, "tick": 6, "calm": 2, "commit": 8, "remove": 2, "files": 10, "begin_anew": 1,
 }  # fmt: skip
 LENGTHS = (20, 40, 80)
 RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
@@ -84,7 +84,9 @@ class Machine:
                 size - world.store.stats()["log_end_offset"] % size - head - chance.randint(0, 60)
             )
             body = start.ljust(rest, b"\0") if len(start) < rest < 3800 else body
-        return Message("t", body, queue=chance.randrange(2), tag=chance.choice(("", "red")))
+        # Of queue 2, retention removes all from time to time.
+        queue = chance.choices((0, 1, 2), (20, 20, 1))[0]
+        return Message("t", body, queue=queue, tag=chance.choice(("", "red")))
 
     def _put(self, chance: Random) -> None:
         one = self._message(chance)
@@ -285,7 +287,7 @@ class Machine:
             assert error.needs_copy, f"an error that nothing explains: {error}"
         found, at = world.follower, error.parts_at
         if found is None or at is None or at < found.min_offset or world.chance.random() < 0.2:
-            self._begin_anew()
+            self._begin_anew(Random(0))
         elif world.b.image is None:
             self._cut_copy(at)
 
@@ -311,7 +313,7 @@ class Machine:
         world.compare()
         world.connect()
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, _chance: Random) -> None:
         world = self.world
         world.drop_all()
         if world.follower is not None:
@@ -334,6 +336,7 @@ class Machine:
         world.a.workers.run_all()
         for line in world.lines:
             line.is_held = False
+        offered = None
         for _ in range(20):
             while not world.pump(10_000):
                 pass
@@ -341,10 +344,11 @@ class Machine:
                 return
             if world.error is not None:
                 self._see_error(world.error)
-            elif self._is_level():
+            elif offered in world.lines and self._is_level():
                 break
             else:
                 self._again(chance)
+                offered = world.lines[-1] if world.lines else None
         ends = world.follower and world.follower.end_offset, world.store.stats()["log_end_offset"]
         assert self._is_level(), f"the copy and its master end at {ends}"
         world.compare()
@@ -353,11 +357,13 @@ class Machine:
 
     def _again(self, chance: Random) -> None:
         self._tick(chance)
-        self.world.send_files(anew=True)
         if all(line.is_gone for line in self.world.lines):
             self.world.connect()
         for line in self.world.lines:
             line.by_master.extend(line.master.advanced())
+        for _ in range(2):
+            # The first after a removal does not count.
+            self.world.send_files(anew=True)
 
     def _is_level(self) -> bool:
         found = self.world.follower
@@ -397,6 +403,10 @@ class Machine:
             assert sorted(theirs) == sorted(mine), "readers of the copy find other messages"
             findings = [each for each in reader.verify() if not each.is_note]
             assert not findings, f"verify of the copy: {findings[0]}"
+            # Those of removed topics, too.
+            queues = range(3)
+            ends = [(reader.max_offset("t", n), world.store.max_offset("t", n)) for n in queues]
+            assert all(there == here for there, here in ends), f"queues end at {ends}"
 
 
 @attrs.frozen

@@ -11,23 +11,33 @@ import pytest
 from tests.replicas.fakes import FakeLog
 from tests.replicas.logs import (
     ROOT,
+    SEGMENT,
+    SETTINGS,
     MasterLog,
     accepted,
     contents,
+    crashed,
     feed,
     findings,
+    follower,
+    identity,
     make_log,
+    master,
+    on,
     reader,
 )
 from tests.replicas.test_following import NEW, Pair
 from tests.replicas.test_waiting_puts import Scripted
 
-from penstock import FollowedStore
+import penstock
+from penstock import FollowedStore, Message
+from penstock.contracts import FollowBegin
 from penstock.errors import CorruptionError, ReplicationError
 from penstock.files import Files
 from penstock.testing import InlineWorkers, SimulatedDisk, open_store
+from penstock.testing.platter import Image, Survival
 from penstock_replicate import beside, wire
-from penstock_replicate.beside import REMOVED_TOPICS, MasterFiles
+from penstock_replicate.beside import ENDS, REMOVED_TOPICS, MasterFiles
 from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
 
 OFFSETS, GROUPS = "config/consumerOffset.json", "config/subscriptionGroup.json"
@@ -209,6 +219,23 @@ def test_parts_that_are_none_of_a_file_end_the_connection(frames: list[bytes]) -
     assert [type(one) for one in pair.done if isinstance(one, Close | SideFile)][:1] == [Close]
 
 
+def test_the_ends_of_queues_are_read_when_the_log_begins_later_and_after_a_removal(tmp_path: Path) -> None:  # fmt: skip
+    pair = Sending(tmp_path)
+    pair.log.ends = [["t", 0, 4, 0, 100, 7]]
+    pair.turn()
+    assert pair.got() == [NO_REMOVALS]
+    for begin in (100, 200):
+        pair.log.min_offset, pair.log.ends = begin, [["t", 0, begin, 0, 100, 7]]
+        for _ in range(2):
+            pair.turn()
+        assert pair.got() == [(ENDS, 0, json.dumps(pair.log.ends).encode())]
+    pair.log.removed_topics, pair.log.ends = removal(1), [["u", 0, 4, 0, 100, 7]]
+    pair.by_master(pair.master.advanced())
+    for _ in range(3):
+        pair.turn()
+    assert pair.got()[1:] == [(ENDS, 0, json.dumps(pair.log.ends).encode())]
+
+
 # --- the copy
 
 
@@ -248,7 +275,14 @@ BAD_CONTENTS = {
     STORE_ID: [b"0123456789abcdeg\n", b"0123456789abcdef"],
     "penstock/auto-topics": [b"[]", b'{"t": "4"}'],
     REMOVED_TOPICS: [b"[]", b"{"],
+    ENDS: [b"{}", b"["],
 }
+GOOD_END = ["t", 0, 2, 0, 100, 0]
+# Each changes one field.
+BAD_ENDS: dict[int, list[Any]] = {
+    0: ["../t", "", 1, None], 1: [-1, 1 << 31, "0"], 2: [-1, 1 << 58, 2.0, True], 3: [-1, 1 << 63], 4: [0, -1, (1 << 31) - 1],
+    5: [1 << 63, None],
+}  # fmt: skip
 
 
 def test_a_content_that_no_master_has_is_refused_and_nothing_is_written(log: MasterLog) -> None:
@@ -264,8 +298,79 @@ def test_a_content_that_no_master_has_is_refused_and_nothing_is_written(log: Mas
             beside.write(store, SideFile(OFFSETS, log.end + 1, offsets(1)))
         with pytest.raises(ReplicationError, match="removed topics"):
             beside.write(store, SideFile(REMOVED_TOPICS, 0, b'{"../t": {"before": 1, "count": 1}}'))
+        changed = [(field, value) for field, values in BAD_ENDS.items() for value in values]
+        bad_ends = [[*GOOD_END[:field], value, *GOOD_END[field + 1 :]] for field, value in changed]
+        for bad_end in (*bad_ends, GOOD_END[1:], [*GOOD_END, 0], 7):
+            with pytest.raises(ReplicationError, match="ends of queues"):
+                beside.write(store, SideFile(ENDS, 0, json.dumps([GOOD_END, bad_end]).encode()))
         assert not changes
         disk.plan.watch = None
+
+
+def shrunk(count: int) -> tuple[SimulatedDisk, FollowedStore, SideFile]:
+    """Return a new copy of a log without the `count` messages that a queue had, and what is told of the queue's end."""
+    disk, copied = SimulatedDisk(), SimulatedDisk()
+    given = {"replicate.scripted.waits": False, "flush": "none", **SETTINGS}
+    with open_store(
+        ROOT, **on(disk, strategies=[Scripted], replicate="scripted", **given)
+    ) as store:
+        store.put_many([Message("idle", b"x", queue=3, tag="red")] * count)
+        store.put_many([Message("t", b"x" * 6000, queue=0)] * 4)
+        assert store.discard_before(log_offset=SEGMENT) == 1
+        log = Scripted.made.pop().log
+        begin = FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT)
+        copy = follower(copied, begin=begin, flush="none")
+        copy.accept(identity(), log.ranges(), zero_filler=True)
+        while (at := copy.next_offset) < log.visible_offset:
+            copy.feed(at, log.read(at, SEGMENT))
+        return copied, copy, SideFile(ENDS, copy.end_offset, json.dumps(log.lone_ends()).encode())
+
+
+@pytest.mark.parametrize("count", [5, 20, 21])
+def test_a_promoted_copy_goes_on_where_queues_without_messages_ended(count: int) -> None:
+    """They began at 0 again, and groups skipped their messages. A queue's file has 20 entries."""
+    disk, copy, ends = shrunk(count)
+    for _ in range(2):
+        beside.write(copy, ends)
+    images = [crashed(disk.image(), survival) for survival in Survival]
+    copy.close()
+    for left in (disk, *images):
+        penstock.promote(ROOT, **on(left, **SETTINGS))
+        with master(left) as store:
+            assert (store.min_offset("idle", 3), store.max_offset("idle", 3)) == (count, count)
+            assert store.put("idle", b"y", queue=3).queue_offset == count
+            assert [m.body for m in store.scan("idle")] == [b"y"]
+            assert not findings(store)
+
+
+def test_a_copy_takes_the_ends_of_queues_after_a_crash_while_it_wrote_them() -> None:
+    disk, copy, ends = shrunk(21)
+    copy.flush()
+    images = list[Image]()
+    disk.plan.watch = lambda _call, _path: images.append(disk.image())
+    beside.write(copy, ends)
+    disk.plan.watch = None
+    copy.close()
+    for number, image in enumerate(images):
+        for survival in Survival:
+            left = crashed(image, survival, number)
+            with follower(left) as again:
+                beside.write(again, ends)
+            with reader(left) as found:
+                assert found.max_offset("idle", 3) == 21
+                assert not findings(found)
+    assert len(images) > 5
+
+
+def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:
+    """The copy has kept the messages; or, for a told end of a record that it has, they are of its log."""
+    disk = SimulatedDisk()
+    with copy_of(disk, log) as store:
+        told = [["t", 0, 2, 0, 100, 0], ["t", 1, 100, log.begins[1], 100, 0]]
+        beside.write(store, SideFile(ENDS, log.end, json.dumps(told).encode()))
+    with reader(disk) as found:
+        assert contents(found) == log.queues
+        assert not findings(found)
 
 
 # --- removals

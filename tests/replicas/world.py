@@ -49,7 +49,7 @@ def drawn_settings(chance: Random) -> dict[str, Any]:
     }  # fmt: skip
     if chance.random() < 0.3:
         settings["retention"] = ["size"]
-        settings["retention.size.bytes_max"] = 5 * settings["geometry.segment_bytes"]
+        settings["retention.size.bytes_max"] = 3 * settings["geometry.segment_bytes"]
     for side in ("master", "follower"):
         settings[side] = {
             "write": chance.choice(("mmap", "file")), "flush": chance.choice(("sync", "sync", "async", "none")),

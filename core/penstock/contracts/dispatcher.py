@@ -9,11 +9,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import attrs
 
-from penstock.contracts.base import NO_HISTORY, History, Strategy
+from penstock.contracts.base import NO_HISTORY, QUEUE_ENTRY_SIZE, History, Strategy
 from penstock.contracts.foreign import Foreign
 from penstock.errors import PluginError
 from penstock.format.arrays import Int64s
 from penstock.format.columns import Buffer, Indexed, Keys, RecordColumns, ScannedColumns
+from penstock.format.names import check_queue, check_topic
 from penstock.format.properties import DELAY
 from penstock.message import StoredMessage
 
@@ -426,6 +427,44 @@ class QueueBounds(NamedTuple):
     record_bytes: float = 0.0
 
 
+# A queue of RocketMQ has no larger offset, and no record or address is larger.
+_END_MAX, _SIZE_END, _OFFSET_END = (1 << 62) // QUEUE_ENTRY_SIZE, (1 << 31) - 1, 1 << 63
+
+
+class QueueEnd(NamedTuple):
+    """The last entry of a queue of whose records the log has none any more: the queue goes on after it.
+
+    Attributes:
+        topic: the topic.
+        queue: the queue's number.
+        offset: the queue offset of the entry.
+        log_offset: the entry's three fields, as in `QueueEntries`.
+    """
+
+    topic: str
+    queue: int
+    offset: int
+    log_offset: int
+    size: int
+    tag_code: int
+
+    @classmethod
+    def of(cls, told: Sequence[Any]) -> "QueueEnd":
+        """Return what another store has told; raises `TypeError`, `ValueError` or `MessageError` if no store has it."""
+        end = cls(*told)
+        check_topic(end.topic, long=True)
+        check_queue(end.queue)
+        limits = zip(
+            end[2:],
+            (0, 0, 1, -_OFFSET_END),
+            (_END_MAX, _OFFSET_END, _SIZE_END, _OFFSET_END),
+            strict=True,
+        )
+        if not all(type(number) is int and low <= number < stop for number, low, stop in limits):
+            raise ValueError(f"{end[2:]} is no entry of a queue")
+        return end
+
+
 # Entries that are read at once: at a queue's end, and in a loop over a queue.
 _LAST = 64
 _CHUNK = 512
@@ -519,6 +558,15 @@ class QueueReader(ABC):
             high, chunk = start, min(chunk * 4, 1 << 16)
         return QueueBounds(topic, queue, low, low)
 
+    def lone_ends(self) -> Iterator[QueueEnd]:
+        """Yield the ends of the queues of whose records the log has none any more."""
+        for topic, queue in self.queues():
+            low, high = self.ends(topic, queue)
+            last = self.entries(topic, queue, high - 1, high) if low == high > 0 else ()
+            for log_offset, size, code in zip(*last, strict=True):
+                if size > 0:
+                    yield QueueEnd(topic, queue, high - 1, int(log_offset), int(size), int(code))
+
     @abstractmethod
     def end_log_offset(self) -> int:
         """Return the log offset after the newest record that any queue points to; 0 if there is none."""
@@ -549,15 +597,21 @@ class QueueIndex(QueueReader, Dispatcher):
         raise NotImplementedError
 
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
-        """Copy from `old` the entries and queue ends that cannot be derived from the log any more.
+        """Copy from `old` the entries of records within corrupt ranges of the log.
 
-        Called when the queues are rebuilt beside the old ones, after the last batch. Entries of records within corrupt
-        ranges of the log must be kept, because RocketMQ reads a record by its entry and does not check it. The end of a
-        queue of which the log has no record left must be kept, because its offsets would begin at 0 again otherwise.
+        Called when the queues are rebuilt beside the old ones, after the last batch. RocketMQ reads a record by its
+        entry and does not check it.
 
         Args:
             old: the existing queues.
             damages: the corrupt ranges of the log.
+        """
+
+    def keep_end(self, end: QueueEnd) -> None:
+        """Let a queue go on after its last entry, whose record the log does not have; its offsets would begin at 0.
+
+        Called after the last batch of a rebuild, and on a copy of another store, for queues of which the log may have
+        no record. A queue that ends later must not change. The next `flush` makes it durable.
         """
 
 

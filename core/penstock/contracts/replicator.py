@@ -1,7 +1,7 @@
 """The contract of replicators, which copy the log of a store that is open for writing, and what they share with it."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -121,6 +121,9 @@ class ReplicatedLog(Protocol):
 
     def ranges(self) -> Mapping[str, Any]:
         """Return which parts of the log Penstock wrote, with which checksums, as JSON values for a copy."""
+
+    def lone_ends(self) -> Sequence[Sequence[Any]]:
+        """Return the ends of queues that the log does not show (`QueueReader.lone_ends`), as JSON values."""
 
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
         """State that enough distinct stores have every byte before `log_offset`.

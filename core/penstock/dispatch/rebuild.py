@@ -296,6 +296,8 @@ class RebuildJournal:
         for new, old in zip(news, olds, strict=True):
             if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
                 new.adopt(old, damages)
+                for lone in old.lone_ends():
+                    new.keep_end(lone)
             new.flush()
             new.close()
         self.put_in_place(wrong, [stray for old in olds for stray in old.strays()])

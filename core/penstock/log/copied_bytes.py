@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
 from penstock.format.arrays import np
-from penstock.format.columns import Buffer, ScannedColumns
+from penstock.format.columns import Buffer, RecordColumns, ScannedColumns
 from penstock.format.record import (
     BLANK_SIZE,
     FIXED_SIZE,
@@ -21,6 +21,7 @@ from penstock.format.record import (
     SIZE_AND_MAGIC,
 )
 from penstock.format.validity import NO_COVERAGE, Coverage
+from penstock.log.scan import read_mark
 
 # The stated log offset of a record, and the bytes up to its end.
 _OFFSET_AT, _HEAD_BYTES = 28, 36
@@ -174,3 +175,49 @@ class CopiedBytes:
     def _refuse(self, expected: str, found: str) -> NoReturn:
         # No file is corrupt here: the bytes come from elsewhere.
         raise CorruptionError(Path("the copied log"), self.end_offset, expected, found, _ADVICE)
+
+
+Part = tuple[int, int]
+
+
+class HeldBatches:
+    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread."""
+
+    def __init__(self, segment_bytes: int, part: Part | None) -> None:
+        self._segment_bytes = segment_bytes
+        # Begin and end of each; replaced, never changed in place.
+        self._parts: tuple[Part, ...] = () if part is None else (part,)
+
+    def shown(self, log_offset: int) -> int:
+        """Return where readers stop who might see the log up to `log_offset`: at the begin of a batch around it."""
+        return next((begin for begin, end in self._parts if begin < log_offset < end), log_offset)
+
+    def begin(self, records: RecordColumns, stop: int) -> Part | None:
+        """Before records that end at `stop` are appended: hold, and return, the batch that goes on after them."""
+        part = self._going_on(records, stop)
+        if part is not None and part not in self._parts:
+            self._parts = (*self._parts, part)
+        return part
+
+    def end(self, part: Part | None, stop: int, seen: int) -> None:
+        """After that: keep what goes on, and what is whole and readers, who are at `seen`, may not have passed.
+
+        A batch that has not gone on was none.
+        """
+        if self._parts:
+            self._parts = tuple(
+                each for each in self._parts if each == part or seen < each[1] <= stop
+            )
+
+    def _going_on(self, records: RecordColumns, stop: int) -> Part | None:
+        last = int(records.log_offsets[-1])
+        mark = read_mark(int(records.prepared_offsets[-1]))
+        base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
+        if mark is None or not stop < base + mark.end <= base + room:
+            return None
+        part = last if mark.is_first else base + mark.start, base + mark.end
+        row = int(records.log_offsets.searchsorted(part[0]))
+        if row == len(records) or int(records.log_offsets[row]) != part[0]:
+            return part if part in self._parts else None
+        first = read_mark(int(records.prepared_offsets[row]))
+        return part if first is not None and first.is_first and first.end == mark.end else None

@@ -7,7 +7,7 @@ replicator advances it, and puts wait for it in the compiled kernel.
 import contextlib
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.config.model import Config
 from penstock.contracts import (
     NO_REPLICATOR,
     Context,
+    QueueReader,
     Replica,
     Replicator,
     SpawnWorker,
@@ -62,7 +63,12 @@ class CopiedLog:
     """The log of an open store for its replicator (`contracts.ReplicatedLog`). Safe from any thread."""
 
     def __init__(
-        self, context: Context, log: SegmentedLog, flusher: LogFlusher, replica: Replica
+        self,
+        context: Context,
+        log: SegmentedLog,
+        flusher: LogFlusher,
+        index: QueueReader,
+        replica: Replica,
     ) -> None:
         self.root = context.root
         self.segment_bytes = log.segment_bytes
@@ -72,7 +78,7 @@ class CopiedLog:
         self.gate = CopyGate(self.bell)
         self.status: Mapping[str, Any] = {}
         self.removed_topics: Mapping[str, Any] = {}
-        self._files, self._log, self._flusher = context.files, log, flusher
+        self._files, self._log, self._flusher, self._index = context.files, log, flusher, index
         self._began_at = flusher.flushed_offset
 
     @property
@@ -122,6 +128,10 @@ class CopiedLog:
         """See `ReplicatedLog`."""
         return known_ranges(self._files, self.root).told()
 
+    def lone_ends(self) -> Sequence[Sequence[Any]]:
+        """See `ReplicatedLog`."""
+        return [*self._index.lone_ends()]
+
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
         """See `ReplicatedLog`."""
         self.gate.reach(log_offset, available, missed)
@@ -136,7 +146,8 @@ class CopiedLog:
 
 
 def begin_copying(
-    config: Config, replicators: StrategySet[Replicator], context: Context, log: SegmentedLog, flusher: LogFlusher
+    config: Config, replicators: StrategySet[Replicator], context: Context, log: SegmentedLog, flusher: LogFlusher,
+    index: QueueReader,
 ) -> "Copying | None":  # fmt: skip
     """Return the configured copying of a store that is being opened, not started; None if it has none."""
     remove_status(context.files, context.root)
@@ -145,7 +156,7 @@ def begin_copying(
     cls = replicators.get(config.replicate.use)
     # Durable before the first copy knows of it.
     replica = ensure_master(context.files, context.root, flusher.flushed_offset)
-    copied = CopiedLog(context, log, flusher, replica)
+    copied = CopiedLog(context, log, flusher, index, replica)
     return Copying(
         copied, cls(config.options_for("replicate", cls), context, copied), context.clock
     )

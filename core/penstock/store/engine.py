@@ -190,8 +190,8 @@ class CheckpointTask:
                     )
         return self._interval_s
 
-    def write(self) -> None:
-        """Sync derived files, then write the progress file and the checkpoint; does nothing if nothing has advanced."""
+    def write(self, *, again: bool = False) -> None:
+        """Sync derived files, then write progress file and checkpoint, if any has advanced or `again`."""
         if self._owner == threading.get_ident():
             raise StorageError(
                 "a sync of queues and index that this thread has interrupted is under way: the store cannot be closed, "
@@ -200,14 +200,14 @@ class CheckpointTask:
         with self._guard:
             try:
                 self._owner = threading.get_ident()
-                self._write()
+                self._write(again=again)
             finally:
                 self._owner = 0
 
-    def _write(self) -> None:
+    def _write(self, *, again: bool) -> None:
         time_ms = self._follower.dispatched_time_ms
         now = (*(d.progress for d in self._engine.dispatchers), self._flusher.flushed_offset)
-        if now == self._written:
+        if now == self._written and not again:
             return
         try:
             reached = self._sync(time_ms)

@@ -15,14 +15,14 @@ Invariants:
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
 
-from penstock.contracts import Extension, FollowBegin, Replica, SpawnWorker
+from penstock.contracts import Extension, FollowBegin, QueueEnd, Replica, SpawnWorker
 from penstock.contracts.base import Context, Geometry
 from penstock.durability.progress import Progress
 from penstock.durability.replica_file import (
@@ -39,6 +39,7 @@ from penstock.durability.side_folder import NOT_UNDERSTOOD, RemovedTopics, SideF
 from penstock.durability.written_ranges import NO_RANGES, read_ranges, write_ranges
 from penstock.errors import (
     ArgumentError,
+    MessageError,
     OffsetError,
     PenstockError,
     ReplicationError,
@@ -49,9 +50,8 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.format import arguments
-from penstock.format.columns import Buffer, RecordColumns
-from penstock.format.record import BLANK_SIZE
-from penstock.log.copied_bytes import CopiedBytes, CopiedPiece
+from penstock.format.columns import Buffer
+from penstock.log.copied_bytes import CopiedBytes, CopiedPiece, HeldBatches, Part
 from penstock.log.scan import Checks, find_incomplete, read_mark, scan_segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import OpenState
@@ -369,9 +369,6 @@ def record_end(log: SegmentedLog, stop: int) -> RecordEnd:
     return found
 
 
-Part = tuple[int, int]
-
-
 def part_of_batch(log: SegmentedLog, end: LogEnd) -> Part | None:
     """Return begin and end of the atomic batch within which a log ends; None if it does not."""
     if end.last is None:
@@ -381,49 +378,6 @@ def part_of_batch(log: SegmentedLog, end: LogEnd) -> Part | None:
     if begin is None or mark is None:
         return None
     return begin, begin - begin % log.segment_bytes + mark.end
-
-
-class HeldBatches:
-    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread."""
-
-    def __init__(self, segment_bytes: int, part: Part | None) -> None:
-        self._segment_bytes = segment_bytes
-        # Begin and end of each; replaced, never changed in place.
-        self._parts: tuple[Part, ...] = () if part is None else (part,)
-
-    def shown(self, log_offset: int) -> int:
-        """Return where readers stop who might see the log up to `log_offset`: at the begin of a batch around it."""
-        return next((begin for begin, end in self._parts if begin < log_offset < end), log_offset)
-
-    def begin(self, records: RecordColumns, stop: int) -> Part | None:
-        """Before records that end at `stop` are appended: hold, and return, the batch that goes on after them."""
-        part = self._going_on(records, stop)
-        if part is not None and part not in self._parts:
-            self._parts = (*self._parts, part)
-        return part
-
-    def end(self, part: Part | None, stop: int, seen: int) -> None:
-        """After that: keep what goes on, and what is whole and readers, who are at `seen`, may not have passed.
-
-        A batch that has not gone on was none.
-        """
-        if self._parts:
-            self._parts = tuple(
-                each for each in self._parts if each == part or seen < each[1] <= stop
-            )
-
-    def _going_on(self, records: RecordColumns, stop: int) -> Part | None:
-        last = int(records.log_offsets[-1])
-        mark = read_mark(int(records.prepared_offsets[-1]))
-        base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
-        if mark is None or not stop < base + mark.end <= base + room:
-            return None
-        part = last if mark.is_first else base + mark.start, base + mark.end
-        row = int(records.log_offsets.searchsorted(part[0]))
-        if row == len(records) or int(records.log_offsets[row]) != part[0]:
-            return part if part in self._parts else None
-        first = read_mark(int(records.prepared_offsets[row]))
-        return part if first is not None and first.is_first and first.end == mark.end else None
 
 
 class FollowedStore:
@@ -630,6 +584,29 @@ class FollowedStore:
             if max(before[topic], known.before_of(topic)) > low:
                 engine.remove_queues(topic, before[topic])
             engine.remove_offsets(topic)
+
+    def keep_ends(self, told: Sequence[Sequence[Any]]) -> None:
+        """Let queues go on where the master's do, durably.
+
+        Args:
+            told: as the master's `ReplicatedLog.lone_ends` returned it. Queues of whose records this log has some, or
+                had, do not change.
+
+        Raises:
+            ReplicationError: that cannot be; nothing was changed.
+            StoreFailedError: the queues could not be written.
+            OSError: likewise; a later call completes that.
+        """
+        engine = self._store._owner()
+        try:
+            ends = [QueueEnd.of(each) for each in told]
+        except (TypeError, ValueError, MessageError) as error:
+            master = str(self.replica and self.replica.master)
+            raise ReplicationError(self.root, master, f"its ends of queues: {error}") from error
+        for end in ends:
+            if end.log_offset < self.min_offset:
+                engine.queue_index.keep_end(end)
+        engine.checkpoints.write(again=True)
 
     def forget(self) -> None:
         """Forget the bytes of an incomplete record, as after a lost connection; `feed` begins at `end_offset` again."""

@@ -632,7 +632,7 @@ class Opener:
             side_folder=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,
             worker_group=self._worker_group, fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, flusher, registry.fire, config.scrub, found.sealed),
-            copying=None if self.follows else begin_copying(config, registry.replicators, context, log, flusher),
+            copying=None if self.follows else begin_copying(config, registry.replicators, context, log, flusher, index),
             config=config, wakes=Wakes(self.files, self.root, writes=True), removed_topics=self._removed_topics,
         )  # fmt: skip
         return engine, Store(

@@ -26,6 +26,7 @@ from penstock.contracts import (
     Checker,
     Context,
     DispatchBatch,
+    QueueEnd,
     QueueIndex,
     Trust,
     is_database,
@@ -284,6 +285,14 @@ class ConsumeQueueDispatcher(QueueLookUp):
             if not self.entries(topic, number, ordinal, ordinal + 1).sizes.any():
                 self._write_run(queue, ordinal, data)
 
+    def keep_end(self, end: QueueEnd) -> None:
+        with self._lock:
+            known = self._queues.get((end.topic, end.queue))
+            if known is None or known.max_offset <= end.offset:
+                queue = self._queue_for(end.topic, end.queue)
+                self._write_run(queue, end.offset, np.array([end[3:]], ENTRY.dtype).tobytes())
+                queue.move_min(self._log_min)
+
     def close(self) -> None:
         self._syncs.close()
         self._pool.close()
@@ -454,18 +463,9 @@ def _cut_message(key: Key) -> str:
 def entries_within(
     old: QueueIndex, corrupt_ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield topic, queue, ordinal and bytes of the entries whose whole record is in a corrupt range.
-
-    For a queue without records left in the log, yield its last entry.
-    """
+    """Yield topic, queue, ordinal and bytes of the entries whose whole record is in a corrupt range."""
     for topic, number in old.queues():
-        low, high = old.min_offset(topic, number), old.max_offset(topic, number)
-        if low == high > 0:
-            last = old.entries(topic, number, high - 1, high)
-            for fields in zip(*(column.tolist() for column in last), strict=True):
-                if fields[1] > 0:
-                    yield topic, number, high - 1, np.array([fields], ENTRY.dtype).tobytes()
-            continue
+        low, high = old.ends(topic, number)
         for found in old.iter_entries(topic, number, low, high, _READ_ENTRIES):
             inside = np.zeros(len(found.sizes), np.bool_)
             ends = found.log_offsets + found.sizes

@@ -10,6 +10,7 @@ A promoted copy goes on with them. They are, in the order in which they are sent
     config/consumerOffset.json     offsets of groups
     config/delayOffset.json        how far each delay level is delivered
     config/timercheck              how far timer messages are taken in and delivered
+    consumequeue                   no file: where queues go on of whose records the master's log has none any more
 
 Not sent: `timerlog/` and `timerwheel`, which are rebuilt, and `penstock/groups` and `penstock/decisions`, which are of
 the consumers of one machine. A message that was acknowledged after one that was not is delivered again.
@@ -47,7 +48,7 @@ from penstock_replicate.peer import Action, Send, SideFile
 from penstock_replicate.wire import FILE_BYTES_MAX, WireViolation
 
 logger = get_logger(__name__)
-REMOVED_TOPICS = "penstock/removed-topics"
+REMOVED_TOPICS, ENDS = "penstock/removed-topics", "consumequeue"
 # So that a part is a control frame, and the log and heartbeats go on between two turns of a large file.
 PART_BYTES, TURN_BYTES = 32 << 10, 1 << 20
 _TIMERS = Struct(">3q")
@@ -94,8 +95,9 @@ _KINDS: Mapping[str, _Kind] = {
     "config/consumerOffset.json": _Kind(_has("offsetTable"), has_spare=True),
     "config/delayOffset.json": _Kind(_has("offsetTable"), has_spare=True),
     "config/timercheck": _Kind(_is_timercheck, 4096),
+    ENDS: _Kind(lambda data: type(json.loads(data)) is list),
 }
-_READ = [name for name in _KINDS if name != REMOVED_TOPICS]
+_READ = [name for name in _KINDS if name not in (REMOVED_TOPICS, ENDS)]
 _KEPT = "penstock/store-id"
 
 
@@ -138,6 +140,8 @@ class MasterFiles:
     def __init__(self, files: Files, log: ReplicatedLog) -> None:
         self._files, self._log = files, log
         self._last = Reading({}, log.removed_topics)
+        # The ends of queues where the log began there; they change with its begin.
+        self._ends, self._ends_at = b"", 0
         self._troubles: dict[str, str] = {}
 
     def read(self) -> Reading | None:
@@ -147,13 +151,14 @@ class MasterFiles:
         """
         removed, known = self._log.removed_topics, self._last.files
         if removed is not self._last.removed_topics:
-            self._last = Reading({}, removed)
+            self._last, self._ends_at = Reading({}, removed), -1
             return None
         # The other way round: what was created in between has the entries that come before it.
         found = {name: self._usable(name, known.get(name)) for name in reversed(_READ)}
+        found[ENDS] = self._read_ends()
         log_end = self._log.visible_offset
         made = {}
-        for name in _READ:
+        for name in (*_READ, ENDS):
             data, before = found[name], known.get(name)
             if before is not None and before.data == data:
                 made[name] = before
@@ -161,6 +166,19 @@ class MasterFiles:
                 made[name] = SideFile(name, log_end, data)
         self._last = Reading(made, removed)
         return self._last
+
+    def _read_ends(self) -> bytes | None:
+        """Return the ends of queues; None if there are none, or too many to be sent."""
+        begin = self._log.min_offset
+        if begin != self._ends_at:
+            ends = self._log.lone_ends()
+            self._ends, self._ends_at = json.dumps(ends).encode() if ends else b"", begin
+            if len(self._ends) > FILE_BYTES_MAX:
+                logger.warning(
+                    "%s: copies are not told where %d queues end", self._log.root, len(ends)
+                )
+                self._ends = b""
+        return self._ends or None
 
     def _usable(self, name: str, before: SideFile | None) -> bytes | None:
         """Return the content of a file; None if there is none that a copy can use, which is logged once."""
@@ -324,6 +342,9 @@ def write(store: FollowedStore, file: SideFile) -> None:
         raise CorruptionError(path, 0, "a file of the master", f"{trouble}; it was not written")
     if file.name == REMOVED_TOPICS:
         store.remove_topics(json.loads(file.data))
+        return
+    if file.name == ENDS:
+        store.keep_ends(json.loads(file.data))
         return
     try:
         # Of what cannot be used, no `.bak` is made.

@@ -390,6 +390,8 @@ class Reindex:
         for old, new in zip(view.dispatchers, news, strict=True):
             if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
                 new.adopt(old, damages)
+                for lone in old.lone_ends():
+                    new.keep_end(lone)
                 new.flush()
                 queues += len(new.queues())
         for new in news:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Trust
+from penstock.contracts import Context, Dispatcher, KeyIndex, QueueEnd, QueueIndex, Trust
 from penstock.format.names import SIDE_FOLDER
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import WrittenLog, make_context, open_store
@@ -468,6 +468,24 @@ class QueueIndexContract(DispatcherContract):
             if first:
                 before = dispatcher.entries(topic, queue, first - 1, first)
                 assert len(before.sizes) == 0 or before.log_offsets[0] < low
+
+    def test_an_end_that_is_kept_lets_a_queue_go_on(
+        self, strategy: type[QueueIndex], make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """The queue has no message then, and one that ends later does not change."""
+        if strategy.keep_end is QueueIndex.keep_end:
+            pytest.skip("it cannot keep ends")
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        low = log.view.spans()[2][0]
+        dispatcher.trim(low)
+        before = dict(self.snapshot(dispatcher, log))  # type: ignore[call-overload] # a dictionary, see there
+        topic, queue = dispatcher.queues()[0]
+        known = QueueEnd(topic, queue, dispatcher.min_offset(topic, queue), 0, 90, 7)
+        for end in (known, QueueEnd("idle", 3, 20, 0, 90, 7)):
+            dispatcher.keep_end(end)
+        assert self.snapshot(dispatcher, log) == {**before, ("idle", 3): (21, 21, [], [], [])}
+        assert [*dispatcher.lone_ends()] == [end]
 
     def test_trim_takes_no_entry_too_many_and_none_too_few(
         self, make: MakeDispatcher, log: WrittenLog

@@ -46,6 +46,10 @@ class IdleLog:
         """Return that nothing was written."""
         return {}
 
+    def lone_ends(self) -> list[list[Any]]:
+        """Return none: there are no queues."""
+        return []
+
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
         """Note the offset."""
         self.reached.append(log_offset)
