@@ -176,6 +176,8 @@ class World:
         self.offsets = [(b"", 0)]
         # The master has forgotten a removal that the copy knows: it was promoted without.
         self.lacks_removal = False
+        # The copy has had all files of its master once; and the master was promoted without.
+        self.has_files = self.lacks_ends = False
         Stepped.playing = self
         self.store = self.open_master()
         self.open_follower()
@@ -363,6 +365,7 @@ class World:
     def _beside(self, line: Line, action: SideFile | Level) -> None:
         if isinstance(action, Level):
             line.by_follower.extend(line.follower.leveled(action.number))
+            self.has_files = True
             return
         try:
             beside.write(self.follower, action)
