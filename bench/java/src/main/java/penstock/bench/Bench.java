@@ -31,6 +31,7 @@ public class Bench {
         switch (command.getString("do")) {
             case "open": target.open(command, done); break;
             case "close": target.close(done); break;
+            case "follow": target.store.updateHaMasterAddress("127.0.0.1:" + command.getIntValue("port")); break;
             case "put": Puts.singles(target, command, done); break;
             case "put_many": Puts.batches(target, command, done); break;
             case "fill": Puts.fill(target, command, done); break;

@@ -56,6 +56,7 @@ class Target {
             store.start();
             done.put("started_ns", System.nanoTime() - began);
         }
+        done.put("ha_port", config.getHaListenPort());
         done.put("count", 1);
     }
 
