@@ -84,7 +84,7 @@ def valid_value(name: str) -> Any:
         "body": lambda: b"x", "group": lambda: "g", "offset": lambda: 0, "log_offset": lambda: 0, "key": lambda: "k",
         "message_id": lambda: "7F00000100002A9F0000000000000000", "time": lambda: 0, "queue": lambda: 0,
         "messages": lambda: [Message("orders", b"x", queue=0)], "message": lambda: Message("orders", b"x", queue=0), "copies": list, "table": lambda: TABLE, "spans": list, "start": lambda: 0,
-        "stop": lambda: 1, "count": lambda: 1, "first_mark": lambda: 1 << 62, "most": lambda: 1, "batch": object,
+        "stop": lambda: 1, "count": lambda: 1, "first_mark": lambda: 1 << 62, "most": lambda: 1, "batch": object, "receipt": object,
         "keys": lambda: pa.array(["k"]), "name": lambda: "messaging", "moves": lambda: {("g", "orders", 0): (None, 0)}, "encoding": lambda: staged.encoding_for("new", environ={}),
     }  # fmt: skip
     assert name in made, f"{name} is an argument without a default: give it a valid value here"

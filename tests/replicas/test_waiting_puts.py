@@ -372,3 +372,17 @@ def test_a_transaction_says_of_copies_what_its_messages_say(
         PutStatus.SLAVE_NOT_AVAILABLE,
         Durability.ON_DISK,
     )
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_prepared_message_is_committed_on_copies_too(
+    opened: Callable[..., tuple[Store, Scripted]], flush: str
+) -> None:
+    store, copies = opened(flush=flush)
+    at_once, alone, copied = (store.prepare("t", b"x", group="g") for _ in range(3))
+    assert at_once.commit(wait=False).durability == Durability.ACCEPTED
+    assert alone.commit().status == PutStatus.SLAVE_NOT_AVAILABLE
+    copies.have(1 << 40)
+    there = {"sync": Durability.ON_DISK_HERE_AND_THERE, "async": Durability.ON_DISK_THERE}
+    receipt = copied.commit()
+    assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, there[flush])

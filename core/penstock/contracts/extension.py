@@ -126,6 +126,9 @@ class OpenStore(Protocol):
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
 
+    def awaited(self, receipt: Receipt) -> Receipt:
+        """Return the receipt of a message that was put without waiting as a put with `wait=True` would return it."""
+
     def message_batch(self) -> MessageBatch:
         """Return a batch to which messages are added one by one, and that is stored whole or not at all."""
 

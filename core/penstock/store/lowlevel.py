@@ -199,6 +199,17 @@ class LowLevelStore(Store):
         time_ms, known = append_encoded(engine, batch)
         return batch.receipts(time_ms, *known)
 
+    def awaited(self, receipt: Receipt) -> Receipt:
+        """Wait as a put with `wait=True` does, for the flush policy and copies; return the receipt with what is known.
+
+        Args:
+            receipt: of a message that was put without waiting, by `put_copies`.
+        """
+        engine = self._writer()
+        arguments.instance("awaited", "receipt", receipt, Receipt, "a Receipt")
+        status, durability = engine.apply_policy(receipt.log_offset + receipt.size, wait=True)
+        return receipt._replace(status=status, durability=durability)
+
     def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
         """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log offset after it.
 

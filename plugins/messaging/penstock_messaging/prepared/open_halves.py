@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import Message, Receipt, StoredMessage
-from penstock.contracts import Context, OpenStore, synced
+from penstock.contracts import Context, OpenStore
 from penstock.errors import (
     ConfigError,
     ForkedStoreError,
@@ -227,10 +227,7 @@ class OpenHalves:
             half.outcome = outcome
         if not copies:
             return None
-        if wait and self._context.appenders_wait:
-            self.store.flush()
-            return synced(receipts[0])
-        return receipts[0]
+        return self.store.awaited(receipts[0]) if wait else receipts[0]
 
     def _copies(self, half: OpenHalf, outcome: str) -> list[Copy]:
         """Return what is stored beside the removal; raises `PreparedFinishedError` if the message is finished."""
