@@ -230,7 +230,7 @@ class Story:
 
     def miss(self) -> None:
         self.log.missed_offset = self.log.visible_offset
-        self.copies.refresh()
+        self.copies.look()
 
     def flush_copy(self) -> None:
         store = self.chance.choice(self.stores)

@@ -85,7 +85,7 @@ class Stepped(Replicator):
         self.playing.replicator = self
 
     def advanced(self) -> None:
-        self.copies.refresh()
+        self.copies.look()
         self.playing.log_advanced()
 
 

@@ -67,13 +67,13 @@ cdef class CopyGate:
 
     def reach(self, int64_t log_offset, bint available, int64_t missed):
         """Note the progress of the copies; see `penstock.contracts.ReplicatedLog.reach`."""
-        if log_offset > self.reached:
-            self.reached = log_offset
         # A put that has timed out since the judgement was made is not known to it.
         self.is_available = available and missed >= self.missed and not self.has_ended
-        self.turns += 1
-        if self.waiting:
-            futex_wake(&self.turns, INT32_MAX)
+        if log_offset > self.reached:
+            self.reached = log_offset
+            self.turns += 1
+            if self.waiting:
+                futex_wake(&self.turns, INT32_MAX)
 
     def end(self):
         """Let no put wait any more: the replicator has ended. Puts that wait are late at once."""

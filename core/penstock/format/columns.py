@@ -264,9 +264,13 @@ class ScannedColumns(RecordColumns):
 
     @property
     def last_time_ms(self) -> int:
-        at = len(self.packed) - _kernel.ROW_BYTES + _STORE_MS_AT
-        time_ms: int = _I64.unpack_from(self.packed, at)[0]
-        return time_ms
+        return self.last("store_ms")
+
+    def last(self, name: str) -> int:
+        """Return one of the 8-byte fields of the last row."""
+        at = len(self.packed) - _kernel.ROW_BYTES + _POSITIONS[name]
+        found: int = _I64.unpack_from(self.packed, at)[0]
+        return found
 
     @property
     def _packed_topics(self) -> tuple[list[bytes], bytearray]:
@@ -307,15 +311,6 @@ class ScannedColumns(RecordColumns):
         return self.packed, numbers, self._packed_indexed[0], len(names)
 
 
-def _position_of(name: str) -> int:
-    """Return the position of a field in a row, without numpy."""
-    at = 0
-    for each, kind in _kernel.ROW_FIELDS:
-        if each == name:
-            return at
-        at += int(kind[1:])
-    raise KeyError(name)
-
-
 _I64 = struct.Struct("=q")
-_STORE_MS_AT = _position_of("store_ms")
+# Of the 8-byte fields, which are the first ones of a row.
+_POSITIONS = {name: 8 * at for at, (name, kind) in enumerate(_kernel.ROW_FIELDS) if kind == "i8"}

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
 from penstock.format.arrays import np
-from penstock.format.columns import Buffer, RecordColumns, ScannedColumns
+from penstock.format.columns import Buffer, ScannedColumns
 from penstock.format.record import (
     BLANK_SIZE,
     FIXED_SIZE,
@@ -192,7 +192,7 @@ class HeldBatches:
         """Return where readers stop who might see the log up to `log_offset`: at the begin of a batch around it."""
         return next((begin for begin, end in self._parts if begin < log_offset < end), log_offset)
 
-    def begin(self, records: RecordColumns, stop: int) -> Part | None:
+    def begin(self, records: ScannedColumns, stop: int) -> Part | None:
         """Before records that end at `stop` are appended: hold, and return, the batch that goes on after them."""
         part = self._going_on(records, stop)
         if part is not None and part not in self._parts:
@@ -209,9 +209,8 @@ class HeldBatches:
                 each for each in self._parts if each == part or seen < each[1] <= stop
             )
 
-    def _going_on(self, records: RecordColumns, stop: int) -> Part | None:
-        last = int(records.log_offsets[-1])
-        mark = read_mark(int(records.prepared_offsets[-1]))
+    def _going_on(self, records: ScannedColumns, stop: int) -> Part | None:
+        last, mark = records.last("log_offset"), read_mark(records.last("prepared"))
         base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
         if mark is None or not stop < base + mark.end <= base + room:
             return None

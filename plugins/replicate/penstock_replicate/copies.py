@@ -73,7 +73,7 @@ class Copies:
         self.reached = 0
         # Everything before it was put by an earlier process: nobody waits for it.
         self._first_put = log.visible_offset
-        self.in_sync = 0
+        self.in_sync = self._missed = 0
         self._copies: dict[str, Copy] = {}
         # Times, and what was visible then; both ascend.
         self._samples = [(now_ms, log.visible_offset)]
@@ -127,9 +127,14 @@ class Copies:
             del self._samples[:-SAMPLES_MAX]
         self.refresh()
 
+    def look(self) -> None:
+        """Refresh if a put has timed out since the last time; called at each ring of the bell."""
+        if self._log.missed_offset != self._missed:
+            self.refresh()
+
     def refresh(self) -> None:
         """Tell the log how far enough copies are, and whether a put may wait for them."""
-        missed = self._log.missed_offset
+        self._missed = missed = self._log.missed_offset
         level = max(missed, self._visible_before(self._now_ms - self._heartbeat_ms))
         ends = sorted(
             self._end_of(copy)

@@ -164,7 +164,7 @@ class Server:
 
     def _on_bell(self, loop: Loop) -> None:
         self.log.bell.answer()
-        self._copies.refresh()
+        self._copies.look()
         for link in self._links(loop):
             link.run(link.peer.advanced())
 
