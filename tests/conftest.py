@@ -160,7 +160,8 @@ _WITHOUT_SHARED_SPARK = frozenset(
 )
 # Tests that start brokers; the others in their folder start RocketMQ's store classes alone.
 _WITH_BROKERS = frozenset(
-    f"tests/interop/test_{name}.py" for name in ("foreign", "prepared", "takeover", "timers")
+    f"tests/interop/test_{name}.py"
+    for name in ("broker_copies", "foreign", "prepared", "takeover", "timers")
 )
 
 

@@ -31,7 +31,7 @@ LEFT_OUT: dict[str, dict[str, int]] = {
     "replication.md": {
         "needs a second process; tests/replicas/test_kills.py runs these calls": 4,
         "needs a second machine; tests/replicas/test_sockets.py has both": 1,
-        "needs a broker; tests/interop/test_java_copies.py makes this call": 1,
+        "needs a broker; tests/interop/test_broker_copies.py makes this call": 1,
     },
     "spark-cluster.md": {
         "needs a cluster; tests/night/spark/test_elsewhere.py runs these ways": 5,

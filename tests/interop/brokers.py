@@ -57,16 +57,20 @@ class Broker(Jvm):
         super().__init__(classpath, (), DRIVER, *FLAGS)
         self.version = version
         self.root: Path | None = None
+        # Where the name server and the broker listen for clients, and where the broker, if it is a master, listens for slaves.
+        self.names = self.listen = self.ha = ""
 
     def start(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
         """Start a broker on a directory and wait until clients reach it; raises where it does not start."""
         newer = SETTINGS_5 if self.version.startswith("5") else {}
         config = {**SETTINGS, **newer, **(settings or {})}
-        if not self.call("start", root=str(root), config=config)["started"]:
+        answer = self.call("start", root=str(root), config=config)
+        if not answer["started"]:
             raise BrokerError(
                 f"the broker {self.version} does not start on {root}:\n{self.errors()}"
             )
         self.root = root
+        self.names, self.listen, self.ha = answer["names"], answer["listen"], answer.get("ha", "")
 
     def stop(self) -> None:
         """Shut the broker down cleanly; the JVM can start another."""

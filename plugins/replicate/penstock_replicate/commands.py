@@ -89,6 +89,7 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
     epilog=examples(
         "penstock replica follow copy --from 127.0.0.1:10912",
         "penstock replica follow copy --from 127.0.0.1:10912 --set flush.use=sync --once",
+        "penstock replica follow copy --from 127.0.0.1:10912 --protocol rocketmq --broker 127.0.0.1:10911",
     ),
 )
 @click.argument("path", type=click.Path(file_okay=False))
@@ -98,6 +99,10 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
 @click.option(
     "--protocol", type=click.Choice(["penstock", "rocketmq"]), default="penstock", show_default=True,
     help="What the master is: a store of Penstock, or a broker.",
+)  # fmt: skip
+@click.option(
+    "--broker", metavar="HOST:PORT",
+    help="The broker's listenPort, for its topics, groups, offsets and delays; without it, only the log is copied.",
 )  # fmt: skip
 @click.option(
     "--cut", is_flag=True,
@@ -117,6 +122,7 @@ def follow(
     path: str,
     master: str,
     protocol: str,
+    broker: str | None,
     cut: bool,
     secret_file: str | None,
     tls_ca: str | None,
@@ -135,6 +141,7 @@ def follow(
     said = ""
     given: dict[str, Any] = {
         "protocol": protocol,
+        "broker": broker,
         "cut": cut,
         "secret_file": secret_file,
         "tls_ca": tls_ca,

@@ -6,6 +6,7 @@ it is bounded: the connection is not read while there is too much.
 """
 
 import asyncio
+import contextlib
 import secrets
 import threading
 from collections import deque
@@ -28,11 +29,12 @@ from penstock.errors import (
     ReplicationError,
     StoreClosedError,
 )
-from penstock.escape import get_logger
+from penstock.escape import get_logger, visible
 from penstock_replicate import beside
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.loop import Link, Loop
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, SideFile
+from penstock_replicate.remoting import BrokerPeer
 from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
 from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
 from penstock_replicate.secret import Secret, follower_tls, read_key
@@ -47,6 +49,8 @@ _PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, i
 }
 _TICK_S = 0.25
 _RETRY_S = 0.5
+# How often a broker is asked for what is beside its log, and how long it may take to answer all of it.
+ASK_S, ANSWER_S = 5.0, 30.0
 # What waits to be appended; above it the connection is not read. And what is appended at once: while it is, more comes.
 _WAITING_BYTES, _LAND_BYTES = 16 << 20, 4 << 20
 # A copy that lacks more than that syncs now and then only: nobody waits for it.
@@ -90,6 +94,33 @@ class _FollowerLink(Link):
         self._follower.changed()
 
 
+class _BrokerLink(Link):
+    """The connection to a broker that is asked for what is beside its log; `answered` is why that has ended, or ""."""
+
+    peer: BrokerPeer
+    answered: asyncio.Future[str] | None = None
+
+    def begin(self, address: str) -> Sequence[Action]:
+        self.peer = BrokerPeer(heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=0)
+        return []
+
+    def ask(self) -> asyncio.Future[str]:
+        """Begin a round; return `answered`."""
+        self.answered = self.loop.loop.create_future()
+        if self.is_over:
+            self.ended(None, "it has closed the connection")
+        else:
+            self.run(self.peer.start())
+        return self.answered
+
+    def do(self, action: Action) -> None:
+        self.ended(None, "")
+
+    def ended(self, close: Close | None, reason: str) -> None:
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(reason if close is None else close.reason)
+
+
 def _size_of(fed: Feed | SideFile | Level) -> int:
     return _FEED_BYTES + (0 if isinstance(fed, Level) else len(fed.data))
 
@@ -103,6 +134,7 @@ class StoreFollower:
         path: the folder.
         master: "HOST:PORT".
         protocol: the protocol of the master.
+        broker: "HOST:PORT" where a broker is asked for what is beside its log; None if it is not.
     """
 
     def __init__(
@@ -113,12 +145,13 @@ class StoreFollower:
         settings: Any,
         *,
         protocol: str,
+        broker: str | None,
         cuts: bool,
         key: bytes | None,
         tls: SSLContext | None,
     ) -> None:
         self.path, self.master, self.key = path, master, key
-        self.protocol, self._cuts = protocol, cuts
+        self.protocol, self.broker, self._cuts = protocol, broker, cuts
         self._config, self._settings = config, settings
         try:
             self._store: Any = penstock.open_follower(path, config, **settings)
@@ -136,6 +169,9 @@ class StoreFollower:
         # Of all feeds: what the loop's thread has added, and what the store's thread is done with.
         self._added_bytes = self._done_bytes = 0
         self._failed_at, self._failures = -1, 0
+        # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
+        self._trouble, self._asked_s = "", -1.0
+        self._is_hurried = asyncio.Event()
         self._is_publishing = self._is_landing = self._is_closed = False
 
     def start(self) -> None:
@@ -205,7 +241,59 @@ class StoreFollower:
         except (OSError, ValueError) as error:
             # A name of a host that cannot be is no OSError.
             return Close(reason=f"{self.master} cannot be reached: {str(error) or 'no answer'}")
-        return await link.close
+        if self.broker is None:
+            return await link.close
+        asking = self._loop.loop.create_task(self._ask(link, self.broker))
+        try:
+            return await link.close
+        finally:
+            # Another log may come next, of which no answer so far speaks.
+            asking.cancel()
+
+    async def _ask(self, link: _FollowerLink, address: str) -> None:
+        """Ask a broker for what is beside its log, again and again; cancelled when the connection of the log ends."""
+        while True:
+            asked = _BrokerLink(self._loop)
+            try:
+                await self._rounds(link, asked, address)
+            except (OSError, ValueError) as error:
+                self._note(f"the broker at {address}: {str(error) or 'no answer'}")
+            finally:
+                asked.abort("this side closes")
+            await asyncio.sleep(ASK_S)
+
+    async def _rounds(self, link: _FollowerLink, asked: _BrokerLink, address: str) -> None:
+        """Ask over one connection, and write what was answered, until that is of no use; raises `OSError` then."""
+        async with asyncio.timeout(ANSWER_S):
+            await self._loop.loop.create_connection(lambda: asked, *host_and_port(address))
+        while True:
+            self._is_hurried.clear()
+            begun_s = self._loop.loop.time()
+            async with asyncio.timeout(ANSWER_S):
+                reason = await asked.ask()
+            if reason:
+                raise OSError(reason)
+            files = asked.peer.files
+            log_end = max((each.log_end for each in files), default=0)
+            while not link.is_accepted or self._store.end_offset < log_end:
+                await asyncio.sleep(_TICK_S)
+            found = await self._aside(lambda: self._write(files))  # noqa: B023 - it is awaited
+            if isinstance(found, BaseException):
+                self._failed(link, found)
+                return
+            self._note("; ".join(found + asked.peer.refusals))
+            if not self._trouble:
+                self._asked_s = begun_s
+            self.changed()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_hurried.wait(), ASK_S)
+
+    def _note(self, trouble: str) -> None:
+        """Note what is wrong with the files beside the log, and log it once."""
+        trouble, before = visible(trouble), self._trouble
+        self._trouble = trouble
+        if trouble and trouble != before:
+            logger.warning("%s: files beside the log are not up to date: %s", self.path, trouble)
 
     async def _aside(self, job: Any) -> Any:
         """Return what a job returns or raises, which runs in the store's thread."""
@@ -399,6 +487,16 @@ class StoreFollower:
                 flushed = store.flush()
         return end, flushed
 
+    def _write(self, files: list[SideFile]) -> list[str]:
+        """Write what a broker has answered; return why some of it cannot be used."""
+        troubles = []
+        for file in files:
+            try:
+                beside.write(self._store, file)
+            except CorruptionError as error:
+                troubles.append(str(error))
+        return troubles
+
     # --- for callers
 
     def status(self) -> dict[str, Any]:
@@ -418,10 +516,12 @@ class StoreFollower:
             text = f"ended: {self._error or self._last_error or 'it was closed'}"
         elif not is_following:
             text = f"connects to {self.master}: {self._last_error or 'no answer yet'}"
+        elif self._trouble:
+            text += f"; files beside the log are not up to date: {self._trouble}"
         return {
             "role": "follower", "text": text, "state": state, "master": self.master, "received": end,
             "flushed": 0 if store is None else store.flushed_offset, "master_visible": visible, "lag_bytes": lag,
-            "last_error": self._last_error,
+            "last_error": self._last_error, "beside_error": self._trouble,
         }  # fmt: skip
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
@@ -435,7 +535,7 @@ class StoreFollower:
 
     def catching_up(self) -> Callable[[float | None], bool]:
         """Return a function like `wait_caught_up`, of which each call counts from now on."""
-        first: tuple[Any, int, int] | None = None
+        first: tuple[Any, int, int, float] | None = None
 
         def is_level() -> bool:
             nonlocal first
@@ -445,13 +545,15 @@ class StoreFollower:
             if link is None or not link.is_accepted:
                 return False
             peer = link.peer
-            # Of a broker no files come.
+            # From a broker no files come in this connection.
             levels = peer.levels if isinstance(peer, FollowerPeer) else 3 * peer.heartbeats
             if first is None or first[0] is not link:
-                first = link, peer.heartbeats, levels
+                first = link, peer.heartbeats, levels, self._loop.loop.time()
+                self._loop.post(self._is_hurried.set)
             # The files of the next two levels may have been read before this call.
             is_told = peer.heartbeats > first[1] and levels > first[2] + 2
-            return is_told and bool(self._store.end_offset >= peer.master_visible)
+            has_files = self.broker is None or self._asked_s >= first[3]
+            return is_told and has_files and bool(self._store.end_offset >= peer.master_visible)
 
         def wait(timeout_s: float | None) -> bool:
             with self._state:
@@ -509,6 +611,7 @@ def follow(
     master: str,
     *,
     protocol: str = "penstock",
+    broker: str | None = None,
     cut: bool = False,
     secret_file: str | None = None,
     tls_ca: str | None = None,
@@ -524,7 +627,9 @@ def follow(
         path: the folder of the copy.
         master: "HOST:PORT" where the master listens (`replicate.ha.listen`).
         protocol: of the master: "penstock", or "rocketmq" for a broker, whose mappedFileSizeCommitLog must then be
-            `geometry.segment_bytes`. A broker knows nothing of the next three.
+            `geometry.segment_bytes`. A broker knows nothing of `cut`, `secret_file` and `tls_ca`.
+        broker: "HOST:PORT" of a broker's listenPort, which is asked for topics, groups, offsets and delays every 5 s.
+            None: nothing beside its log is copied.
         cut: cut off what this log has and the master's has not, if both are copies of one store; the bytes are moved to
             `penstock/saved`. Without it, such a store is left as it is, and `wait` raises `DivergedError`.
         secret_file: a file with the secret of the master (`replicate.ha.secret_file`). None: it has none.
@@ -534,26 +639,33 @@ def follow(
         settings: as for `penstock.open`, such as `flush="sync"`: then each acknowledgement follows a sync.
 
     Raises:
-        ArgumentError: `master` or `protocol` cannot be right, or `secret_file` or `tls_ca` cannot be used.
+        ArgumentError: `master`, `protocol` or `broker` cannot be right, or `secret_file` or `tls_ca` cannot be used.
         Otherwise as `penstock.open_follower`. What happens later is in `StoreFollower.status`, and `wait` raises it.
     """
-    if protocol not in _PROTOCOLS:
-        raise ArgumentError("follow", "protocol", protocol, '"penstock" or "rocketmq"')
-    try:
-        host_and_port(master)
-    except ValueError as error:
-        raise ArgumentError("follow", "master", master, "HOST:PORT") from error
+    _check(master, protocol, broker)
     key = _of_file("secret_file", secret_file, read_key)
     tls = _of_file("tls_ca", tls_ca, follower_tls)
     if protocol == PROTOCOL and (cut or key or tls):
-        raise ArgumentError(
-            "follow", "protocol", protocol, '"penstock" with cut, secret_file or tls_ca'
-        )
+        text = '"penstock" with cut, secret_file or tls_ca'
+        raise ArgumentError("follow", "protocol", protocol, text)
     follower = StoreFollower(
-        Path(path), master, config, settings, protocol=protocol, cuts=cut, key=key, tls=tls
-    )
+        Path(path), master, config, settings, protocol=protocol, broker=broker, cuts=cut, key=key, tls=tls
+    )  # fmt: skip
     follower.start()
     return follower
+
+
+def _check(master: str, protocol: str, broker: str | None) -> None:
+    """Raise `ArgumentError` if one of these arguments of `follow` cannot be right."""
+    if protocol not in _PROTOCOLS:
+        raise ArgumentError("follow", "protocol", protocol, '"penstock" or "rocketmq"')
+    if broker is not None and protocol != PROTOCOL:
+        raise ArgumentError("follow", "broker", broker, 'None with the protocol "penstock"')
+    for name, address in (("master", master), ("broker", master if broker is None else broker)):
+        try:
+            host_and_port(address)
+        except ValueError as error:
+            raise ArgumentError("follow", name, address, "HOST:PORT") from error
 
 
 def _of_file(name: str, path: str | None, read: Callable[[str], T]) -> T | None:

@@ -278,6 +278,8 @@ class Loop:
         self._is_closing = True
         for server in self._servers:
             server.close()
+        # A task that is cancelled before it has begun leaves the connection open that it was to take.
+        await asyncio.sleep(0)
         end = self.loop.time() + _LAST_WORDS_S
         while True:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}

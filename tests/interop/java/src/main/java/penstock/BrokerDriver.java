@@ -12,6 +12,7 @@ import java.lang.reflect.Method;
 import java.net.BindException;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.nio.channels.ServerSocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -42,6 +43,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.ServiceThread;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -110,6 +112,9 @@ public class BrokerDriver {
             case "pull": settle(); done.put("messages", pull(command)); break;
             case "consume": done.put("deliveries", consume(command)); break;
             case "save": save(); break;
+            case "register": register(); break;
+            case "sync": broker.getSlaveSynchronize().syncAll(); break; // by itself, a slave of 5.x does so every 60 s
+            case "end": settle(); done.put("end", broker.getMessageStore().getMaxPhyOffset()); break;
             case "check": check(); break;
             case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
@@ -209,7 +214,38 @@ public class BrokerDriver {
             made.start();
             broker = made;
         }
-        startClients();
+        done.put("names", names);
+        done.put("listen", broker.getBrokerAddr());
+        if (config.getBrokerId() == 0) { // a slave takes no messages, and its master may not be there yet
+            done.put("ha", "127.0.0.1:" + haPort());
+            startClients();
+        }
+    }
+
+    /** Only 5.x tells which port the system has chosen. */
+    private static int haPort() throws Exception {
+        Object accepting = part(part(broker.getMessageStore(), "haService"), "acceptSocketService");
+        return ((ServerSocketChannel) part(accepting, "serverSocketChannel")).socket().getLocalPort();
+    }
+
+    /** Tells the name server of a slave, which learns from the answer where the master is, and looks for it at once. */
+    private static void register() throws Exception {
+        broker.registerBrokerAll(true, false, true);
+        ((ServiceThread) part(part(broker.getMessageStore(), "haService"), "haClient")).wakeup();
+    }
+
+    private static Object part(Object whole, String name) throws Exception {
+        for (Class<?> kind = whole.getClass(); ; kind = kind.getSuperclass()) {
+            try {
+                Field field = kind.getDeclaredField(name);
+                field.setAccessible(true);
+                return field.get(whole);
+            } catch (NoSuchFieldException above) {
+                if (kind.getSuperclass() == null) {
+                    throw above;
+                }
+            }
+        }
     }
 
     private static BrokerController controller(Object... given) throws Exception {
@@ -324,8 +360,10 @@ public class BrokerDriver {
         BrokerController running = broker;
         broker = null;
         List<Thread> parts = new ArrayList<>();
-        for (Runnable part : List.<Runnable>of(producer::shutdown, transactions::shutdown, puller::shutdown, admin::shutdown)) {
-            parts.add(new Thread(part));
+        if (running.getBrokerConfig().getBrokerId() == 0) {
+            for (Runnable part : List.<Runnable>of(producer::shutdown, transactions::shutdown, puller::shutdown, admin::shutdown)) {
+                parts.add(new Thread(part));
+            }
         }
         parts.forEach(Thread::start);
         running.shutdown();
@@ -622,7 +660,8 @@ public class BrokerDriver {
         shown.put("queue", message.getQueueId());
         shown.put("queue_offset", message.getQueueOffset());
         shown.put("log_offset", message.getCommitLogOffset());
-        shown.put("body", Base64.getEncoder().encodeToString(message.getBody()));
+        byte[] body = message.getBody(); // null if it is empty
+        shown.put("body", Base64.getEncoder().encodeToString(body == null ? new byte[0] : body));
         shown.put("flag", message.getFlag());
         shown.put("sys_flag", message.getSysFlag());
         shown.put("crc", message.getBodyCRC());

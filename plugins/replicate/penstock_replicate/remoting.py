@@ -1,0 +1,159 @@
+"""RocketMQ's remoting protocol, as far as a copy of a broker asks for what is beside the log.
+
+Layout (big-endian)::
+
+    frame  := length:u32 codec:u8 header_bytes:u24 header body     # length: of what follows it, at most 16 MiB
+    header := JSON object with code, opaque, flag, remark          # codec 0
+    header := code:i16 language:i8 version:i16 opaque:i32 flag:i32 remark_bytes:i32 remark more    # codec 1
+
+An answer has the `opaque` of its request, and code 0 if it was served. Its body is a file of the broker, in a form that
+brokers read.
+
+The log comes over another connection, so an answer may be ahead of what has come. The last request of a round asks
+where the broker's log ends: what was answered before speaks of nothing after that, and is written when the copy is
+durable up to there. Heartbeats do not tell it: what they know may be older than the answer.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.format.rocketmq_json import parse_rocketmq_json
+from penstock_replicate.peer import Action, Level, Machine, Send, SideFile
+from penstock_replicate.wire import WireViolation
+
+FRAME_BYTES_MAX = 16 << 20
+# Of a header, and of the figures of a broker: they are parsed in the thread of the event loop.
+_PARSED_BYTES_MAX = 1 << 20
+_REMARK_CHARACTERS = 200
+_IS_ANSWER = 1
+_JSON, _BINARY = 0, 1
+_HEAD = struct.Struct(">hbhiii")
+_SIZE_BYTES = 4
+# What asks for which file. The last to be written is asked for first, as by `beside.MasterFiles`.
+_TIMERS, _FIGURES = 60, 28
+_FILES = {
+    _TIMERS: "config/timercheck",
+    45: "config/delayOffset.json",
+    43: "config/consumerOffset.json",
+    201: "config/subscriptionGroup.json",
+    21: "config/topics.json",
+}
+# Of the seven numbers that a broker sends, and of the file that begins with them.
+_CHECK_BYTES, _TIMERS_BYTES = 56, 4096
+
+
+def request(code: int, opaque: int) -> bytes:
+    """Return the bytes of a request without a body."""
+    head = {"code": code, "language": "PYTHON", "version": 409, "opaque": opaque, "flag": 0}
+    header = json.dumps({**head, "serializeTypeCurrentRPC": "JSON"}).encode()
+    return struct.pack(">II", _SIZE_BYTES + len(header), len(header)) + header
+
+
+def _header(codec: int, header: bytes) -> tuple[int, int, int, str]:
+    """Return code, opaque, flag and remark; raises `WireViolation` if it is no header."""
+    try:
+        if codec == _BINARY:
+            code, _, _, opaque, flag, size = _HEAD.unpack_from(header)
+            remark = header[_HEAD.size : _HEAD.size + max(size, 0)].decode()
+        elif codec == _JSON:
+            found = json.loads(header)
+            code, opaque, flag = (found[name] for name in ("code", "opaque", "flag"))
+            remark = str(found.get("remark") or "")
+        else:
+            raise WireViolation(f"a header in codec {codec}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
+        raise WireViolation(f"a header that cannot be read ({error!r:.100})") from error
+    if not type(code) is type(opaque) is type(flag) is int:
+        raise WireViolation("a header whose numbers are none")
+    return code, opaque, flag, remark[:_REMARK_CHARACTERS]
+
+
+def _log_end(figures: bytes) -> int:
+    """Return where the broker's log ends, as its figures say; raises `WireViolation` if they do not."""
+    try:
+        table: Any = parse_rocketmq_json(figures.decode())["table"]
+        end = int(str(table["commitLogMaxOffset"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WireViolation(f"figures without the end of the log ({error!r:.100})") from error
+    if not 0 <= end < 1 << 63:
+        raise WireViolation("a log that ends where none can")
+    return end
+
+
+class BrokerPeer(Machine):
+    """Asks a broker for what is beside its log: a round begins with `start`, and ends with `Level`.
+
+    Attributes:
+        files: what came in this round, in the order in which it is to be written.
+        refusals: what the broker has refused in it, in words.
+    """
+
+    other = "broker"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._held = bytearray()
+        # What is not answered yet; the first of it was sent.
+        self._left: list[int] = []
+        self._opaque = self._rounds = 0
+        self._bodies: dict[int, bytes] = {}
+        self.files: list[SideFile] = []
+        self.refusals: list[str] = []
+
+    def start(self) -> list[Action]:
+        """Begin a round; the one before has ended."""
+        self._left, self.files, self.refusals = [*_FILES, _FIGURES], [], []
+        self._rounds += 1
+        return [self._ask()]
+
+    def _ask(self) -> Action:
+        self._opaque += 1
+        return Send(request(self._left[0], self._opaque))
+
+    def _taken(self, data: bytes) -> Iterator[Action]:
+        held = self._held
+        held += data
+        while len(held) >= _SIZE_BYTES and not self.is_over:
+            size = int.from_bytes(held[:_SIZE_BYTES], "big")
+            if not _SIZE_BYTES <= size <= FRAME_BYTES_MAX:
+                raise WireViolation(f"a frame of {size} bytes")
+            stop = _SIZE_BYTES + size
+            if len(held) < stop:
+                return
+            frame = bytes(held[_SIZE_BYTES:stop])
+            del held[:stop]
+            yield from self._on_frame(frame)
+
+    def _on_frame(self, frame: bytes) -> Iterator[Action]:
+        size = int.from_bytes(frame[1:_SIZE_BYTES], "big")
+        begin = _SIZE_BYTES + size
+        if begin > len(frame) or size > _PARSED_BYTES_MAX:
+            raise WireViolation(f"a header of {size} bytes in a frame of {len(frame)}")
+        code, opaque, flag, remark = _header(frame[0], frame[_SIZE_BYTES:begin])
+        if not flag & _IS_ANSWER:
+            # A request of its own, which no copy has to answer.
+            return
+        if not self._left or opaque != self._opaque:
+            raise WireViolation("an answer to no request that is open")
+        asked = self._left.pop(0)
+        if code == 0:
+            self._bodies[asked] = frame[begin:]
+        elif asked == _FIGURES:
+            yield from self.end("refused", f"it does not say where its log ends: code {code} {remark}")  # fmt: skip
+            return
+        elif asked != _TIMERS:
+            # Brokers of 4.x have no timers, and those of 5.x may have none.
+            self.refusals.append(f"{_FILES[asked]} is refused: code {code} {remark}")
+        yield self._ask() if self._left else self._answered()
+
+    def _answered(self) -> Action:
+        bodies, self._bodies = self._bodies, {}
+        log_end = _log_end(bodies[_FIGURES][:_PARSED_BYTES_MAX])
+        if len(bodies.get(_TIMERS, b"")) >= _CHECK_BYTES:
+            bodies[_TIMERS] = bodies[_TIMERS][:_CHECK_BYTES].ljust(_TIMERS_BYTES, b"\0")
+        self.files = [
+            SideFile(name, log_end, bodies[asked]) for asked, name in reversed(_FILES.items()) if asked in bodies
+        ]  # fmt: skip
+        return Level(self._rounds)

@@ -1,0 +1,299 @@
+"""What a copy of a broker asks for beside the log: answers, hostile ones too, and when they are written."""
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.lanes import SEED, eventually, rounds
+from tests.replicas.logs import READING, MasterLog, make_log
+from tests.replicas.test_rocketmq import address_of
+from tests.replicas.test_sockets import WAIT_S
+from tests.replicas.test_wire import garbled
+
+import penstock
+from penstock.errors import ArgumentError
+from penstock.testing import FaultyFiles
+from penstock_replicate import follow, following
+from penstock_replicate.peer import Action, Close, Level, Send
+from penstock_replicate.remoting import FRAME_BYTES_MAX, BrokerPeer
+from penstock_replicate.rocketmq import chunk
+
+CHECK = struct.pack(">7q", *range(1, 8))
+OFFSETS = b'{"offsetTable":{"t@g":{0:3,1:7}}}'
+BODIES = {
+    60: CHECK, 45: b'{"offsetTable":{3:1}}', 43: OFFSETS, 201: b'{"subscriptionGroupTable":{}}',
+    21: b'{"topicConfigTable":{}}', 28: b'{"table":{"commitLogMaxOffset":"700"}}',
+}  # fmt: skip
+NAMES = ["topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "timercheck"]  # fmt: skip
+
+
+def frame(header: bytes, body: bytes = b"", *, codec: int = 0) -> bytes:
+    return struct.pack(">II", 4 + len(header) + len(body), codec << 24 | len(header)) + header + body  # fmt: skip
+
+
+def answer(opaque: Any, body: bytes = b"", *, code: Any = 0, flag: Any = 1) -> bytes:
+    return frame(json.dumps({"code": code, "opaque": opaque, "flag": flag, "remark": "why"}).encode(), body)  # fmt: skip
+
+
+def binary(opaque: int, body: bytes = b"", *, code: int = 0) -> bytes:
+    return frame(struct.pack(">hbhiii", code, 0, 479, opaque, 1, 3) + b"why" + bytes(4), body, codec=1)  # fmt: skip
+
+
+def asked_in(data: bytes) -> tuple[int, int]:
+    """Return code and opaque of the one request in some bytes."""
+    size, header_bytes = struct.unpack_from(">II", data)
+    assert (len(data), size) == (8 + header_bytes, 4 + header_bytes)
+    head = json.loads(data[8:])
+    assert head["flag"] == 0
+    return head["code"], head["opaque"]
+
+
+def peer() -> BrokerPeer:
+    return BrokerPeer(heartbeat_ms=1000, silence_ms=1000, now_ms=0)
+
+
+def in_answers(found: BrokerPeer, said: Any, refused: tuple[int, ...] = ()) -> list[Action]:
+    """Answer what a peer asks in a round, in pieces, the least of a byte; return its last actions."""
+    actions = found.start()
+    while len(actions) == 1 and isinstance(actions[0], Send):
+        code, opaque = asked_in(actions[0].data)
+        raw = said(opaque, code=1) if code in refused else said(opaque, BODIES[code])
+        size = max(len(raw) // 500, 1)
+        *others, actions = (found.take(raw[at : at + size]) for at in range(0, len(raw), size))
+        assert not any(others)
+    return actions
+
+
+@pytest.mark.parametrize("said", [answer, binary])
+def test_a_round_ends_with_the_files_as_the_broker_has_them_and_the_end_of_its_log(said: Any) -> None:  # fmt: skip
+    found = peer()
+    for number in (1, 2):
+        assert in_answers(found, said) == [Level(number)]
+        assert [(each.name, each.log_end) for each in found.files] == [(f"config/{name}", 700) for name in NAMES]  # fmt: skip
+        assert [found.files[2].data, found.files[4].data] == [OFFSETS, CHECK.ljust(4096, b"\0")]
+    # A broker without timers is one of 4.x.
+    assert in_answers(found, said, refused=(60, 43)) == [Level(3)]
+    assert found.refusals == ["config/consumerOffset.json is refused: code 1 why"]
+    assert len(found.files) == 3
+    (close,) = in_answers(found, said, refused=(28,))
+    assert isinstance(close, Close)
+    assert "does not say where its log ends" in close.reason
+
+
+BAD = {
+    "too long": struct.pack(">I", FRAME_BYTES_MAX + 1), "too short": struct.pack(">I", 3), "no header": struct.pack(">II", 4, 1),
+    "a header of too many bytes": frame(b" " * (2 << 20)), "no codec": frame(b"{}", codec=2), "no JSON": frame(b"{"),
+    "no object": frame(b"[]"), "too deep": frame(b"[" * 100_000), "no number": answer("1"), "no code": answer(1, code=None),
+    "no flag": answer(1, flag=True), "a long number": frame(b'{"code":0,"flag":1,"opaque":' + b"9" * 5000 + b"}"),
+    "not asked": answer(2), "cut": frame(bytes(5), codec=1), "no text": frame(struct.pack(">hbhiii", 0, 0, 0, 1, 1, 2) + b"\xff\xff", codec=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_bytes_that_are_no_answer_end_the_connection(data: bytes) -> None:
+    found = peer()
+    found.start()
+    assert [type(each) for each in found.take(data)] == [Close]
+    assert found.take(answer(1)) == []
+
+
+def test_requests_of_a_broker_are_not_answered_and_a_round_has_one_answer_to_each_of_its_own() -> None:  # fmt: skip
+    found = peer()
+    found.start()
+    assert found.take(answer(1, flag=0) * 3) == []
+    assert [type(each) for each in found.take(answer(1))] == [Send]
+    assert [type(each) for each in found.take(answer(1))] == [Close]
+    found = peer()
+    assert [type(each) for each in found.take(answer(0))] == [Close]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [b"", b"\xff", b"[]", b'{"table":1}', b'{"table":{}}', b'{"table":{"commitLogMaxOffset":"x"}}', b"[" * 100_000,
+     b'{"table":{"commitLogMaxOffset":-1}}', b'{"table":{"commitLogMaxOffset":Infinity}}', BODIES[28].replace(b'"70', b" " * (1 << 20) + b'"70'),
+     b'{"table":{"commitLogMaxOffset":9223372036854775808}}'],
+)  # fmt: skip
+def test_figures_without_the_end_of_the_log_end_the_connection(figures: bytes, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setitem(BODIES, 28, figures)
+    (close,) = in_answers(peer(), answer)
+    assert isinstance(close, Close)
+    assert "figures" in close.reason or "log that ends" in close.reason
+
+
+def test_garbled_answers_do_no_harm() -> None:
+    ends = 0
+    for number in range(rounds(gate=500, night=100_000)):
+        chance, found = Random(f"{SEED} {number}"), peer()
+        said = chance.choice((answer, binary))
+        stream = garbled(b"".join(said(n + 1, body) for n, body in enumerate(BODIES.values())), chance)  # fmt: skip
+        actions = found.start()
+        while stream:
+            size = chance.randrange(1, 200)
+            actions += found.take(stream[:size])
+            stream = stream[size:]
+        assert {type(each) for each in actions} <= {Send, Level, Close}, (
+            f"PENSTOCK_SEED={SEED}, {number}"
+        )
+        assert all(0 <= each.log_end < 1 << 63 for each in found.files)
+        ends += found.is_over
+    assert ends > 100
+
+
+# --- over sockets
+
+
+@pytest.fixture(scope="module")
+def log() -> MasterLog:
+    return make_log()
+
+
+def answer_round(line: socket.socket, log_end: int, **changes: bytes) -> None:
+    """Answer the six requests of a round."""
+    figures = b'{"table":{"commitLogMaxOffset":"%d"}}' % log_end
+    for code in BODIES:
+        asked, opaque = asked_in(line.recv(4096))
+        assert asked == code
+        line.sendall(answer(opaque, {**BODIES, 28: figures, 43: changes.get("offsets", OFFSETS)}[code]))  # fmt: skip
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A broker's two sockets, for slaves and for clients."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as slaves,
+        socket.create_server(("127.0.0.1", 0)) as clients,
+    ):
+        # And what they accept.
+        socket.setdefaulttimeout(WAIT_S)
+        yield slaves, clients
+        socket.setdefaulttimeout(None)
+
+
+Servers = tuple[socket.socket, socket.socket]
+
+
+def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
+    log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round begins when somebody waits for it."""
+    c, files, written = tmp_path / "c", FaultyFiles(), list[tuple[str, int]]()
+    slaves, clients = servers
+    first, end, last = log.begins[3], log.begins[9], log.begins[10]
+    monkeypatch.setattr(following, "ASK_S", 3600)
+    with (
+        follow(
+            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, files=files,
+            **{**READING, "flush": "none"},
+        ) as copy,
+        slaves.accept()[0] as line, clients.accept()[0] as asked,
+    ):  # fmt: skip
+
+        def note(call: str, path: Path) -> None:
+            if call == "rename" and path.parent.name == "config":
+                written.append((path.stem, copy.status()["flushed"]))
+
+        files.plan.watch = note
+        line.sendall(chunk(0, log.raw[:first]))
+        answer_round(asked, end)
+        eventually(lambda: copy.status()["received"] == first)
+        line.sendall(chunk(first, log.raw[first:end]))
+        eventually((c / "config" / "timercheck").exists)
+        caught_up = copy.catching_up()
+        assert not caught_up(0)
+        line.sendall(chunk(end) * 2 + chunk(end, log.raw[end:last]))
+        eventually(lambda: copy.status()["received"] == last)
+        # The log is level by now.
+        assert not caught_up(0)
+        answer_round(asked, end)
+        assert caught_up(WAIT_S)
+        assert copy.status()["beside_error"] == ""
+        files.plan.watch = None
+    assert (c / "config" / "consumerOffset.json").read_bytes() == OFFSETS
+    assert written == [(name, end) for name in NAMES]
+    with penstock.open(c, environ={}, read_only=True) as store:
+        assert store.committed_offset("g", "t", 1) == 7
+
+
+def test_an_answer_is_not_for_the_log_of_another_connection(
+    log: MasterLog, servers: Servers, tmp_path: Path
+) -> None:
+    """A master that has lost the end of its log has other bytes there next."""
+    c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
+    with follow(
+        c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING
+    ) as copy:  # fmt: skip
+        with slaves.accept()[0] as line, clients.accept()[0] as asked:
+            line.sendall(chunk(0, log.raw[:end]))
+            answer_round(asked, log.begins[9])
+            eventually(lambda: copy.status()["received"] == end)
+            line.close()
+            assert asked.recv(4096) == b""
+        with slaves.accept()[0] as line, clients.accept()[0] as asked:
+            line.sendall(chunk(end, log.raw[end : log.begins[9]]))
+            answer_round(asked, log.begins[9], offsets=b'{"offsetTable":{}}')
+            eventually((c / "config" / "timercheck").exists)
+    assert (c / "config" / "consumerOffset.json").read_bytes() == b'{"offsetTable":{}}'
+    assert not (c / "config" / "consumerOffset.json.bak").exists()
+
+
+def test_a_bad_answer_is_told_and_the_log_goes_on(
+    log: MasterLog, servers: Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    c, (slaves, clients) = tmp_path / "c", servers
+    with (
+        follow(
+            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING
+        ) as copy,
+        slaves.accept()[0] as line,
+    ):  # fmt: skip
+        with clients.accept()[0] as asked:
+            line.sendall(chunk(0, log.raw[: log.begins[3]]))
+            answer_round(asked, 0, offsets=b"{}")
+            told = eventually(lambda: copy.status()["beside_error"])
+            copy.wait_caught_up(0)
+            answer_round(asked, 0, offsets=b"{}")
+            copy.wait_caught_up(0)
+            assert "consumerOffset.json" in told
+            assert told in copy.status()["text"]
+            assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
+            assert not (c / "config" / "consumerOffset.json").exists()
+            asked.recv(4096)
+            asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            eventually(lambda: "breaks the protocol" in copy.status()["beside_error"])
+        line.sendall(chunk(log.begins[3], log.raw[log.begins[3] :][:1000]) + chunk(log.begins[3] + 1000))  # fmt: skip
+        eventually(lambda: copy.status()["received"] > log.begins[3])
+        assert copy.status()["state"] == "following"
+    logged = [each.getMessage() for each in caplog.records if each.name.startswith("penstock_replicate")]  # fmt: skip
+    assert len([text for text in logged if "not up to date" in text]) == 2
+
+
+def test_a_broker_that_does_not_answer_is_asked_again(
+    log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c, (slaves, clients) = tmp_path / "c", servers
+    monkeypatch.setattr(following, "ANSWER_S", 0.05)
+    monkeypatch.setattr(following, "ASK_S", 0.05)
+    with (
+        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
+        slaves.accept()[0] as line,
+    ):  # fmt: skip
+        line.sendall(chunk(0, log.raw[: log.begins[3]]))
+        with clients.accept()[0] as asked:
+            assert asked_in(asked.recv(4096)) == (60, 1)
+            # However slowly it goes on.
+            asked.sendall(answer(1)[:5])
+            eventually(lambda: "no answer" in copy.status()["beside_error"])
+            assert asked.recv(4096) == b""
+        clients.accept()[0].close()
+
+
+def test_a_broker_is_asked_only_with_its_own_protocol() -> None:
+    for broker, protocol in (("m:1", "penstock"), ("m", "rocketmq")):
+        with pytest.raises(ArgumentError, match="broker"):
+            follow("c", "m:1", broker=broker, protocol=protocol)
+    assert not Path("c").exists()
