@@ -13,15 +13,17 @@ import pytest
 from tests.interop.brokers import sent
 from tests.interop.javastore import SMALL_GEOMETRY
 from tests.interop.jvms import MakeBroker
-from tests.interop.takeover import SETTINGS, committed, handle, opened
+from tests.interop.takeover import SETTINGS, committed, config, handle, opened
 from tests.interop.test_java_copies import SETTINGS as SERVING
 from tests.interop.test_java_copies import fill, log_of, wait_for_end
 from tests.interop.timers import HOUR_MS, WORKER, timer
-from tests.lanes import NIGHT, at_night
+from tests.lanes import NIGHT, at_night, eventually
 from tests.replicas.test_sockets import WAIT_S, master, status_of
 
 import penstock
+from penstock.files import Files
 from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock_messaging.timers.timer_check import read_check
 from penstock_replicate import follow
 
 QUICK = {"haSendHeartbeatInterval": 200}
@@ -55,9 +57,16 @@ def test_a_copy_of_a_broker_goes_on_where_the_broker_was(
         broker.send(*waits, *messages("4", "5"))
         assert follower.wait_caught_up(WAIT_S)
         assert follower.status()["beside_error"] == ""
+        eventually(lambda: config(copy, "delayOffset.json")["offsetTable"].get("1") == 1)
         end = follower.status()["received"]
         broker.stop()
     assert committed(copy, "billing") == committed(root, "billing")
+    for name, table in (
+        ("topics", "topicConfigTable"),
+        ("subscriptionGroup", "subscriptionGroupTable"),
+    ):
+        assert config(copy, f"{name}.json")[table] == config(root, f"{name}.json")[table]
+    assert (read_check(Files(), copy) is not None) == has_timers
     assert log_of(copy, end) == log_of(root, end)
     penstock.promote(copy, environ={})
     clock, workers = ManualClock(int(time.time() * 1000) + 3 * HOUR_MS), ManualWorkers()

@@ -4,6 +4,8 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +20,7 @@ from tests.replicas.test_wire import garbled
 import penstock
 from penstock.errors import ArgumentError
 from penstock.testing import FaultyFiles
-from penstock_replicate import follow, following
+from penstock_replicate import StoreFollower, follow, following
 from penstock_replicate.peer import Action, Close, Level, Send
 from penstock_replicate.remoting import FRAME_BYTES_MAX, BrokerPeer
 from penstock_replicate.rocketmq import chunk
@@ -87,7 +89,7 @@ def test_a_round_ends_with_the_files_as_the_broker_has_them_and_the_end_of_its_l
 
 BAD = {
     "too long": struct.pack(">I", FRAME_BYTES_MAX + 1), "too short": struct.pack(">I", 3), "no header": struct.pack(">II", 4, 1),
-    "a header of too many bytes": frame(b" " * (2 << 20)), "no codec": frame(b"{}", codec=2), "no JSON": frame(b"{"),
+    "a header of too many bytes": frame(b'{"code":0,"opaque":1,"flag":1}'.ljust(2 << 20)), "no codec": frame(b"{}", codec=2), "no JSON": frame(b"{"),
     "no object": frame(b"[]"), "too deep": frame(b"[" * 100_000), "no number": answer("1"), "no code": answer(1, code=None),
     "no flag": answer(1, flag=True), "a long number": frame(b'{"code":0,"flag":1,"opaque":' + b"9" * 5000 + b"}"),
     "not asked": answer(2), "cut": frame(bytes(5), codec=1), "no text": frame(struct.pack(">hbhiii", 0, 0, 0, 1, 1, 2) + b"\xff\xff", codec=1),
@@ -174,6 +176,10 @@ def servers() -> Iterator[tuple[socket.socket, socket.socket]]:
         socket.setdefaulttimeout(None)
 
 
+def has_received(copy: StoreFollower, end: int) -> bool:
+    return bool(copy.status()["received"] == end)
+
+
 Servers = tuple[socket.socket, socket.socket]
 
 
@@ -199,14 +205,16 @@ def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
 
         files.plan.watch = note
         line.sendall(chunk(0, log.raw[:first]))
+        eventually(partial(has_received, copy, first))
         answer_round(asked, end)
-        eventually(lambda: copy.status()["received"] == first)
-        line.sendall(chunk(first, log.raw[first:end]))
+        for at, stop in pairwise(log.begins[3:10]):
+            line.sendall(chunk(at, log.raw[at:stop]))
+            eventually(partial(has_received, copy, stop))
         eventually((c / "config" / "timercheck").exists)
         caught_up = copy.catching_up()
         assert not caught_up(0)
         line.sendall(chunk(end) * 2 + chunk(end, log.raw[end:last]))
-        eventually(lambda: copy.status()["received"] == last)
+        eventually(partial(has_received, copy, last))
         # The log is level by now.
         assert not caught_up(0)
         answer_round(asked, end)
@@ -230,7 +238,7 @@ def test_an_answer_is_not_for_the_log_of_another_connection(
         with slaves.accept()[0] as line, clients.accept()[0] as asked:
             line.sendall(chunk(0, log.raw[:end]))
             answer_round(asked, log.begins[9])
-            eventually(lambda: copy.status()["received"] == end)
+            eventually(partial(has_received, copy, end))
             line.close()
             assert asked.recv(4096) == b""
         with slaves.accept()[0] as line, clients.accept()[0] as asked:
@@ -255,18 +263,24 @@ def test_a_bad_answer_is_told_and_the_log_goes_on(
             line.sendall(chunk(0, log.raw[: log.begins[3]]))
             answer_round(asked, 0, offsets=b"{}")
             told = eventually(lambda: copy.status()["beside_error"])
-            copy.wait_caught_up(0)
+            caught_up = copy.catching_up()
+            assert not caught_up(0)
+            line.sendall(chunk(log.begins[3]) * 2)
             answer_round(asked, 0, offsets=b"{}")
+            # This begins another round, when the one before is written.
             copy.wait_caught_up(0)
             assert "consumerOffset.json" in told
             assert told in copy.status()["text"]
             assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
             assert not (c / "config" / "consumerOffset.json").exists()
-            asked.recv(4096)
+            assert asked_in(asked.recv(4096))[0] == 60
+            line.sendall(chunk(log.begins[3], log.raw[log.begins[3] : log.begins[4]]))
+            eventually(partial(has_received, copy, log.begins[4]))
+            assert not caught_up(0)
             asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             eventually(lambda: "breaks the protocol" in copy.status()["beside_error"])
-        line.sendall(chunk(log.begins[3], log.raw[log.begins[3] :][:1000]) + chunk(log.begins[3] + 1000))  # fmt: skip
-        eventually(lambda: copy.status()["received"] > log.begins[3])
+        line.sendall(chunk(log.begins[4], log.raw[log.begins[4] : log.begins[5]]))
+        eventually(partial(has_received, copy, log.begins[5]))
         assert copy.status()["state"] == "following"
     logged = [each.getMessage() for each in caplog.records if each.name.startswith("penstock_replicate")]  # fmt: skip
     assert len([text for text in logged if "not up to date" in text]) == 2

@@ -1,7 +1,9 @@
 """A master and its copies over real connections, with their threads."""
 
+import asyncio
 import contextlib
 import errno
+import gc
 import json
 import multiprocessing
 import shutil
@@ -10,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ReplicatorContract
 from penstock_replicate import StoreFollower, follow, wire
 from penstock_replicate.ha import HaReplicator
+from penstock_replicate.loop import Link, Loop
+from penstock_replicate.peer import Action
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 65536, "flush": "sync"}
 WAIT_S = 60
@@ -265,6 +269,41 @@ def test_close_while_others_connect_leaves_no_connection(tmp_path: Path) -> None
             with contextlib.suppress(ConnectionResetError):
                 assert line.recv(99) == b""
             line.close()
+
+
+def test_a_connection_that_comes_at_the_moment_of_a_close_is_closed() -> None:
+    """A slave of RocketMQ connects again at once. The loop finds its connection and the order to close together."""
+    waits, posted = threading.Barrier(2), threading.Event()
+
+    class Watched(Loop):
+        def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+            done = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            posted.set()
+            return done.result()
+
+    class Silent(Link):
+        def begin(self, address: str) -> list[Action]:
+            return []
+
+        def do(self, action: Action) -> None: ...
+
+    loop = Watched("test", links_max=4, threads=0)
+    loop.start()
+    host, port = loop.call(loop.listen(lambda: Silent(loop), "127.0.0.1", 0)).split(":")
+    posted.clear()
+    loop.post(lambda: (waits.wait(), waits.wait()))
+    waits.wait()
+    closing = threading.Thread(target=loop.close)
+    with socket.create_connection((host, int(port))) as line:
+        closing.start()
+        assert posted.wait(WAIT_S)
+        waits.wait()
+        closing.join()
+        line.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert line.recv(1) == b""
+    # Python warns of a socket that nobody has closed.
+    gc.collect()
 
 
 def test_an_address_that_is_taken_is_an_error_and_opens_nothing(tmp_path: Path) -> None:

@@ -277,9 +277,12 @@ class Loop:
         """Close everything until nothing is left: what was accepted in the meantime comes to light one by one."""
         self._is_closing = True
         for server in self._servers:
-            server.close()
-        # A task that is cancelled before it has begun leaves the connection open that it was to take.
+            for each in server.sockets:
+                self.loop.remove_reader(each.fileno())
+        # What was accepted a moment ago must begin before its server is closed, or asyncio drops the open socket.
         await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
         end = self.loop.time() + _LAST_WORDS_S
         while True:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
