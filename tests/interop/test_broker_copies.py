@@ -61,11 +61,11 @@ def test_a_copy_of_a_broker_goes_on_where_the_broker_was(
         end = follower.status()["received"]
         broker.stop()
     assert committed(copy, "billing") == committed(root, "billing")
-    for name, table in (
-        ("topics", "topicConfigTable"),
-        ("subscriptionGroup", "subscriptionGroupTable"),
-    ):
-        assert config(copy, f"{name}.json")[table] == config(root, f"{name}.json")[table]
+    for name, table, entry in (
+        ("topics.json", "topicConfigTable", "orders"), ("subscriptionGroup.json", "subscriptionGroupTable", "billing"),
+    ):  # fmt: skip
+        ours, theirs = (config(each, name)[table] for each in (copy, root))
+        assert ours[entry] == theirs[entry]
     assert (read_check(Files(), copy) is not None) == has_timers
     assert log_of(copy, end) == log_of(root, end)
     penstock.promote(copy, environ={})
