@@ -228,6 +228,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
         return True
 
     def _cut_at(self, queue: Queue, ordinal: int) -> None:
+        if not self._log_min and ordinal <= min(queue.folder.bases, default=0):
+            # No entry is left (see `Queue.find_bounds`).
+            ordinal = 0
         self._dirty.update(queue.folder.cut(ordinal))
         self._dirty_folders.add(queue.folder.folder)
         queue.max_offset = ordinal

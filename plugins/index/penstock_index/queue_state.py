@@ -208,11 +208,15 @@ class Queue:
         return True
 
     def find_bounds(self, log_min: int) -> None:
-        """Find out which entries count, at the opening."""
-        if self.folder.bases:
-            first = self.folder.bases[0]
-            self.max_offset = self.folder.scan_end()
-            self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
+        """Find out which entries count, from the files.
+
+        The name of the first file is the end of a queue whose entries retention deleted. In a log that begins at 0 it
+        has deleted none, so a power cut took them.
+        """
+        first = self.folder.bases[0] if self.folder.bases else 0
+        high = self.folder.scan_end()
+        self.max_offset = high if high > first or log_min else 0
+        self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
     def confirm(self, known: ClosedQueue, log_min: int) -> bool:
         """Take over the recorded bounds of an unchanged queue; return False if its files contradict them."""
@@ -248,10 +252,7 @@ class Queue:
         """Read the bounds again: another process has changed the files."""
         for _ in self.folder.scan(cut_too=True):
             pass
-        bases = self.folder.bases
-        self.max_offset = self.folder.scan_end()
-        first = bases[0] if bases else 0
-        self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
+        self.find_bounds(log_min)
 
     def add_appended(self, log_min: int) -> bool:
         """Add entries written after the end; return False if more has changed, and a full reload is needed.
