@@ -115,6 +115,13 @@ class SegmentedLog:
         segments = self._segments
         return max(segments[0].base_offset, self._retired_to) if segments else 0
 
+    def present_min_offset(self) -> int:
+        """Return `min_offset` after a look at the first segment's file, which another process may have deleted."""
+        first = self._segments[:1]
+        if first and not self._files.exists(first[0].path):
+            self.refresh()
+        return self.min_offset
+
     @property
     def committed_offset(self) -> int:
         """Log offset after the last byte that readers may see."""

@@ -378,7 +378,7 @@ class Opener:
             geometry=geometry,
             spawn=self._spawn,
             read_only=read_only,
-            log_min_offset=lambda: log.min_offset,
+            log_min_offset=log.present_min_offset if read_only else lambda: log.min_offset,
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).waits,
             read_history=lambda: read_deleted_topics(self.files, self.root),
             removed_before=lambda topic: self._removed_topics.read().before_of(topic),

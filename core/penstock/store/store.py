@@ -422,6 +422,8 @@ class Store(ExtensionCalls, Producer):
         Offsets are in bytes. The number of queues includes only queues of the log below `dispatched_offset`.
         """
         self._show_all()
+        if self.read_only:
+            self._log.refresh()
         segments = self._log.segments
         is_known = has_queues(self._queue_index)
         figures: StoreStats = {

@@ -254,11 +254,11 @@ class QueueLookUp(QueueIndex):
         if before is None:
             check_topic(topic)
         queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
-        folder = queue.folder
-        if not (self._files.is_folder(folder.topic_folder) and self._files.is_folder(folder.folder)):  # fmt: skip
-            return None
+        folders = queue.folder.topic_folder, queue.folder.folder
         try:
             if before is None or not queue.add_appended(log_min):
+                if not all(self._files.is_folder(folder) for folder in folders):
+                    return None
                 queue.reload(log_min)
                 self._queues[topic, number] = queue
         except FileNotFoundError:
