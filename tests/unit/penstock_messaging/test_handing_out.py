@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.consumers import Members, bodies
 from tests.property.test_in_flight import Owned, Stored
+from tests.unit.penstock_messaging.shop import Shop
 
 import penstock
 from penstock import (
@@ -493,6 +494,31 @@ def test_run_leaves_what_the_handler_answered_and_is_called_once_at_a_time(store
         consumer.run(handle)
     with store.consumer("billing", "orders") as again:
         assert len(again.poll(timeout=5)) == 1
+
+
+def test_a_signal_handler_may_close_a_consumer_that_its_own_thread_is_closing(shop: Shop) -> None:
+    """It waited for the lock of the close that it had interrupted."""
+    shop.store.put("orders", b"x", queue=0)
+    consumer = shop.store.consumer("billing", "orders")
+    assert consumer.poll(timeout=0)
+    interrupted = []
+
+    def handle(call: str, _: Path) -> None:
+        interrupted.append(call)
+        consumer.close()
+
+    shop.files.plan.watch = handle
+    thread = threading.Thread(target=consumer.close, daemon=True)
+    thread.start()
+    thread.join(10)
+    # If it hangs, the fixture must not wait for it.
+    opened, shop.opened = shop.store, None
+    assert not thread.is_alive()
+    shop.opened, shop.files.plan.watch = opened, None
+    assert interrupted
+    assert repr(consumer) == "<consumer of group 'billing', closed>"
+    with shop.store.consumer("billing", "orders") as again:
+        assert again.poll(timeout=0)
 
 
 def test_a_store_closes_its_consumers(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class GroupConsumer:
         self._failure: PenstockError | None = None
         # Whether no more messages are delivered: it is closing, or has failed.
         self._is_over = self._is_closing = self._is_closed = False
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()
         self._worker: Stoppable | None = None
         # What the worker is to do now, and when it looks for members and queues the next time.
         self._is_asked = self._is_to_read = self._is_to_look = False
@@ -545,7 +545,8 @@ class GroupConsumer:
     def close(self) -> None:
         """Release everything that was not answered and leave the group; see `contracts.Consumer.close`."""
         self._is_over = self._is_closing = True
-        if self._is_closed or self._lock._is_owned():  # type: ignore[attr-defined] # not in the stubs
+        locks = self._lock, self._closing
+        if self._is_closed or any(lock._is_owned() for lock in locks):  # type: ignore[attr-defined] # not in the stubs
             # Called by a signal handler in the middle of a call of this thread: that call, or the next, ends the block.
             return
         self.rouse()
@@ -554,6 +555,8 @@ class GroupConsumer:
             # Called by a handler, or in the thread of `run`, which closes when the handlers have returned.
             return
         with self._closing:
+            if run is not None:
+                run.wait()
             if not self._is_closed:
                 self._close()
 

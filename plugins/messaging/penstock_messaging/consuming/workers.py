@@ -115,12 +115,13 @@ class HandlerRun:
         self._consumer.rouse()
 
     def end(self) -> bool:
-        """Make the threads end after the messages they have; return False in one of these threads, without waiting."""
+        """Make the threads end after the messages they have; return False in one of these, which cannot `wait`."""
         self._request_end()
-        if threading.get_ident() in self._own_threads:
-            return False
+        return threading.get_ident() not in self._own_threads
+
+    def wait(self) -> None:
+        """Wait for the end of the threads."""
         self._ended.wait()
-        return True
 
     def _step(self) -> float | None:
         self._own_threads.add(threading.get_ident())
