@@ -117,10 +117,10 @@ class SegmentChannel(ABC):
     def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """Write one record at `position`, or several, whose `sizes` are given.
 
-        Raises `OSError` if that fails, and must not leave a valid record of a single one then. If the process is killed
-        during a write of several, the file must hold the first records and none of the later ones: a valid record after
-        an incomplete one looks like corruption. So one copy of all records into a map, which copies bytes in any order,
-        must not be used.
+        Raises `OSError` if that fails. If the disk is full (ENOSPC, EDQUOT), the kernel then erases what is left of
+        it. After any other failure the store takes no more writes. If the process is killed during a write of several,
+        the file must hold the first records and none of the later ones: a valid record after an incomplete one looks
+        like corruption. So one copy of all records into a map, which copies bytes in any order, must not be used.
         """
 
     @abstractmethod

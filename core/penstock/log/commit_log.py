@@ -116,27 +116,15 @@ class LogTail:
 
     def write(self, segment: Segment, record: bytes) -> None:
         """Write one record after the records of `segment`; if this raises, nothing of it is in the log."""
-        position = segment.wrote_position
-        try:
-            segment.channel.write(position, record)  # type: ignore[union-attr] # it is being written
-        except OSError as error:
-            _check_room(error, segment, record)
-            raise
-        segment.wrote_position = end = position + len(record)
+        _write(segment, record)
+        segment.wrote_position = end = segment.wrote_position + len(record)
         if self._commits_at_once:
             segment.committed_position = end
 
     def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int]) -> None:
         """Write multiple records after the records of `segment`; if this raises, nothing of them is in the log."""
-        assert segment.channel is not None
         self._make_room(segment, segment.wrote_position + len(data))
-        try:
-            segment.channel.write(segment.wrote_position, data, sizes)
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                _erase_partial(segment, len(data))
-            _check_room(error, segment, data)
-            raise
+        _write(segment, data, sizes)
         segment.wrote_position += len(data)
         if self._commits_at_once:
             segment.committed_position = segment.wrote_position
@@ -185,13 +173,7 @@ class LogTail:
         if tail is not None:
             room = tail.capacity - tail.wrote_position
             if room:
-                assert tail.channel is not None
-                blank = BLANK.pack(room, MAGIC_BLANK)
-                try:
-                    tail.channel.write(tail.wrote_position, blank)
-                except OSError as error:
-                    _check_room(error, tail, blank)
-                    raise
+                _write(tail, BLANK.pack(room, MAGIC_BLANK))
                 tail.wrote_position = tail.capacity
             if self._commits_at_once:
                 tail.committed_position = tail.capacity
@@ -290,20 +272,33 @@ class LogTail:
             self.allocator.close()
 
 
-def _check_room(error: OSError, segment: Segment, data: Buffer) -> None:
-    """Raise `DiskFullError` if a write failed because the disk is full; nothing of it is in the log."""
-    if error.errno in NO_ROOM:
-        raise DiskFullError(segment.path, len(data)) from error
-
-
-def _erase_partial(segment: Segment, size: int) -> None:
-    """Zero the written part of a batch; the next recovery would treat its whole records as appended."""
+def _write(segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
+    """Write after the records of a segment; raises `DiskFullError` if the disk is full, and leaves nothing then."""
     assert segment.channel is not None
     try:
-        segment.channel.write(segment.wrote_position, bytes(size))
+        segment.channel.write(segment.wrote_position, data, sizes)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            _erase_written(segment, data, sizes)
+            raise DiskFullError(segment.path, len(data)) from error
+        raise
+
+
+def _erase_written(segment: Segment, data: Buffer, sizes: Sequence[int]) -> None:
+    """Zero durably what a write has left if there may be whole records; the next recovery would take them as appended.
+
+    A part of a single record is a torn tail, and the next append writes over it.
+    """
+    assert segment.channel is not None
+    try:
+        written = segment.pread(len(data), segment.wrote_position).rstrip(b"\0")
+        if written and (sizes or written == bytes(data).rstrip(b"\0")):
+            # Only what is there: those bytes have their blocks.
+            segment.channel.write(segment.wrote_position, bytes(len(written)))
+            segment.sync()
     except OSError as error:
         raise OSError(
-            errno.EIO, f"the disk is full, and a partly written batch could not be erased: {error}"
+            errno.EIO, f"the disk is full, and what was written could not be erased: {error}"
         ) from error
 
 

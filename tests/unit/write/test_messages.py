@@ -3,15 +3,18 @@
 import errno
 import itertools
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, ClassVar
 
 import pytest
 from tests.conftest import OpenStore
 
 from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
+from penstock.contracts import SegmentChannel
 from penstock.errors import (
     DiskFullError,
     MessageError,
@@ -22,17 +25,21 @@ from penstock.errors import (
     TopicError,
 )
 from penstock.files import File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Buffer
 from penstock.runtime.clock import Clock
-from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, open_store
+from penstock.testing.platter import Survival
 from penstock.write.validation import add_rewritten, is_plain, rewritten
+from penstock_alloc.writers import FileChannel, FileWriter
 
 
 class HalfFull(FaultyFiles):
-    """Takes a part of the next batch, and has no room for the rest; `heals` says whether it takes zeros then."""
+    """Takes a part of what is written next, and has no room for the rest; `heals` says whether it takes zeros then."""
 
-    def __init__(self, *, heals: bool) -> None:
+    def __init__(self, *, heals: bool, share: float = 2 / 3) -> None:
         super().__init__()
-        self.heals = heals
+        self.heals, self.share = heals, share
         self.is_armed = self.is_full = False
 
     def _wrap(self, file: File) -> File:
@@ -48,7 +55,7 @@ class HalfFullFile(File):
         files = self.disk
         if files.is_armed and self.path.parent.name == "commitlog":
             if not files.is_full:
-                super().pwrite(memoryview(data)[: len(data) * 2 // 3], position)
+                super().pwrite(memoryview(data)[: int(len(data) * files.share)], position)
             if not (files.is_full and files.heals):
                 files.is_full = True
                 raise OSError(errno.ENOSPC, "no room")
@@ -77,13 +84,66 @@ def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
         assert not list(store.verify())
 
 
-def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -> None:
+class LateWriter(FileWriter):
+    """Says after a write, and a sync of it, that the disk is full."""
+
+    name: ClassVar[str] = "late"
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        return LateChannel(file, capacity, Blocks(file, capacity, position))
+
+
+class LateChannel(FileChannel):
+    def write(self, position: int, data: Buffer, sizes: Sequence[int] = ()) -> None:
+        super().write(position, data, sizes)
+        if b"refused" in bytes(data):
+            self.flush()
+            raise OSError(errno.ENOSPC, "no room")
+
+
+@pytest.mark.parametrize("survival", [Survival.PROCESS, Survival.NONE])
+@pytest.mark.parametrize("count", [1, 3])
+def test_messages_do_not_come_back_if_their_writer_failed_after_it_had_written_them(
+    count: int, survival: Survival
+) -> None:
+    """The next append would have written over them; a crash came first."""
+    disk, root = SimulatedDisk(), Path("/s")
+    store = open_store(
+        root, files=disk, strategies=[LateWriter], write="late", flush="none", spawn=ManualWorkers()
+    )
+    store.put("t", b"first", queue=0)
+    store.flush()
+    batch = [Message("t", b"refused-%d" % number, queue=0) for number in range(count)]
+    with pytest.raises(DiskFullError):
+        store.put_many(batch) if count > 1 else store.put("t", b"refused", queue=0)
+    with open_store(root, files=SimulatedDisk.after(disk.image(), survival, Random(0))) as store:
+        assert [m.body for m in store.scan("t")] == [b"first"]
+        assert store.put("t", b"later", queue=0).queue_offset == 1
+
+
+def test_a_store_goes_on_after_a_full_disk_took_a_part_of_one_message(tmp_path: Path) -> None:
     files = HalfFull(heals=False)
+    with open_store(tmp_path / "s", files=files, write="file") as store:
+        store.put("t", b"first", queue=0)
+        files.is_armed = True
+        with pytest.raises(DiskFullError):
+            store.put("t", b"refused", queue=0)
+        files.is_armed = False
+        store.put("t", b"later", queue=0)
+        assert [m.body for m in store.scan("t")] == [b"first", b"later"]
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (3, 2 / 3)])
+def test_a_store_that_cannot_take_back_what_a_full_disk_took_stops(
+    count: int, share: float, tmp_path: Path
+) -> None:
+    files = HalfFull(heals=False, share=share)
     store = open_store(tmp_path / "s", files=files, write="file")
     store.put("t", b"first", queue=0)
     files.is_armed = True
+    batch = [Message("t", b"refused-%d" % number, queue=0) for number in range(count)]
     with pytest.raises(StoreFailedError, match="could not be erased"):
-        store.put_many([Message("t", b"refused-%d" % number, queue=0) for number in range(3)])
+        store.put_many(batch) if count > 1 else store.put("t", b"refused", queue=0)
     with pytest.raises(StoreFailedError):
         store.put("t", b"later", queue=0)
     with pytest.raises(StoreFailedError):
