@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from bench.engines import ENGINES
 from bench.process import EngineError, EngineProcess
 from bench.supply import TAG, TOPIC, Supply, make_bodies
 from penstock import Message, Store
@@ -65,6 +66,7 @@ def copied(folder: Path, wait_for: str) -> Iterator[Store]:
         process = subprocess.Popen(command)
         try:
             while store.put(TOPIC, b"first", queue=0).status != "PUT_OK":
+                assert process.poll() is None, "the copy has ended"
                 time.sleep(0.1)
             yield store
         finally:
@@ -105,11 +107,9 @@ def theirs(folder: Path, bodies: Path, wait_for: str, threads: int, count: int) 
     with EngineProcess("rocketmq") as master, EngineProcess("rocketmq") as slave:
         ports = []
         for process, role in ((master, "SYNC_MASTER"), (slave, "SLAVE")):
-            settings = {
-                "brokerRole": role,
-                "inSyncReplicas": 2,
-                "flushDiskType": KINDS[wait_for][1],
-            }
+            settings = dict(ENGINES["rocketmq-index"].settings)
+            settings |= {"brokerRole": role, "inSyncReplicas": 2}
+            settings["flushDiskType"] = KINDS[wait_for][1]
             given = {"root": str(folder / role), "bodies": str(bodies), "settings": settings}
             ports.append(process.call("open", number=0, **given)["ha_port"])
         slave.call("follow", port=ports[0])
@@ -165,7 +165,8 @@ def history(folder: Path, rounds: int, gib: float) -> Iterator[Row]:
     for _ in range(rounds):
         fresh(copies)
         is_cold &= cold()
-        copying_s = seconds("sh", "-c", f"cp -r {root / 'commitlog'} {copies / 'cp'} && sync")
+        copying_s = seconds("cp", "-r", str(root / "commitlog"), str(copies / "cp"))
+        copying_s += seconds("sync")
         fresh(copies)
         is_cold &= cold()
         with opened(root, "async") as store:

@@ -1,6 +1,7 @@
 """The files beside the log: what a master sends of them and when, and what a copy takes and writes."""
 
 import base64
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.replicas.test_waiting_puts import Scripted
 import penstock
 from penstock import FollowedStore, Message
 from penstock.contracts import FollowBegin
-from penstock.errors import CorruptionError, ReplicationError
+from penstock.errors import CorruptionError, DiskFullError, ReplicationError
 from penstock.files import Files
 from penstock.testing import InlineWorkers, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
@@ -236,6 +237,17 @@ def test_the_ends_of_queues_are_read_when_the_log_begins_later_and_after_a_remov
     assert pair.got()[1:] == [(ENDS, 0, json.dumps(pair.log.ends).encode())]
 
 
+def test_the_other_files_travel_though_the_queues_cannot_be_read(tmp_path: Path) -> None:
+    class Broken(FakeLog):
+        def lone_ends(self) -> list[list[Any]]:
+            raise OSError(errno.EIO, "the disk does not answer")
+
+    log = Broken(min_offset=100)
+    log.root = tmp_path
+    files = MasterFiles(Files(), log)
+    assert [files.read(), files.read()] == [beside.Reading({}, log.removed_topics)] * 2
+
+
 # --- the copy
 
 
@@ -360,6 +372,17 @@ def test_a_copy_takes_the_ends_of_queues_after_a_crash_while_it_wrote_them() -> 
                 assert found.max_offset("idle", 3) == 21
                 assert not findings(found)
     assert len(images) > 5
+
+
+def test_ends_of_queues_on_a_full_disk_are_taken_later() -> None:
+    disk, copy, ends = shrunk(5)
+    disk.plan.fail("create", errno.ENOSPC, times=1)
+    with pytest.raises(DiskFullError):
+        beside.write(copy, ends)
+    beside.write(copy, ends)
+    copy.close()
+    with reader(disk) as found:
+        assert found.max_offset("idle", 3) == 5
 
 
 def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:

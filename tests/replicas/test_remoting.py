@@ -306,6 +306,26 @@ def test_a_broker_that_does_not_answer_is_asked_again(
         clients.accept()[0].close()
 
 
+def test_a_broker_whose_log_never_comes_is_named_and_asked_again(
+    log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has deleted what comes next, or is another broker: nobody was told, and the files stayed old for ever."""
+    c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
+    monkeypatch.setattr(following, "STALL_S", 0)
+    monkeypatch.setattr(following, "ASK_S", 0.05)
+    with (
+        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
+        slaves.accept()[0] as line, clients.accept()[0] as asked,
+    ):  # fmt: skip
+        line.sendall(chunk(0, log.raw[:end]))
+        eventually(partial(has_received, copy, end))
+        answer_round(asked, 1 << 40)
+        eventually(lambda: "nothing more of it comes" in copy.status()["beside_error"])
+        answer_round(asked, end)
+        eventually(lambda: not copy.status()["beside_error"])
+        assert (c / "config" / "timercheck").exists()
+
+
 def test_a_broker_is_asked_only_with_its_own_protocol() -> None:
     for broker, protocol in (("m:1", "penstock"), ("m", "rocketmq")):
         with pytest.raises(ArgumentError, match="broker"):

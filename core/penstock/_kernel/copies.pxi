@@ -122,7 +122,6 @@ cdef class CopyGate:
     cpdef tuple miss(self, int64_t end):
         """Note that a put has timed out: later puts do not wait until the replicator has judged the copies anew."""
         if end > self.missed:
-            self.missed = end
-        self.is_available = False
+            self.missed, self.is_available = end, False
         self.bell.ring()
         return self.late

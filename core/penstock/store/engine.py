@@ -438,18 +438,25 @@ class Engine:
                 f"topic {topic} was removed, but not the offsets of groups in it ({error})"
             ) from error
 
-    def apply_policy(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
-        """Apply the flush policy to an appended record, and wait for copies; returns status and durability."""
-        here = self._apply_flush_policy(end_offset, wait)
+    def apply_policy(
+        self, end_offset: int, wait: bool, *, is_new: bool = True
+    ) -> tuple[PutStatus, Durability]:
+        """Apply the flush policy to an appended record, and wait for copies; returns status and durability.
+
+        `is_new` says whether the policy has not heard of the record yet.
+        """
+        here = self._apply_flush_policy(end_offset, wait, is_new)
         if not wait or self._copies is None or here is _LATE:
             return here
         # Copies get only what is committed.
         self.show_written()
         return self._copies.wait(end_offset)
 
-    def _apply_flush_policy(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
+    def _apply_flush_policy(
+        self, end_offset: int, wait: bool, is_new: bool
+    ) -> tuple[PutStatus, Durability]:
         policy = self.policy
-        if self._hears_appends:
+        if self._hears_appends and is_new:
             policy.after_append(end_offset)
         if not policy.waits:
             if self.log.appender.is_idle:

@@ -22,7 +22,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
 
-from penstock.contracts import Extension, FollowBegin, QueueEnd, Replica, SpawnWorker
+from penstock.contracts import (
+    Extension,
+    FollowBegin,
+    QueueEnd,
+    QueueIndex,
+    Replica,
+    SpawnWorker,
+)
 from penstock.contracts.base import Context, Geometry
 from penstock.durability.progress import Progress
 from penstock.durability.replica_file import (
@@ -606,9 +613,13 @@ class FollowedStore:
         except (TypeError, ValueError, MessageError) as error:
             master = str(self.replica and self.replica.master)
             raise ReplicationError(self.root, master, f"its ends of queues: {error}") from error
+        index = engine.queue_index
+        if ends and type(index).keep_end is QueueIndex.keep_end:
+            text = "%s: %d queues without messages begin at 0 after a promotion: dispatcher %s cannot keep their ends"
+            logger.warning(text, self.root, len(ends), index.name)
         for end in ends:
             if end.log_offset < self.min_offset:
-                engine.queue_index.keep_end(end)
+                index.keep_end(end)
         engine.checkpoints.write(again=True)
 
     def forget(self) -> None:

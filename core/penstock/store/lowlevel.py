@@ -207,7 +207,10 @@ class LowLevelStore(Store):
         """
         engine = self._writer()
         arguments.instance("awaited", "receipt", receipt, Receipt, "a Receipt")
-        status, durability = engine.apply_policy(receipt.log_offset + receipt.size, wait=True)
+        end = receipt.log_offset + receipt.size
+        if end > engine.log.end_offset:
+            raise ArgumentError("awaited", "receipt", receipt, "that of a message of this store")
+        status, durability = engine.apply_policy(end, wait=True, is_new=False)
         return receipt._replace(status=status, durability=durability)
 
     def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:

@@ -39,7 +39,7 @@ import attrs
 
 from penstock import FollowedStore
 from penstock.contracts import ReplicatedLog
-from penstock.errors import CorruptionError, DiskFullError
+from penstock.errors import CorruptionError, DiskFullError, PenstockError
 from penstock.escape import get_logger, shown
 from penstock.files import NO_ROOM, Files
 from penstock.format.rocketmq_json import parse_rocketmq_json
@@ -169,14 +169,17 @@ class MasterFiles:
 
     def _read_ends(self) -> bytes | None:
         """Return the ends of queues; None if there are none, or too many to be sent."""
-        begin = self._log.min_offset
+        begin, root = self._log.min_offset, self._log.root
         if begin != self._ends_at:
-            ends = self._log.lone_ends()
-            self._ends, self._ends_at = json.dumps(ends).encode() if ends else b"", begin
+            self._ends_at = begin
+            try:
+                ends = self._log.lone_ends()
+            except (PenstockError, OSError) as error:
+                logger.warning("copies of %s are not told where its queues end: %s", root, error)
+                return self._ends or None
+            self._ends = json.dumps(ends).encode() if ends else b""
             if len(self._ends) > FILE_BYTES_MAX:
-                logger.warning(
-                    "%s: copies are not told where %d queues end", self._log.root, len(ends)
-                )
+                logger.warning("copies of %s are not told where %d queues end", root, len(ends))
                 self._ends = b""
         return self._ends or None
 
@@ -343,10 +346,10 @@ def write(store: FollowedStore, file: SideFile) -> None:
     if file.name == REMOVED_TOPICS:
         store.remove_topics(json.loads(file.data))
         return
-    if file.name == ENDS:
-        store.keep_ends(json.loads(file.data))
-        return
     try:
+        if file.name == ENDS:
+            store.keep_ends(json.loads(file.data))
+            return
         # Of what cannot be used, no `.bak` is made.
         before, _ = _content(store.files, store.root, file.name)
         if before == file.data or (file.name == _KEPT and before is not None):

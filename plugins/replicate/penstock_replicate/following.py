@@ -49,8 +49,9 @@ _PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, i
 }
 _TICK_S = 0.25
 _RETRY_S = 0.5
-# How often a broker is asked for what is beside its log, and how long it may take to answer all of it.
-ASK_S, ANSWER_S = 5.0, 30.0
+# How often a broker is asked for what is beside its log, how long it may take to answer all of it, and how long the
+# log may rest before it has reached what was answered.
+ASK_S, ANSWER_S, STALL_S = 5.0, 30.0, 30.0
 # What waits to be appended; above it the connection is not read. And what is appended at once: while it is, more comes.
 _WAITING_BYTES, _LAND_BYTES = 16 << 20, 4 << 20
 # A copy that lacks more than that syncs now and then only: nobody waits for it.
@@ -171,6 +172,7 @@ class StoreFollower:
         self._failed_at, self._failures = -1, 0
         # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
         self._trouble, self._asked_s = "", -1.0
+        self._written: dict[str, bytes] = {}
         self._is_hurried = asyncio.Event()
         self._is_publishing = self._is_landing = self._is_closed = False
 
@@ -266,7 +268,7 @@ class StoreFollower:
         """Ask over one connection, and write what was answered, until that is of no use; raises `OSError` then."""
         async with asyncio.timeout(ANSWER_S):
             await self._loop.loop.create_connection(lambda: asked, *host_and_port(address))
-        while True:
+        while not asked.is_over:
             self._is_hurried.clear()
             begun_s = self._loop.loop.time()
             async with asyncio.timeout(ANSWER_S):
@@ -275,18 +277,35 @@ class StoreFollower:
                 raise OSError(reason)
             files = asked.peer.files
             log_end = max((each.log_end for each in files), default=0)
-            while not link.is_accepted or self._store.end_offset < log_end:
-                await asyncio.sleep(_TICK_S)
-            found = await self._aside(lambda: self._write(files))  # noqa: B023 - it is awaited
-            if isinstance(found, BaseException):
+            if await self._has_reached(link, log_end):
+                found = await self._aside(lambda: self._write(files))  # noqa: B023 - it is awaited
+            else:
+                found = [f"the broker's log ends at {log_end}, and nothing more of it comes"]
+            if isinstance(found, DiskFullError):
+                found = [str(found)]
+            elif isinstance(found, BaseException):
                 self._failed(link, found)
                 return
             self._note("; ".join(found + asked.peer.refusals))
             if not self._trouble:
                 self._asked_s = begun_s
             self.changed()
+            # Not `wait_for`, which does not always let itself be cancelled before Python 3.12.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_hurried.wait(), ASK_S)
+                async with asyncio.timeout(ASK_S):
+                    await self._is_hurried.wait()
+
+    async def _has_reached(self, link: _FollowerLink, log_end: int) -> bool:
+        """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""
+        seen, late_s = -2, 0.0
+        while (end := self._store.end_offset if link.is_accepted else -1) < log_end or end < 0:
+            now_s = self._loop.loop.time()
+            if end > seen:
+                seen, late_s = end, now_s + STALL_S
+            elif now_s >= late_s:
+                return False
+            await asyncio.sleep(_TICK_S)
+        return True
 
     def _note(self, trouble: str) -> None:
         """Note what is wrong with the files beside the log, and log it once."""
@@ -491,8 +510,12 @@ class StoreFollower:
         """Write what a broker has answered; return why some of it cannot be used."""
         troubles = []
         for file in files:
+            # To parse one again takes as long as to write it, and acknowledgements wait.
+            if self._is_closed or self._written.get(file.name) == file.data:
+                continue
             try:
                 beside.write(self._store, file)
+                self._written[file.name] = file.data
             except CorruptionError as error:
                 troubles.append(str(error))
         return troubles

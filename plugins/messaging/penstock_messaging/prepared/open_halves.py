@@ -227,7 +227,9 @@ class OpenHalves:
             half.outcome = outcome
         if not copies:
             return None
-        return self.store.awaited(receipts[0]) if wait else receipts[0]
+        # The removal comes after the copy.
+        known = self.store.awaited(receipts[-1]) if wait else receipts[0]
+        return receipts[0]._replace(status=known.status, durability=known.durability)
 
     def _copies(self, half: OpenHalf, outcome: str) -> list[Copy]:
         """Return what is stored beside the removal; raises `PreparedFinishedError` if the message is finished."""
