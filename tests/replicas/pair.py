@@ -337,7 +337,7 @@ class Machine:
         world.a.workers.run_all()
         for line in world.lines:
             line.is_held = False
-        offered = None
+        offered, levels = None, 0
         for _ in range(20):
             while not world.pump(10_000):
                 pass
@@ -345,11 +345,15 @@ class Machine:
                 return
             if world.error is not None:
                 self._see_error(world.error)
-            elif offered in world.lines and self._is_level():
+            elif (
+                offered in world.lines and offered.follower.levels > levels + 1 and self._is_level()
+            ):
                 break
             else:
                 self._again(chance)
-                offered = world.lines[-1] if world.lines else None
+                if world.lines:
+                    offered = world.lines[-1]
+                    levels = offered.follower.levels
         ends = world.follower and world.follower.end_offset, world.store.stats()["log_end_offset"]
         assert self._is_level(), f"the copy and its master end at {ends}"
         world.compare()
