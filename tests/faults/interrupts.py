@@ -27,10 +27,18 @@ CLEANING = {
 
 
 class Interrupt:
-    """Raises before instruction `number` of Penstock, counted from the call on, as a signal handler does."""
+    """Raises before instruction `number` of Penstock, counted from the call on, as a signal handler does.
 
-    def __init__(self, number: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.left, self.error = number, error
+    With `act`, it calls that instead.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        error: type[BaseException] = KeyboardInterrupt,
+        act: Callable[[], object] | None = None,
+    ) -> None:
+        self.left, self.error, self.act = number, error, act
         self.place = ""
         self._before: dict[FrameType, int] = {}
 
@@ -45,8 +53,8 @@ class Interrupt:
             sys.settrace(None)
             self._before.clear()
         # Swallowed counts as not interrupted only if it was never raised.
-        assert self.left > 0, f"the interrupt at {self.place} was swallowed"
-        return False
+        assert self.left > 0 or self.act, f"the interrupt at {self.place} was swallowed"
+        return self.left <= 0
 
     def _entered(self, frame: FrameType, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
@@ -74,5 +82,7 @@ class Interrupt:
             if self.left == 0:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
                 sys.settrace(None)
-                raise self.error
+                if self.act is None:
+                    raise self.error
+                self.act()
         return self._stepped

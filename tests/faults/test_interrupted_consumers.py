@@ -1,6 +1,9 @@
 """Ctrl-C in the calls of a consumer, by a program that goes on with it: every message is acknowledged, or comes again."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,14 @@ import pytest
 from tests.faults.interrupts import Interrupt
 from tests.lanes import rounds
 
+from penstock import ConsumerClosedError, LostQueueError
 from penstock.store.store import Store
 from penstock.testing import ManualClock, open_store
 
 COUNT, ACK_WAIT_S = 8, 5.0
 # Every so many places of a job; at night at every single one.
 STEP = rounds(gate=9, night=1)
+CLOSE_STEP = rounds(gate=31, night=1)
 Job = Callable[[Any], object]
 
 
@@ -24,10 +29,15 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    with open_store(tmp_path / "store", clock=clock) as opened:
-        for number in range(COUNT):
-            opened.put("orders", b"%d" % number, queue=0)
+    with filled(tmp_path, clock) as opened:
         yield opened
+
+
+def filled(path: Path, clock: ManualClock) -> Store:
+    opened = open_store(path / "store", clock=clock)
+    for number in range(COUNT):
+        opened.put("orders", b"%d" % number, queue=0)
+    return opened
 
 
 def poll(consumer: Any) -> list[Any]:
@@ -35,11 +45,11 @@ def poll(consumer: Any) -> list[Any]:
     return found
 
 
-def poll_and(answer: str) -> Job:
+def poll_and(answer: str, **options: Any) -> Job:
     def job(consumer: Any) -> None:
         found = poll(consumer)
-        getattr(consumer, answer)(found[:-1])
-        getattr(found[-1], answer)()
+        getattr(consumer, answer)(found[:-1], **options)
+        getattr(found[-1], answer)(**options)
 
     return job
 
@@ -83,18 +93,70 @@ def test_an_interrupted_call_loses_no_message(
         number += STEP
 
 
-def watched(consumer: Any) -> set[int]:
-    """Return the set that will hold the numbers of messages whose acknowledgement began."""
-    acked: set[int] = set()
-    ack = consumer.ack
+def iterate_and_ack(consumer: Any) -> None:
+    for message in islice(consumer, 3):
+        message.ack()
 
-    def noted(messages: Any, **options: Any) -> None:
+
+CLOSED: dict[str, Job] = {
+    "poll": poll,
+    "ack": poll_and("ack"),
+    "unsynced": poll_and("ack", sync=False),
+    "nack": poll_and("nack"),
+    "release": poll_and("release"),
+    "begun": lambda consumer: consumer.begin_ack(poll(consumer))(),
+    "iterate": iterate_and_ack,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", CLOSED)
+def test_a_signal_handler_may_close_a_consumer_in_the_middle_of_a_call(
+    tmp_path: Path, clock: ManualClock, job: str
+) -> None:
+    """It could wait for a lock that the call had: returning at once, it leaves the rest to the call."""
+    number, was_interrupted = 1, True
+    # No fixture: it would wait for a thread that hangs.
+    store = filled(tmp_path, clock)
+    while was_interrupted:
+        consumer = store.consumer(f"g{number}", ["orders"])
+        answered = {name: watched(consumer, name) for name in ("ack", "nack", "begin_ack")}
+        interrupt = Interrupt(number, act=consumer.close)
+        thread = threading.Thread(target=run, args=(interrupt, job, consumer), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"it hangs after a close at {interrupt.place}"
+        was_interrupted = interrupt.left <= 0
+        # What `begin_ack` returns leaves the rest to a later call.
+        if was_interrupted and job != "begun":
+            assert repr(consumer).endswith(", closed>"), interrupt.place
+        consumer.close()
+        with store.consumer(f"g{number}", ["orders"]) as again:
+            found = again.poll(COUNT, 0)
+            assert {message.attempt for message in found} <= {1}, interrupt.place
+            seen = {int(message.body) for message in found}
+            assert seen.union(*answered.values()) == set(range(COUNT)), interrupt.place
+        number += CLOSE_STEP
+    store.close()
+
+
+def run(interrupt: Interrupt, job: str, consumer: Any) -> None:
+    with contextlib.suppress(ConsumerClosedError, LostQueueError):
+        interrupt.during(lambda: CLOSED[job](consumer))
+
+
+def watched(consumer: Any, call: str = "ack") -> set[int]:
+    """Return the set that will hold the numbers of messages of which an answer began."""
+    answered: set[int] = set()
+    answer = getattr(consumer, call)
+
+    def noted(messages: Any, **options: Any) -> Any:
         given = messages if isinstance(messages, list) else [messages]
-        acked.update(int(message.body) for message in given)
-        ack(messages, **options)
+        answered.update(int(message.body) for message in given)
+        return answer(messages, **options)
 
-    consumer.ack = noted
-    return acked
+    setattr(consumer, call, noted)
+    return answered
 
 
 def rest_of(consumer: Any, clock: ManualClock) -> list[int]:

@@ -289,7 +289,12 @@ class Consumer(Protocol):
         """Return the messages that are delivered and not answered."""
 
     def close(self) -> None:
-        """Release everything that was not answered and leave the group; calling it again does nothing."""
+        """Release everything that was not answered and leave the group; calling it again does nothing.
+
+        Called by a signal handler in the middle of a call of this consumer, it returns at once: the end of that call,
+        of a later one, or of the `with` block does the rest; a failure of it is logged. What the call would have
+        delivered is released, too.
+        """
 
     def __enter__(self) -> Self:
         """Return the consumer."""

@@ -1,17 +1,17 @@
 """The consumer of a group: delivers messages, takes the answers, and keeps its place in the group.
 
 Locks: `_lock` protects what is in flight, and is held for microseconds, or for one record of an answer; reading
-messages, syncing and giving queues back happen without it. It is reentrant, because a signal handler may close the
-consumer in the middle of a call.
+messages, syncing and giving queues back happen without it. It is reentrant: a queue may be found lost under it.
 """
 
 import atexit
 import contextlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Protocol, Self
 
 from penstock.contracts import Consumer, Context, GroupLag, OpenStore, Pending, Stoppable
@@ -134,7 +134,9 @@ class GroupConsumer:
         self._failure: PenstockError | None = None
         # Whether no more messages are delivered: it is closing, or has failed.
         self._is_over = self._is_closing = self._is_closed = False
-        self._closing = threading.RLock()
+        # Whether a signal handler has closed it in the middle of a call, so that the rest of the close is left to do.
+        self._is_close_due = False
+        self._closing = threading.Lock()
         self._worker: Stoppable | None = None
         # What the worker is to do now, and when it looks for members and queues the next time.
         self._is_asked = self._is_to_read = self._is_to_look = False
@@ -151,7 +153,7 @@ class GroupConsumer:
             atexit.register(self._end_at_exit)
             self._worker = self._context.spawn(f"penstock-consumer-{self.group}", self._step)
         except BaseException:
-            self.close()
+            self._close_from(sys._getframe(1))
             raise
 
     def wake(self) -> None:
@@ -328,13 +330,19 @@ class GroupConsumer:
             limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
         if timeout is not None:
             timeout = arguments.seconds("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
-        hand = self._hand()
-        found = self._take(limit, None)
-        if not found:
-            until_ns = None if timeout is None else self._now_ns() + int(timeout * 1e9)
-            found = self._await(limit, None, until_ns)
-        hand.message = found[0] if len(found) == 1 else None
-        return found
+        try:
+            hand = self._hand()
+            found = self._take(limit, None)
+            if not found:
+                until_ns = None if timeout is None else self._now_ns() + int(timeout * 1e9)
+                found = self._await(limit, None, until_ns)
+            hand.message = found[0] if len(found) == 1 else None
+            if self._is_close_due:
+                self._check()
+            return found
+        finally:
+            if self._is_close_due:
+                self._close_at_end()
 
     def poll_for(self, by: Handling, timeout: float) -> list[HandedMessage]:
         """Deliver one message to a handler, waiting for it up to `timeout` seconds."""
@@ -359,12 +367,16 @@ class GroupConsumer:
                     ):
                         message = None
                 hand.message = message = message or self._await(1, by, None)[0]
+                if self._is_close_due:
+                    return
                 yield message
         except ConsumerClosedError:
             return
         finally:
             hand.is_left = True
             self._leave_iteration(hand, by)
+            if self._is_close_due:
+                self._close_at_end()
 
     def _hand(self) -> _Hand:
         """Return what this thread has in hand; what an iteration left there is released first."""
@@ -387,12 +399,16 @@ class GroupConsumer:
 
     def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
         """Acknowledge one message or many; see `contracts.Consumer.ack`."""
-        if type(messages) is HandedMessage:
-            self._answers.ack_one(messages, sync=sync)
-        else:
-            self._answers.ack(self._answers.checked("ack", messages), sync=sync)
-        if self._waits_for_answer:
-            self._answered()
+        try:
+            if type(messages) is HandedMessage:
+                self._answers.ack_one(messages, sync=sync)
+            else:
+                self._answers.ack(self._answers.checked("ack", messages), sync=sync)
+            if self._waits_for_answer:
+                self._answered()
+        finally:
+            if self._is_close_due:
+                self._close_at_end()
 
     def begin_ack(self, messages: AnsweredMessages) -> Callable[[], None]:
         """Acknowledge as `ack` with `sync=False`; return a function that waits for the disk, or raises as `ack`."""
@@ -409,14 +425,22 @@ class GroupConsumer:
         reason: str | BaseException | None = None,
     ) -> None:
         """Nack messages; see `contracts.Consumer.nack`."""
-        given = self._answers.checked("nack", messages)
-        self._answers.nack(given, level_for(delay), reason_text(reason))
-        self._answered()
+        try:
+            given = self._answers.checked("nack", messages)
+            self._answers.nack(given, level_for(delay), reason_text(reason))
+            self._answered()
+        finally:
+            if self._is_close_due:
+                self._close_at_end()
 
     def release(self, messages: AnsweredMessages) -> None:
         """Give messages back unanswered; see `contracts.Consumer.release`."""
-        self._answers.release(self._answers.checked("release", messages))
-        self._answered()
+        try:
+            self._answers.release(self._answers.checked("release", messages))
+            self._answered()
+        finally:
+            if self._is_close_due:
+                self._close_at_end()
 
     def extend(self, messages: AnsweredMessages) -> None:
         """Restart `ack_wait`; see `contracts.Consumer.extend`."""
@@ -489,7 +513,7 @@ class GroupConsumer:
         finally:
             self._run = None
             if self._is_closing:
-                self.close()
+                self._close_from(sys._getframe(1))
 
     # --- the place in the queues
 
@@ -544,21 +568,47 @@ class GroupConsumer:
 
     def close(self) -> None:
         """Release everything that was not answered and leave the group; see `contracts.Consumer.close`."""
+        self._close_from(sys._getframe(1))
+
+    def _close_at_end(self) -> None:
+        """Close at the end of a call; a failure is logged, since the call itself may have succeeded."""
+        try:
+            self._close_from(sys._getframe(2))
+        except (PenstockError, OSError):
+            logger.exception("closing the consumer of group %s failed", self.group)
+
+    def _close_from(self, caller: FrameType | None) -> None:
+        """Close; in the middle of another call of this thread, leave the rest to the end of that call."""
         self._is_over = self._is_closing = True
-        locks = self._lock, self._closing
-        if self._is_closed or any(lock._is_owned() for lock in locks):  # type: ignore[attr-defined] # not in the stubs
-            # Called by a signal handler in the middle of a call of this thread: that call, or the next, ends the block.
+        if self._is_closed:
             return
         self.rouse()
         run = self._run
         if run is not None and not run.end():
             # Called by a handler, or in the thread of `run`, which closes when the handlers have returned.
             return
+        if self._is_within_call(caller):
+            self._is_close_due = True
+            return
         with self._closing:
             if run is not None:
                 run.wait()
             if not self._is_closed:
                 self._close()
+
+    def _is_within_call(self, frame: FrameType | None) -> bool:
+        """Return whether a signal handler with this caller has interrupted a call of this consumer.
+
+        Such a call may hold any lock. The stack shows it, at no cost for the calls themselves.
+        """
+        while frame is not None:
+            if frame.f_globals.get("__package__") == __package__:
+                # A wait of `begin_ack` belongs to the answers.
+                owner = frame.f_locals.get("self")
+                if owner is self or owner is self._answers:
+                    return True
+            frame = frame.f_back
+        return False
 
     def _end_at_exit(self) -> None:
         """Deliver nothing more, and count nothing as tried; waits for no thread."""
@@ -594,7 +644,7 @@ class GroupConsumer:
             with contextlib.suppress(PenstockError, OSError):
                 self._refuse_in_hand(error)
         try:
-            self.close()
+            self._close_from(sys._getframe(1))
         except (PenstockError, OSError):
             if error is None:
                 raise
