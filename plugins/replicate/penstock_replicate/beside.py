@@ -21,8 +21,9 @@ Invariants:
     * A file that was read before a removal of a topic is not written after it: a new topic of that name would have
       offsets of the old one. After each removal, all files are read and sent again, the first time a heartbeat later:
       the master removes the offsets after it has told of the removal.
-    * A file that waits until its log was sent is never replaced by one that waits longer. Of each file, a connection
-      holds what was sent last and what waits, beside what was read last.
+    * A file that waits until its log was sent is never replaced by one that waits longer: a reading is sent whole before
+      the last one that was offered meanwhile. Of each file, a connection holds what was sent last and what waits,
+      beside what was read last.
     * The copy holds one file that comes in parts, and one that waits to be written: of at most 64 MiB each.
 """
 
@@ -194,20 +195,18 @@ class MasterFiles:
 
 
 class FileSender:
-    """Sends the files of a master over one connection. Not thread-safe."""
+    """Sends the files of a master over one connection, one reading after the other. Not thread-safe."""
 
     def __init__(self, log: ReplicatedLog) -> None:
         self._log = log
         self._removed: Mapping[str, Any] | None = None
-        # By name: sent, waiting, and last read; each of the last with the number of the reading that had it first.
+        self._last = Reading({}, {})
+        # By name, what was sent last; and what is left of the reading that is being sent.
         self._sent: dict[str, SideFile] = {}
-        self._waiting: dict[str, tuple[SideFile, int]] = {}
-        self._newest: dict[str, tuple[SideFile, int]] = {}
-        # What is being sent, how much of it was, and its number.
-        self._begun: tuple[SideFile, int, int] | None = None
-        # By name, the number of what was sent whole; and of the reading whose level is told next.
-        self._whole: dict[str, int] = {}
-        self._due: dict[str, int] | None = None
+        self._left: list[SideFile] = []
+        self._is_sending = False
+        # The file that is being sent, and how much of it was.
+        self._begun: tuple[SideFile, int] | None = None
         # Readings: offered, the one whose level is told next or last, and of which the copy has written all.
         self._offered = self._level = self._written = 0
 
@@ -220,62 +219,48 @@ class FileSender:
         """Send the removed topics if they have changed; call it after looking at the log, and before sending of it."""
         removed = self._log.removed_topics
         if removed is not self._removed:
-            self._removed, self._begun, self._due = removed, None, None
-            self._waiting.clear()
-            self._newest.clear()
+            self._removed, self._begun = removed, None
+            self._left, self._is_sending = [], False
             file = SideFile(REMOVED_TOPICS, 0, json.dumps(dict(removed)).encode())
             for start in range(0, len(file.data), PART_BYTES):
                 yield _part(file, start)
 
     def offer(self, reading: Reading) -> None:
-        """Send what of a reading is new, soon."""
-        if reading.removed_topics is not self._removed:
-            return
-        self._offered += 1
-        for name, file in reading.files.items():
-            known = self._newest.get(name)
-            if known is None or known[0] is not file:
-                self._newest[name] = file, self._offered
-            if file is not self._sent.get(name):
-                self._waiting.setdefault(name, self._newest[name])
-        self._begin_level()
+        """Send what of a reading is new, soon: when the one that is being sent is whole on its way."""
+        if reading.removed_topics is self._removed:
+            self._offered += 1
+            self._last = reading
+            self._begin()
 
-    def _begin_level(self) -> None:
-        """Note what is sent before the level of the last reading is told, unless that of an earlier one is to come."""
-        if self._due is None and self._level < self._offered:
-            self._level = self._offered
-            self._due = {name: number for name, (_, number) in self._newest.items()}
+    def _begin(self) -> None:
+        """Begin with the last reading, unless an earlier one is being sent."""
+        if not self._is_sending and self._level < self._offered:
+            self._level, self._is_sending = self._offered, True
+            files = self._last.files
+            self._left = [file for name, file in files.items() if file is not self._sent.get(name)]
 
     def turn(self, position: int) -> Iterator[Action]:
-        """Send some of what waits, if the log was sent up to `position`."""
+        """Send some of what is left, if the log was sent up to `position`."""
         for _ in range(0, TURN_BYTES, PART_BYTES):
-            if self._begun is None and not self._next(position):
+            file, start = self._begun or self._next(position)
+            if file is None:
                 break
-            assert self._begun is not None
-            file, start, number = self._begun
             yield _part(file, start)
             start += PART_BYTES
-            self._begun = file, start, number
-            if start >= len(file.data):
-                self._begun, self._whole[file.name] = None, number
-        due = self._due
-        if due is not None and all(self._whole.get(name, 0) >= due[name] for name in due):
-            self._due = None
+            self._begun = (file, start) if start < len(file.data) else None
+        if self._is_sending and not self._left and self._begun is None:
+            self._is_sending = False
             yield Send(wire.control("level", number=self._level))
-            self._begin_level()
+            self._begin()
 
-    def _next(self, position: int) -> bool:
-        """Begin with a file whose log was sent; return False if there is none."""
-        for name, (file, number) in self._waiting.items():
+    def _next(self, position: int) -> tuple[SideFile | None, int]:
+        """Take the first file whose log was sent; None if there is none."""
+        for file in self._left:
             if file.log_end <= position:
-                del self._waiting[name]
-                self._sent[name] = file
-                newest = self._newest.get(name, (file, number))
-                if newest[0] is not file:
-                    self._waiting[name] = newest
-                self._begun = file, 0, number
-                return True
-        return False
+                self._left.remove(file)
+                self._sent[file.name] = file
+                return file, 0
+        return None, 0
 
     def written(self, number: int) -> None:
         """Note up to which reading the copy has written all."""
