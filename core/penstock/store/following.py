@@ -17,7 +17,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
@@ -664,12 +663,7 @@ class FollowedStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # An error of the block is more telling than one of the close.
-        with contextlib.suppress(PenstockError) if error else contextlib.nullcontext():
+        with contextlib.suppress(PenstockError) if error[0] else contextlib.nullcontext():
             self.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from penstock._kernel import Batch, Producer
@@ -539,17 +539,12 @@ class Store(ExtensionCalls, Producer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self.close()
         except StoreFailedError:
             # An error raised in the block takes precedence; otherwise the caller must get this one.
-            if error is None:
+            if error[0] is None:
                 raise
 
 

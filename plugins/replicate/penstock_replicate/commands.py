@@ -119,17 +119,7 @@ def _row(copy: dict[str, Any]) -> tuple[str, ...]:
 @own_settings_options
 @quiet_option
 def follow(
-    path: str,
-    master: str,
-    protocol: str,
-    broker: str | None,
-    cut: bool,
-    secret_file: str | None,
-    tls_ca: str | None,
-    once: bool,
-    config: str | None,
-    settings: tuple[str, ...],
-    quiet: bool,
+    path: str, master: str, once: bool, settings: tuple[str, ...], quiet: bool, **given: Any
 ) -> int:
     """Make PATH a copy of the master's store, and let it follow until Ctrl-C, or until it is promoted.
 
@@ -139,14 +129,7 @@ def follow(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said = ""
-    given: dict[str, Any] = {
-        "protocol": protocol,
-        "broker": broker,
-        "cut": cut,
-        "secret_file": secret_file,
-        "tls_ca": tls_ca,
-        "config": config,
-    }
+    # What is given has the names of that function's arguments.
     with begin(path, master, **given, **chosen(settings, None)) as follower:
         try:
             caught_up = follower.catching_up()

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import penstock
@@ -620,12 +619,7 @@ class StoreFollower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

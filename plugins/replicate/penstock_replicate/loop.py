@@ -92,14 +92,13 @@ class Link(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Close the connection without sending what is left."""
-        self._over(None, reason)
-        self.leave(at_once=True)
-
-    def leave(self, *, at_once: bool) -> None:
-        """Close the connection; what was sent is on its way first, unless `at_once`."""
-        self._over(None, "this side closes")
-        if at_once and self.transport is not None:
+        self.leave(reason)
+        if self.transport is not None:
             self.transport.abort()
+
+    def leave(self, reason: str) -> None:
+        """Close the connection when what was sent is on its way."""
+        self._over(None, reason)
 
     # --- called by asyncio
 
@@ -199,7 +198,7 @@ class Loop:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
-            for target in (self._run, *[self._work] * threads)
+            for target in (self.loop.run_forever, *[self._work] * threads)
         ]
         leave_in_child(self)
 
@@ -207,9 +206,6 @@ class Loop:
         """Start the threads."""
         for thread in self._threads:
             thread.start()
-
-    def _run(self) -> None:
-        self.loop.run_forever()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -231,16 +227,7 @@ class Loop:
 
     def aside(self, job: Callable[[], T], then: Callable[[T | BaseException], object]) -> None:
         """Run a job in another thread, and give the loop what it has returned or raised."""
-
-        def work() -> None:
-            found: T | BaseException
-            try:
-                found = job()
-            except BaseException as error:
-                found = error
-            self.post(then, found)
-
-        self._jobs.put(work)
+        self._jobs.put(lambda: self.post(then, tried(job)))
 
     async def listen(self, make: Callable[[], Link], host: str, port: int) -> str:
         """Accept connections; return the address, with the port that the system has chosen if it is 0."""
@@ -291,7 +278,8 @@ class Loop:
             for task in tasks:
                 task.cancel()
             for link in [*self.links]:
-                link.leave(at_once=self.loop.time() >= end)
+                leave = link.abort if self.loop.time() >= end else link.leave
+                leave("this side closes")
             await asyncio.sleep(0.001)
 
     def leave(self) -> None:

@@ -36,22 +36,17 @@ def follower_tls(ca: str | Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(ca))
 
 
-def fresh_nonce() -> str:
-    """Return a number that nobody can foresee, for one connection."""
-    return secrets.token_hex(16)
-
-
 @attrs.frozen
 class Secret:
     """What one side of one connection knows.
 
     Attributes:
         key: the shared secret.
-        nonce: the own number.
+        nonce: the own number, for one connection; by default one that nobody can foresee.
     """
 
     key: bytes = attrs.field(repr=False)
-    nonce: str = attrs.field(factory=fresh_nonce)
+    nonce: str = attrs.field(factory=lambda: secrets.token_hex(16))
 
     def proof(self, role: str, other: str) -> str:
         """Return the proof of a side, "master" or "follower", to the side whose number is `other`."""

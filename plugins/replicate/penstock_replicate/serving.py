@@ -132,76 +132,76 @@ class Server:
         """Begin to listen; raises `OSError` if that is not possible, and leaves nothing then."""
         self._loop.start()
         try:
-            self._loop.call(self._begin(self._loop))
+            self._loop.call(self._begin())
         except OSError:
             self._loop.close()
             raise
 
-    async def _begin(self, loop: Loop) -> None:
+    async def _begin(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
         self._copies = Copies(
             self.log, needed=self.options.in_sync_replicas - 1, wait_for=self._wait_for,
             timeout_ms=self.options.timeout_ms,
             heartbeat_ms=self.options.heartbeat_ms, now_ms=now_ms,
         )  # fmt: skip
-        copies = self._copies
-        self._address = await loop.listen(
-            lambda: _MasterLink(self, loop, copies), *host_and_port(self.options.listen)
+        self._address = await self._loop.listen(
+            lambda: _MasterLink(self, self._loop, self._copies),
+            *host_and_port(self.options.listen),
         )
-        self._tick(loop)
+        self._tick()
 
     def advanced(self) -> None:
         """Look at the log, soon."""
-        self._loop.post(self._on_bell, self._loop)
+        self._loop.post(self._on_bell)
 
     def watch(self) -> None:
         """Answer the bell while somebody is connected: a thread that wakes at each sync slows puts down."""
         bell = self.log.bell.fileno()
         if self._loop.links:
-            self._loop.loop.add_reader(bell, self._on_bell, self._loop)
+            self._loop.loop.add_reader(bell, self._on_bell)
         else:
             self._loop.loop.remove_reader(bell)
 
-    def _on_bell(self, loop: Loop) -> None:
+    def _on_bell(self) -> None:
         self.log.bell.answer()
         self._copies.look()
-        for link in self._links(loop):
+        for link in self._links():
             link.run(link.peer.advanced())
 
-    def _links(self, loop: Loop) -> list[_MasterLink]:
-        return [link for link in loop.links if isinstance(link, _MasterLink)]
+    def _links(self) -> list[_MasterLink]:
+        return [link for link in self._loop.links if isinstance(link, _MasterLink)]
 
-    def _tick(self, loop: Loop) -> None:
+    def _tick(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
         self._copies.tick(now_ms)
-        for link in self._links(loop):
+        for link in self._links():
             link.tick(now_ms, self.options.silence_ms)
         if now_ms - self._told_ms >= _STATUS_MS or not self._told_ms:
             self._told_ms = now_ms
             self.log.publish(self._status())
         if now_ms - self._read_ms >= max(self.options.heartbeat_ms, _READING_MS_MIN):
             self._read_ms = now_ms
-            self._read_files(loop)
-        self._send_files(loop)
+            self._read_files()
+        self._send_files()
         pause_s = self.options.heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
-        loop.loop.call_later(pause_s, self._tick, loop)
+        self._loop.loop.call_later(pause_s, self._tick)
 
-    def _read_files(self, loop: Loop) -> None:
+    def _read_files(self) -> None:
         """Read the files beside the log, if a copy is connected, and send them."""
-        is_wanted = any(isinstance(link.peer, MasterPeer) for link in self._links(loop))
+        is_wanted = any(isinstance(link.peer, MasterPeer) for link in self._links())
         if is_wanted and not self._is_reading:
             self._is_reading = True
-            loop.aside(self._files.read, partial(self._have_read, loop))
+            self._loop.aside(self._files.read, self._have_read)
 
-    def _have_read(self, loop: Loop, found: Reading | BaseException | None) -> None:
+    def _have_read(self, found: Reading | BaseException | None) -> None:
         self._is_reading = False
         if isinstance(found, BaseException):
             logger.error("the files beside the log were not read", exc_info=found)
         else:
-            self._send_files(loop, found)
+            self._send_files(found)
 
-    def _send_files(self, loop: Loop, reading: Reading | None = None) -> None:
-        for link in self._links(loop):
+    def _send_files(self, reading: Reading | None = None) -> None:
+        for link in self._links():
             if not link.is_full and isinstance(link.peer, MasterPeer):
                 link.run(link.peer.send_files(reading))
 
@@ -224,24 +224,24 @@ class Server:
         loop = self._loop
         try:
             if self._address and loop.is_open:
-                loop.call(self._send_the_rest(loop))
+                loop.call(self._send_the_rest())
         finally:
             loop.close()
 
-    async def _settle(self, loop: Loop, end: float) -> None:
-        while loop.loop.time() < end and (
-            self._is_reading or any(link.peer.is_behind for link in self._links(loop))
+    async def _settle(self, end: float) -> None:
+        while self._loop.loop.time() < end and (
+            self._is_reading or any(link.peer.is_behind for link in self._links())
         ):
-            self._send_files(loop)
+            self._send_files()
             await asyncio.sleep(0.005)
 
-    async def _send_the_rest(self, loop: Loop) -> None:
-        self._on_bell(loop)
-        end = loop.loop.time() + self.options.timeout_ms / 1000
-        await self._settle(loop, end)
+    async def _send_the_rest(self) -> None:
+        self._on_bell()
+        end = self._loop.loop.time() + self.options.timeout_ms / 1000
+        await self._settle(end)
         # Not a reading that has begun before: those who write the files have ended now. The first may not count.
         for _ in range(2):
-            self._read_files(loop)
-            await self._settle(loop, end)
-        for link in self._links(loop):
+            self._read_files()
+            await self._settle(end)
+        for link in self._links():
             link.run(link.peer.end("closing", "the master is closing"))
