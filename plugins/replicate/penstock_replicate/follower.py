@@ -74,6 +74,16 @@ class Mine:
     min_offset: int = 0
     end_offset: int = 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no store yet."""
+        return self.segment_bytes is None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no record."""
+        return self.end_offset == self.min_offset
+
 
 class _State(Enum):
     HELLO = auto()
@@ -155,21 +165,13 @@ class FollowerPeer(Peer):
     def _refused(self, code: str, text: str) -> Action:
         self.is_over = True
         is_gone = code == "removed"
-        is_final = code not in _PASSING and not (is_gone and self._is_new)
+        is_final = code not in _PASSING and not (is_gone and self._mine.is_new)
         return Close(reason=visible(text), is_final=is_final, needs_copy=is_gone and is_final)
-
-    @property
-    def _is_new(self) -> bool:
-        return self._mine.segment_bytes is None
-
-    @property
-    def _is_empty(self) -> bool:
-        return self._mine.end_offset == self._mine.min_offset
 
     @property
     def _epochs(self) -> Sequence[Epoch]:
         replica = self._mine.replica
-        return () if replica is None or self._is_empty else replica.epochs
+        return () if replica is None or self._mine.is_empty else replica.epochs
 
     @property
     def _store(self) -> str:
@@ -189,7 +191,7 @@ class FollowerPeer(Peer):
             yield from self.end("secret", text, is_final=True)
             return
         replica = mine.replica
-        history = None if replica is None or self._is_empty else replica.history
+        history = None if replica is None or self._mine.is_empty else replica.history
         hello = wire.control(
             "hello",
             version=wire.VERSION,
@@ -203,7 +205,7 @@ class FollowerPeer(Peer):
             proof=None if secret is None else secret.proof("follower", master["nonce"]),
         )
         yield Send(hello)
-        if not self._is_empty and history != master["history"]:
+        if not self._mine.is_empty and history != master["history"]:
             yield from self.end("history", "the two are not copies of one store", is_final=True)
         elif mine.segment_bytes not in (None, master["segment_bytes"]):
             sizes = f"{master['segment_bytes']} bytes, and those here {mine.segment_bytes}"
@@ -228,12 +230,12 @@ class FollowerPeer(Peer):
         end = mine.end_offset
         parts_at = parting(self._epochs, master["epochs"])
         start = max(mine.min_offset, master["min"], end - wire.DIGEST_BYTES_MAX)
-        if not self._is_empty and parts_at < end:
+        if not self._mine.is_empty and parts_at < end:
             text = (
                 f"the master has written other bytes from {parts_at} on, and the copy ends at {end}"
             )
             yield from self._diverged(parts_at, text, can_cut=parts_at >= master["min"])
-        elif not self._is_empty and master["end"] < end:
+        elif not self._mine.is_empty and master["end"] < end:
             text = f"the copy ends at {end}, and the master's log at {master['end']}"
             yield from self.end("ahead", text)
         elif start < end:
@@ -295,12 +297,12 @@ class FollowerPeer(Peer):
     def _follow(self) -> Action:
         self._state = _State.ASKED
         self.reader.limits = wire.BEFORE_ACCEPT
-        self._next = self._master["min"] if self._is_new else self._mine.end_offset
+        self._next = self._master["min"] if self._mine.is_new else self._mine.end_offset
         return Send(wire.control("follow", log_offset=self._next))
 
     def _on_accept(self, log_offset: int, ranges: Mapping[str, Any]) -> Action:
         master = self._master
-        if log_offset != self._next or (self._is_new and log_offset % master["segment_bytes"]):
+        if log_offset != self._next or (self._mine.is_new and log_offset % master["segment_bytes"]):
             raise WireViolation(f"it begins at {log_offset}")
         self._state = _State.FOLLOW
         self.reader.limits = wire.FROM_MASTER
@@ -314,7 +316,7 @@ class FollowerPeer(Peer):
             epochs=master["epochs"],
         )
         begin = FollowBegin(segment_bytes=master["segment_bytes"], log_offset=log_offset)
-        return Accept(replica=replica, ranges=ranges, begin=begin if self._is_new else None)
+        return Accept(replica=replica, ranges=ranges, begin=begin if self._mine.is_new else None)
 
     def _on_data(self, log_offset: int, data: bytes | memoryview) -> Action:
         if log_offset != self._next:
@@ -330,19 +332,15 @@ class FollowerPeer(Peer):
         if self.is_over or landed == self._landed:
             return []
         self._landed = landed
-        return [self._ack(*landed)]
+        return self._heartbeat()
 
     def leveled(self, number: int) -> list[Action]:
         """Tell the master that all files of a reading are written."""
         self.levels += 1
         return [] if self.is_over else [Send(wire.control("level", number=number))]
 
-    def tick(self, now_ms: int) -> list[Action]:
-        actions = super().tick(now_ms)
-        if actions or self.is_over or self._landed is None or not self._is_heartbeat_due():
-            return actions
-        return [self._ack(*self._landed)]
-
-    def _ack(self, received: int, flushed: int) -> Action:
+    def _heartbeat(self) -> list[Action]:
+        if self._landed is None:
+            return []
         self._sent_ms = self._now_ms
-        return Send(wire.ack_frame(received, flushed))
+        return [Send(wire.ack_frame(*self._landed))]

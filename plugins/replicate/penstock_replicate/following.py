@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self, TypeVar
@@ -141,8 +142,7 @@ class StoreFollower:
         self,
         path: Path,
         master: str,
-        config: str | None,
-        settings: Any,
+        open_store: Callable[..., Any],
         *,
         protocol: str,
         broker: str | None,
@@ -152,9 +152,10 @@ class StoreFollower:
     ) -> None:
         self.path, self.master, self.key = path, master, key
         self.protocol, self.broker, self._cuts = protocol, broker, cuts
-        self._config, self._settings = config, settings
+        # `penstock.open_follower` of this folder, and with the settings of the caller.
+        self._open_store = open_store
         try:
-            self._store: Any = penstock.open_follower(path, config, **settings)
+            self._store: Any = open_store()
         except NotAStoreError:
             self._store = None
         # For a store that has no id, and one that was copied from its master.
@@ -221,9 +222,7 @@ class StoreFollower:
             store.close()
             beside.void_journals(store.files, self.path)
             # A process that promotes it may have been faster.
-            self._store = penstock.open_follower(
-                self.path, self._config, cut_at=at, expected=store.replica, **self._settings
-            )
+            self._store = self._open_store(cut_at=at, expected=store.replica)
 
         found = await self._aside(reopen)
         if isinstance(found, BaseException):
@@ -472,7 +471,7 @@ class StoreFollower:
 
     def _create(self, begin: FollowBegin) -> Any:
         try:
-            return penstock.open_follower(self.path, self._config, begin=begin, **self._settings)
+            return self._open_store(begin=begin)
         except ArgumentError as error:
             begins = f"its last file begins at {begin.log_offset}, within a segment here"
             text = f"{begins}: set geometry.segment_bytes to the master's mappedFileSizeCommitLog"
@@ -665,8 +664,9 @@ def follow(
     if protocol == PROTOCOL and (cut or key or tls):
         text = '"penstock" with cut, secret_file or tls_ca'
         raise ArgumentError("follow", "protocol", protocol, text)
+    open_store = partial(penstock.open_follower, path, config, **settings)
     follower = StoreFollower(
-        Path(path), master, config, settings, protocol=protocol, broker=broker, cuts=cut, key=key, tls=tls
+        Path(path), master, open_store, protocol=protocol, broker=broker, cuts=cut, key=key, tls=tls
     )  # fmt: skip
     follower.start()
     return follower

@@ -168,7 +168,7 @@ class MasterPeer(Peer):
         begins = position if self._begins is None else self._begins
         self._copy = self._copies.join(self._store, self._address, begins)
         accept = wire.control("accept", log_offset=position, ranges=dict(ranges))
-        return [Send(accept), self._heartbeat(), *self._files.removals(), *self.advanced()]
+        return [Send(accept), *self._heartbeat(), *self._files.removals(), *self.advanced()]
 
     def _removed(self, log_offset: int) -> list[Action]:
         text = f"the copy ends at {log_offset}, and the master's log begins at {self._log.min_offset}"  # fmt: skip
@@ -228,11 +228,13 @@ class MasterPeer(Peer):
             return self.end("busy", f"no request to follow in {GREETING_MS} ms") if late else []
         if not self._copy.is_connected:
             return self.end("busy", self._copy.last_error)
-        return [self._heartbeat()] if self._is_heartbeat_due() else []
+        return actions
 
-    def _heartbeat(self) -> Action:
+    def _heartbeat(self) -> list[Action]:
+        if self._copy is None:
+            return []
         self._sent_ms = self._now_ms
-        return Send(wire.heartbeat_frame(self._log.visible_offset))
+        return [Send(wire.heartbeat_frame(self._log.visible_offset))]
 
     def lost(self, reason: str) -> None:
         """Note that the connection has ended."""

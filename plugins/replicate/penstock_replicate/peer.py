@@ -155,12 +155,15 @@ class Machine(ABC):
         self._now_ms = now_ms
         if self.is_deaf:
             self._heard_ms = now_ms
-        if not self.is_over and now_ms - self._heard_ms >= self._silence_ms:
+        if self.is_over:
+            return []
+        if now_ms - self._heard_ms >= self._silence_ms:
             return self.end("silence", f"the {self.other} was silent for {self._silence_ms} ms")
-        return []
+        return self._heartbeat() if now_ms - self._sent_ms >= self._heartbeat_ms else []
 
-    def _is_heartbeat_due(self) -> bool:
-        return self._now_ms - self._sent_ms >= self._heartbeat_ms
+    def _heartbeat(self) -> list[Action]:
+        """Say what this side says if it has said nothing for `heartbeat_ms`; nothing before the two have met."""
+        return []
 
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         """Say why this side closes, if the protocol can, and close; `facts` are those of `Close`."""

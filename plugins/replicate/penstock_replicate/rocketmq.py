@@ -220,12 +220,11 @@ class PlainMasterPeer(Machine):
         self._rest -= size
         return size
 
-    def tick(self, now_ms: int) -> list[Action]:
-        actions = super().tick(now_ms)
-        if self._copy is not None and not self.is_over and self._is_heartbeat_due():
-            self._sent_ms = now_ms
-            return [Send(chunk(self.position))]
-        return actions
+    def _heartbeat(self) -> list[Action]:
+        if self._copy is None:
+            return []
+        self._sent_ms = self._now_ms
+        return [Send(chunk(self.position))]
 
     def lost(self, reason: str) -> None:
         """Note that the connection has ended."""
@@ -263,7 +262,7 @@ class PlainFollowerPeer(Machine):
         self._held = bytearray()
         # Of the first record, before the store is a copy.
         self._head = b""
-        self._next = None if self._is_new else mine.end_offset
+        self._next = None if self._mine.is_new else mine.end_offset
         self._reported = mine.end_offset
         self._is_accepted = False
         # Of the last segment, if it is compared: the own digest, and the master's so far.
@@ -275,12 +274,13 @@ class PlainFollowerPeer(Machine):
     def start(self) -> list[Action]:
         """Return what to do when the connection is made."""
         mine, replica = self._mine, self._mine.replica
-        if replica is None and mine.segment_bytes and mine.end_offset > mine.min_offset:
+        if replica is None and mine.segment_bytes and not mine.is_empty:
             begin = mine.end_offset - 1 - (mine.end_offset - 1) % mine.segment_bytes
-            self._is_hashing = True
+            # The master says nothing before the first report.
+            self.is_deaf = self._is_hashing = True
             return [Hash(max(begin, mine.min_offset), mine.end_offset)]
         if replica is None or (replica.role == "follower" and replica.protocol in (None, PROTOCOL)):
-            return [self._report()]
+            return self._heartbeat()
         was = "is a master" if replica.role == "master" else f"has followed a {replica.protocol} master"  # fmt: skip
         text = f"the store {was}, and the log of a RocketMQ master cannot be compared with its own; use an empty folder"
         return self.end("protocol", text, is_final=True)
@@ -289,9 +289,9 @@ class PlainFollowerPeer(Machine):
         """Ask for the log from `start` on, whose SHA-256 is known now; None if retention has removed it."""
         if digest is None or self.is_over:
             return self.end("closing", "the copy has just removed what is compared")
-        self._is_hashing = False
+        self.is_deaf = self._is_hashing = False
         self._own, self._next, self._reported = digest, start, start
-        return [self._report()]
+        return self._heartbeat()
 
     def _compare(self, data: bytes) -> Iterator[Action]:
         """Compare bytes that the log here has, too; with the last of them, the store is a copy."""
@@ -306,9 +306,11 @@ class PlainFollowerPeer(Machine):
             text = "the last segment here is another one than the master's: the two logs differ"
             yield from self.end("diverged", text, is_final=True, needs_copy=True)
 
-    def _report(self) -> Action:
+    def _heartbeat(self) -> list[Action]:
+        if self._is_hashing:
+            return []
         self._sent_ms = self._now_ms
-        return Send(report(self._reported))
+        return [Send(report(self._reported))]
 
     def _taken(self, data: bytes) -> Iterator[Action]:
         held = self._held
@@ -354,7 +356,7 @@ class PlainFollowerPeer(Machine):
 
     def _misplaced(self, log_offset: int) -> list[Action]:
         mine = self._mine
-        if self._is_accepted or (mine.end_offset > mine.min_offset and not self._own):
+        if self._is_accepted or not (mine.is_empty or self._own):
             raise WireViolation(f"data of log offset {log_offset} instead of {self._next}")
         text = f"the master's last file begins at {log_offset}, and the log here at {self._next}"
         return self.end("begin", text, is_final=True, needs_copy=True)
@@ -364,35 +366,22 @@ class PlainFollowerPeer(Machine):
         if self._is_accepted:
             return
         if not self._was_copy and not begins_record(data, start, mine.segment_bytes):
-            where = "" if self._is_new else ", where the log here ends: the two logs differ"
+            where = "" if self._mine.is_new else ", where the log here ends: the two logs differ"
             text = f"the master has no record at {start}{where}"
-            yield from self.end("begin", text, is_final=True, needs_copy=not self._is_new)
+            yield from self.end("begin", text, is_final=True, needs_copy=not self._mine.is_new)
             return
         self._is_accepted = True
         # RocketMQ has no histories: this one is the copy's own.
         was = mine.replica or Replica(history=own * 2, store=own, role="follower")
         replica = attrs.evolve(was, master=mine.master, protocol=PROTOCOL)
-        begin = FollowBegin(segment_bytes=None, log_offset=start) if self._is_new else None
+        begin = FollowBegin(segment_bytes=None, log_offset=start) if self._mine.is_new else None
         # Penstock wrote none of it, as far as is known.
         ranges: dict[str, Any] = {"ranges": [], "perhaps": [], "gaps": []}
         yield Accept(replica=replica, ranges=ranges, begin=begin)
-
-    @property
-    def _is_new(self) -> bool:
-        return self._mine.segment_bytes is None
 
     def landed(self, received: int, _flushed: int) -> list[Action]:
         """Report that the own log ends at `received`, if it has grown."""
         if self.is_over or received <= self._reported:
             return []
         self._reported = received
-        return [self._report()]
-
-    def tick(self, now_ms: int) -> list[Action]:
-        if self._is_hashing:
-            # The master says nothing before the first report.
-            self._heard_ms = now_ms
-        actions = super().tick(now_ms)
-        if self._is_hashing:
-            return actions
-        return [self._report()] if not self.is_over and self._is_heartbeat_due() else actions
+        return self._heartbeat()
