@@ -22,7 +22,6 @@ from tests.replicas.logs import (
     findings,
     follower,
     identity,
-    make_log,
     master,
     on,
     reader,
@@ -249,11 +248,6 @@ def test_the_other_files_travel_though_the_queues_cannot_be_read(tmp_path: Path)
 
 
 # --- the copy
-
-
-@pytest.fixture(scope="module")
-def log() -> MasterLog:
-    return make_log(20)
 
 
 def copy_of(disk: SimulatedDisk, log: MasterLog, **settings: Any) -> FollowedStore:

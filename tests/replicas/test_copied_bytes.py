@@ -17,11 +17,6 @@ from penstock.log.copied_bytes import CopiedBytes
 RECORD_MAX = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def log() -> MasterLog:
-    return make_log()
-
-
 def stream(at: int = 0, *, covered: bool = True, zero_filler: bool = True) -> CopiedBytes:
     made = CopiedBytes(SEGMENT, RECORD_MAX, at)
     made.zero_filler = zero_filler

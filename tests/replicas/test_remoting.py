@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.lanes import SEED, eventually, rounds
-from tests.replicas.logs import READING, MasterLog, make_log
+from tests.replicas.logs import READING, MasterLog
 from tests.replicas.test_rocketmq import address_of
 from tests.replicas.test_sockets import WAIT_S
 from tests.replicas.test_wire import garbled
@@ -147,11 +147,6 @@ def test_garbled_answers_do_no_harm() -> None:
 
 
 # --- over sockets
-
-
-@pytest.fixture(scope="module")
-def log() -> MasterLog:
-    return make_log()
 
 
 def answer_round(line: socket.socket, log_end: int, **changes: bytes) -> None:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 from tests.lanes import SEED, eventually, rounds
 from tests.replicas.fakes import SEGMENT, FakeLog, store_id
-from tests.replicas.logs import READING, MasterLog, findings, make_log
+from tests.replicas.logs import READING, MasterLog, findings
 from tests.replicas.logs import SEGMENT as STORED
 from tests.replicas.test_copies import copies_of
 from tests.replicas.test_sockets import SMALL, WAIT_S, copy_of, logs, master, status_of
@@ -334,11 +334,6 @@ def test_only_a_copy_of_a_broker_is_one_by_a_heartbeat() -> None:
     """A master that does not have the position sends heartbeats, too."""
     assert [type(each) for each in met(mine(None, 0), chunk(0))] == [Send]
     assert [type(each) for each in met(mine(COPY), chunk(200))] == [Send, Accept]
-
-
-@pytest.fixture(scope="module")
-def log() -> MasterLog:
-    return make_log()
 
 
 def address_of(server: socket.socket) -> str:
