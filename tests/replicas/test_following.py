@@ -31,6 +31,15 @@ def mine(data: bytes = BYTES[:5000], **changes: Any) -> Mine:
     return Mine(**{**facts, **changes})
 
 
+def hello(**changes: Any) -> bytes:
+    """Return what a copy of 5000 bytes says of itself."""
+    facts = {
+        "version": 1, "history": HISTORY, "store": F, "segment_bytes": SEGMENT, "min": 0, "end": 5000, "epochs": [],
+        "nonce": None, "proof": None,
+    }  # fmt: skip
+    return wire.control("hello", **{**facts, **changes})
+
+
 class Pair:
     """A master and a follower whose actions are carried out at once."""
 
@@ -73,6 +82,13 @@ class Pair:
     def ends(self) -> list[Close]:
         """Return how it ended: on the side that closed first, and on the other one."""
         return [action for action in self.meet() if isinstance(action, Close)]
+
+
+def greet(pair: Pair) -> None:
+    """Let a follower hear what the master says of itself, and lose what the follower answers."""
+    (said,) = pair.master.take(wire.FIRST_REPORT)
+    assert isinstance(said, Send)
+    pair.follower.take(said.data)
 
 
 def test_a_new_copy_begins_where_the_masters_log_does() -> None:
@@ -155,11 +171,7 @@ def test_a_store_that_cannot_be_a_copy_is_refused_for_good_and_both_know_why(cop
 def test_a_master_refuses_what_cannot_be_right(changes: dict[str, Any], word: str) -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     pair.master.take(wire.FIRST_REPORT)
-    hello: dict[str, Any] = {
-        "version": 1, "history": HISTORY, "store": F, "segment_bytes": SEGMENT, "min": 0, "end": 5000, "epochs": [],
-        "nonce": None, "proof": None,
-    }  # fmt: skip
-    *_, end = pair.master.take(wire.control("hello", **{**hello, **changes}))
+    *_, end = pair.master.take(hello(**changes))
     assert isinstance(end, Close)
     assert word in end.reason
 
@@ -207,8 +219,7 @@ def test_a_new_copy_of_a_part_counts_for_what_is_after_its_begin() -> None:
 def test_a_copy_that_asks_for_what_is_not_there_yet_is_refused() -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     pair.master.take(wire.FIRST_REPORT)
-    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=9000, epochs=[], nonce=None, proof=None)  # fmt: skip
-    pair.master.take(hello + wire.control("follow", log_offset=9000))
+    pair.master.take(hello(end=9000) + wire.control("follow", log_offset=9000))
     *_, end = pair.master.ranges_done({})
     assert isinstance(end, Close)
     assert "9000" in end.reason
@@ -225,9 +236,7 @@ def test_bytes_are_taken_where_the_log_ends_only(log_offset: int) -> None:
 
 def test_a_log_begins_nowhere_but_where_the_master_said() -> None:
     pair = Pair(FakeLog(BYTES), NEW)
-    hello, *_ = pair.master.take(wire.FIRST_REPORT)
-    assert isinstance(hello, Send)
-    pair.follower.take(hello.data)
+    greet(pair)
     *_, end = pair.follower.take(wire.control("accept", log_offset=SEGMENT, ranges={}))
     assert isinstance(end, Close)
 
@@ -313,10 +322,7 @@ def test_what_is_removed_while_it_is_compared_is_tried_again(whose: str) -> None
 
 def test_a_master_that_answers_twice_for_both_is_not_believed() -> None:
     pair = Pair(FakeLog(BYTES), mine())
-    pair.follower.start()
-    hello = pair.master.take(wire.FIRST_REPORT)[0]
-    assert isinstance(hello, Send)
-    pair.follower.take(hello.data)
+    greet(pair)
     answer = wire.control("digest", start=0, stop=5000, sha256="0" * 64)
     assert not pair.follower.take(answer * 2)
 
@@ -378,13 +384,9 @@ def test_nothing_of_the_log_is_taken_before_the_master_has_accepted() -> None:
 
 
 def test_more_questions_than_a_follower_needs_end_the_connection() -> None:
-    pair = Pair(FakeLog(BYTES), mine())
-    pair.by_follower(pair.follower.start()[:1])
-    question = wire.control("ask", start=0, stop=100)
-    master = MasterPeer(pair.log, pair.copies, "f:1", **TIMES)
+    master = Pair(FakeLog(BYTES), NEW).master
     master.take(wire.FIRST_REPORT)
-    hello = wire.control("hello", version=1, history=HISTORY, store=F, segment_bytes=SEGMENT, min=0, end=5000, epochs=[], nonce=None, proof=None)  # fmt: skip
-    *asked, _, end = master.take(hello + question * 81)
+    *asked, _, end = master.take(hello() + wire.control("ask", start=0, stop=100) * 81)
     assert asked == [Hash(0, 100)] * 80
     assert isinstance(end, Close)
 
@@ -437,13 +439,10 @@ def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
 
 def test_a_false_master_is_left_before_anything_is_compared() -> None:
     """It has recorded what the true one says, and could let a copy be cut."""
-    true = asking(KEY, KEY)
-    hello, *_ = true.master.take(wire.FIRST_REPORT)
-    assert isinstance(hello, Send)
     for word in (
         wire.control("prove", proof="0" * 64),
         wire.control("digest", start=0, stop=1, sha256=None),
     ):
-        follower = FollowerPeer(mine(), secret=Secret(KEY), **TIMES)
-        actions = follower.take(hello.data + word)
-        assert [type(action) for action in actions] == [Send, Send, Close]
+        pair = asking(KEY, KEY)
+        greet(pair)
+        assert [type(action) for action in pair.follower.take(word)] == [Send, Close]
