@@ -14,7 +14,16 @@ from tests.replicas.fakes import SEGMENT, FakeLog, store_id
 from tests.replicas.logs import READING, MasterLog, findings
 from tests.replicas.logs import SEGMENT as STORED
 from tests.replicas.test_copies import copies_of
-from tests.replicas.test_sockets import SMALL, WAIT_S, copy_of, logs, master, status_of
+from tests.replicas.test_sockets import (
+    SMALL,
+    WAIT_S,
+    copy_of,
+    is_closed,
+    line_to,
+    logs,
+    master,
+    status_of,
+)
 from tests.replicas.test_wire import garbled
 
 import penstock
@@ -418,23 +427,20 @@ def test_both_protocols_are_served_at_one_address_and_a_copy_keeps_its_own(tmp_p
 def test_a_slave_may_say_its_first_word_after_more_than_5_s(tmp_path: Path) -> None:
     """A copy of Penstock's own may not."""
     m, clock = tmp_path / "m", ManualClock(1_700_000_000_000)
-    with master(m, clock=clock, **SLAVES) as store:
-        host, port = status_of(m)["listen"].split(":")
-        with socket.create_connection((host, int(port))) as line:
-            end = store.put("t", b"").size
-            clock.now_ms += 19_000
-            # What the connections are told of the time comes before the status.
-            eventually(lambda: status_of(m)["visible"] == end)
-            line.sendall(report(0))
-            assert line.recv(8) == report(0)
+    with master(m, clock=clock, **SLAVES) as store, line_to(m) as line:
+        end = store.put("t", b"").size
+        clock.now_ms += 19_000
+        # What the connections are told of the time comes before the status.
+        eventually(lambda: status_of(m)["visible"] == end)
+        line.sendall(report(0))
+        assert line.recv(8) == report(0)
 
 
 def test_a_master_that_serves_no_slave_says_so_in_its_status(tmp_path: Path) -> None:
     with master(tmp_path / "m"):
-        host, port = status_of(tmp_path / "m")["listen"].split(":")
-        with socket.create_connection((host, int(port))) as line:
+        with line_to(tmp_path / "m") as line:
             line.sendall(report(0))
-            assert line.recv(1) == b""
+            assert is_closed(line)
         (refused,) = eventually(lambda: status_of(tmp_path / "m")["copies"])
     assert "replicate.ha.rocketmq_slaves = true" in refused["last_error"]
 

@@ -75,6 +75,11 @@ class Scripted(Replicator):
         """State that enough copies have all bytes before `end`."""
         self.log.reach(end, available=available, missed=self.log.missed_offset)
 
+    def await_put(self) -> None:
+        """Wait until something is in the log."""
+        while self.log.visible_offset == 0:
+            self.await_bell()
+
     def await_bell(self) -> None:
         """Wait until the store rings."""
         # Not select(), which takes no descriptor from 1024 on.
@@ -84,8 +89,11 @@ class Scripted(Replicator):
         self.log.bell.answer()
 
 
+Opened = Callable[..., tuple[Store, Scripted]]
+
+
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., tuple[Store, Scripted]]]:
+def opened(tmp_path: Path) -> Iterator[Opened]:
     """Return a function that opens a store whose copies the test plays."""
     stores: list[Store] = []
 
@@ -123,14 +131,12 @@ def put_beside(store: Store, body: bytes = b"x") -> tuple[threading.Thread, list
     ],
 )
 def test_a_put_returns_when_enough_copies_have_it(
-    opened: Callable[..., tuple[Store, Scripted]], flush: str, wait_for: str, durability: str
+    opened: Opened, flush: str, wait_for: str, durability: str
 ) -> None:
     store, copies = opened(flush=flush, replicate__scripted__wait_for=wait_for)
     copies.have(0)
     thread, found = put_beside(store)
-    copies.await_bell()
-    while copies.log.visible_offset == 0:
-        copies.await_bell()
+    copies.await_put()
     copies.have(copies.log.visible_offset)
     thread.join()
     assert (found[0].status, found[0].durability) == (PutStatus.PUT_OK, durability)
@@ -138,9 +144,7 @@ def test_a_put_returns_when_enough_copies_have_it(
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_a_put_says_without_copies(
-    opened: Callable[..., tuple[Store, Scripted]], flush: str
-) -> None:
+def test_what_a_put_says_without_copies(opened: Opened, flush: str) -> None:
     alone = Durability.ON_DISK if flush == "sync" else Durability.ACCEPTED
     store, copies = opened(flush=flush)
     receipt = store.put("t", b"nobody is in sync")
@@ -153,7 +157,7 @@ def test_what_a_put_says_without_copies(
     assert store.put("t", b"a copy that is ahead").status == PutStatus.PUT_OK
 
 
-def test_one_slow_copy_costs_one_time_out(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+def test_one_slow_copy_costs_one_time_out(opened: Opened) -> None:
     store, copies = opened(flush="sync", replicate__scripted__timeout_ms=1)
     copies.have(0)
     late = store.put("t", b"late")
@@ -168,14 +172,14 @@ def test_one_slow_copy_costs_one_time_out(opened: Callable[..., tuple[Store, Scr
     assert store.put("t", b"waits again").status == PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
-def test_copies_never_fall_back(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+def test_copies_never_fall_back(opened: Opened) -> None:
     store, copies = opened(flush="sync")
     copies.have(10_000)
     copies.have(0)
     assert store.put("t", b"x").durability == Durability.ON_DISK_HERE_AND_THERE
 
 
-def test_a_batch_waits_once_for_its_end(opened: Callable[..., tuple[Store, Scripted]]) -> None:
+def test_a_batch_waits_once_for_its_end(opened: Opened) -> None:
     store, copies = opened(flush="sync", replicate__scripted__timeout_ms=1)
     copies.have(0)
     receipts = store.put_many([Message("t", b"1"), Message("t", b"2"), Message("t", b"3")])
@@ -184,15 +188,11 @@ def test_a_batch_waits_once_for_its_end(opened: Callable[..., tuple[Store, Scrip
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_future_waits_for_copies(
-    opened: Callable[..., tuple[Store, Scripted]], flush: str
-) -> None:
+def test_a_future_waits_for_copies(opened: Opened, flush: str) -> None:
     store, copies = opened(flush=flush)
     copies.have(0)
     future = store.submit("t", b"x")
-    copies.await_bell()
-    while copies.log.visible_offset == 0:
-        copies.await_bell()
+    copies.await_put()
     copies.have(copies.log.visible_offset)
     receipt = future.result(120)
     assert receipt.durability == Durability.ON_DISK_HERE_AND_THERE
@@ -200,15 +200,12 @@ def test_a_future_waits_for_copies(
     assert store.submit("t", b"y").result(120).status == PutStatus.SLAVE_NOT_AVAILABLE
 
 
-def test_an_interrupt_ends_one_wait_and_nothing_else(
-    opened: Callable[..., tuple[Store, Scripted]],
-) -> None:
+def test_an_interrupt_ends_one_wait_and_nothing_else(opened: Opened) -> None:
     store, copies = opened(flush="sync")
     copies.have(0)
 
     def interrupt() -> None:
-        while copies.log.visible_offset == 0:
-            copies.await_bell()
+        copies.await_put()
         _thread.interrupt_main()
 
     thread = threading.Thread(target=interrupt)
@@ -250,14 +247,11 @@ def test_an_interrupt_anywhere_stops_nothing_for_ever(call: str) -> None:
     assert number > 5
 
 
-def test_close_sends_what_is_left_and_ends_waiting_puts(
-    opened: Callable[..., tuple[Store, Scripted]],
-) -> None:
+def test_close_sends_what_is_left_and_ends_waiting_puts(opened: Opened) -> None:
     store, copies = opened(flush="sync")
     copies.have(0)
     thread, found = put_beside(store)
-    while copies.log.visible_offset == 0:
-        copies.await_bell()
+    copies.await_put()
     store.close()
     thread.join()
     assert found[0].status == PutStatus.FLUSH_SLAVE_TIMEOUT
@@ -291,7 +285,7 @@ def test_without_threads_the_replicator_is_called_in_place_of_a_wait(tmp_path: P
 
 
 @pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
-def test_what_a_replicator_reads(opened: Callable[..., tuple[Store, Scripted]], write: str) -> None:
+def test_what_a_replicator_reads(opened: Opened, write: str) -> None:
     store, copies = opened(write=write, flush="none", replicate__scripted__waits=False)
     log = copies.log
     first = store.put("t", b"a" * 100)
@@ -345,9 +339,7 @@ def test_an_interrupted_close_ends_the_replicator_when_it_is_repeated(tmp_path: 
     assert copies.calls == ["start", "close"]
 
 
-def test_a_status_that_cannot_be_written_stops_nothing(
-    opened: Callable[..., tuple[Store, Scripted]],
-) -> None:
+def test_a_status_that_cannot_be_written_stops_nothing(opened: Opened) -> None:
     store, copies = opened()
     copies.log.publish({"a": {1, 2}})
     copies.have(0)
@@ -357,9 +349,7 @@ def test_a_status_that_cannot_be_written_stops_nothing(
     assert store.put("t", b"y").status == PutStatus.PUT_OK
 
 
-def test_a_transaction_says_of_copies_what_its_messages_say(
-    opened: Callable[..., tuple[Store, Scripted]],
-) -> None:
+def test_a_transaction_says_of_copies_what_its_messages_say(opened: Opened) -> None:
     store, _ = opened(flush="async")
     store.put("t", b"taken")
     with store.consumer("g", "t", start="earliest") as consumer:
@@ -375,9 +365,7 @@ def test_a_transaction_says_of_copies_what_its_messages_say(
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_prepared_message_is_committed_on_copies_too(
-    opened: Callable[..., tuple[Store, Scripted]], flush: str
-) -> None:
+def test_a_prepared_message_is_committed_on_copies_too(opened: Opened, flush: str) -> None:
     store, copies = opened(flush=flush)
     at_once, alone, copied = (store.prepare("t", b"x", group="g") for _ in range(3))
     assert at_once.commit(wait=False).durability == Durability.ACCEPTED
