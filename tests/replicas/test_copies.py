@@ -1,11 +1,13 @@
 """What counts as a copy, for which puts, and since when."""
 
 import json
+from random import Random
 
 import pytest
+from tests.lanes import SEED, rounds
 from tests.replicas.fakes import FakeLog, store_id
 
-from penstock_replicate.copies import SAMPLES_MAX, Copies
+from penstock_replicate.copies import SAMPLES_MAX, Copies, Copy
 
 A, B, C = (store_id(number) for number in (10, 11, 12))
 HEARTBEAT_MS, TIMEOUT_MS = 1000, 3000
@@ -177,3 +179,47 @@ def test_nothing_is_told_where_no_put_waits_for_copies() -> None:
     copies = copies_of(log, needed=0)
     copies.acked(copies.join(A, "a:1", 0), 9, 9)
     assert (log.reached, log.available) == (0, False)
+
+
+def test_no_put_that_waits_is_answered_by_fewer_stores_than_it_needs() -> None:
+    """Four stores come, acknowledge, come again while an earlier connection of theirs lasts, and go, in any order."""
+    answered = 0
+    for number in range(rounds(gate=300, night=100_000)):
+        chance, log, now_ms = Random(f"{SEED} {number}"), FakeLog(), 0
+        needed = chance.choice((1, 2, 3))
+        copies = copies_of(log, needed)
+        begins, durable = dict[str, int](), dict[str, int]()
+        waiting, lines = list[tuple[int, int, int]](), list[Copy]()
+        for _ in range(80):
+            match chance.choice(
+                ("put", "put", "join", "acked", "acked", "acked", "leave", "tick", "missed")
+            ):
+                case "put":
+                    start = log.visible_offset
+                    log.put(bytes(chance.randrange(1, 100)))
+                    waiting.append((now_ms, start, log.visible_offset))
+                case "join":
+                    store = store_id(chance.randrange(4))
+                    begin = begins.setdefault(store, chance.choice((0, log.visible_offset)))
+                    lines.append(copies.join(store, "h:1", begin))
+                case "acked" if lines:
+                    copy = chance.choice(lines)
+                    last = max(durable.get(copy.store, 0), begins[copy.store])
+                    durable[copy.store] = chance.randint(last, log.visible_offset)
+                    copies.acked(copy, log.visible_offset, durable[copy.store])
+                case "leave" if lines:
+                    copies.leave(chance.choice(lines), "the line was cut")
+                case "tick":
+                    now_ms += chance.choice((10, HEARTBEAT_MS, TIMEOUT_MS))
+                    copies.tick(now_ms)
+                case "missed":
+                    log.missed_offset = log.visible_offset
+                    copies.look()
+            waiting = [each for each in waiting if now_ms - each[0] < TIMEOUT_MS]
+            for put in [each for each in waiting if each[2] <= log.reached]:
+                _, start, end = put
+                having = [s for s, at in durable.items() if at >= end and begins[s] <= start]
+                assert len(having) >= needed, f"PENSTOCK_SEED={SEED}, {number}"
+                waiting.remove(put)
+                answered += 1
+    assert answered > 100

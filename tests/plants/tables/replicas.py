@@ -2,7 +2,8 @@
 
 from tests.plants.planting import Plant
 
-STORY = "tests/replicas/test_peers.py::test_whatever_happens_to_the_lines_no_promise_is_broken[0]"
+STORY = "tests/replicas/test_pair.py::test_stories_of_a_master_and_its_copy[0]"
+ENDS = "tests/replicas/test_following.py"
 COPIES = "tests/replicas/test_copies.py"
 PLANTS = {
     "data-unchecked": Plant(
@@ -10,7 +11,9 @@ PLANTS = {
         "penstock_replicate.wire",
         "if crc32c(payload, crc32c(kind)) != crc:",
         'if kind != b"D" and crc32c(payload, crc32c(kind)) != crc:',
-        (STORY,),
+        (
+            "tests/replicas/test_wire.py::test_a_garbled_stream_ends_in_a_violation_or_a_prefix_of_what_was_sent",
+        ),
     ),
     "hello-counts": Plant(
         "what a copy has on connecting counts as acknowledged",
@@ -18,17 +21,14 @@ PLANTS = {
         "self._copy = self._copies.join(self._store, self._address, begins)",
         "self._copy = self._copies.join(self._store, self._address, begins)\n"
         "        self._copies.acked(self._copy, position, position)",
-        (
-            STORY,
-            "tests/replicas/test_following.py::test_only_acknowledgements_after_it_was_accepted_count",
-        ),
+        (f"{ENDS}::test_only_acknowledgements_after_it_was_accepted_count",),
     ),
     "epochs-by-place": Plant(
         "two lists of epochs are compared by their places",
         "penstock_replicate.follower",
         "    common = [epoch[:2] for epoch in mine if epoch in both]",
         "    common = [one[:2] for one, other in zip(mine, theirs) if one == other]",
-        (STORY,),
+        (f"{ENDS}::test_lists_of_epochs_say_where_two_logs_part[the oldest are dropped]",),
     ),
     "epochs-up-to-the-end": Plant(
         "a copy notes the epochs up to its end only, though bytes of later ones come",
@@ -42,13 +42,13 @@ PLANTS = {
         "penstock_replicate.copies",
         '        self._leave(self._copies.get(store), "the same store has connected again")',
         '        store += f" {len(self._copies)}"',
-        (STORY, f"{COPIES}::test_one_store_on_two_lines_counts_once"),
+        (f"{COPIES}::test_one_store_on_two_lines_counts_once",),
     ),
     "received-for-flushed": Plant(
         "a put that waits for disks is told when its bytes are received",
         "penstock_replicate.copies",
         "return copy.flushed if self._is_for_disk else copy.received",
         "return copy.received",
-        (STORY, f"{COPIES}::test_a_put_waits_for_what_was_promised[disk-40]"),
+        (f"{COPIES}::test_a_put_waits_for_what_was_promised[disk-40]",),
     ),
 }
