@@ -348,7 +348,8 @@ def test_both_say_each_heartbeat_how_far_they_are() -> None:
     assert pair.master.tick(HEARTBEAT_MS - 1) == pair.follower.tick(HEARTBEAT_MS - 1) == []
     assert pair.master.tick(HEARTBEAT_MS) == [Send(wire.heartbeat_frame(8192))]
     assert pair.follower.tick(HEARTBEAT_MS) == [Send(wire.ack_frame(8192, 0))]
-    assert pair.follower.landed(8192, 0) == []
+    # What is told late is not news.
+    assert pair.follower.landed(8192, 0) == pair.follower.landed(8000, 0) == []
 
 
 def test_whoever_does_not_ask_to_follow_in_time_is_disconnected() -> None:
@@ -358,6 +359,14 @@ def test_whoever_does_not_ask_to_follow_in_time_is_disconnected() -> None:
         assert not any(isinstance(action, Close) for action in master.tick(now_ms))
         master.take(wire.FIRST_REPORT[:1] if now_ms < 4000 else b"")
     assert any(isinstance(action, Close) for action in master.tick(GREETING_MS))
+
+
+def test_a_connection_ends_once() -> None:
+    pair = Pair(FakeLog(BYTES), NEW)
+    pair.meet()
+    for peer in (pair.master, pair.follower):
+        (close,) = peer.take(wire.bye("closing", "it closes") * 2)
+        assert isinstance(close, Close)
 
 
 def test_an_earlier_connection_of_the_same_store_is_ended() -> None:

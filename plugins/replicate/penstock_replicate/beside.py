@@ -21,9 +21,9 @@ Invariants:
     * A file that was read before a removal of a topic is not written after it: a new topic of that name would have
       offsets of the old one. After each removal, all files are read and sent again, the first time a heartbeat later:
       the master removes the offsets after it has told of the removal.
-    * A file that waits until its log was sent is never replaced by one that waits longer: a reading is sent whole before
-      the last one that was offered meanwhile. Of each file, a connection holds what was sent last and what waits,
-      beside what was read last.
+    * A file that waits until its log was sent is never replaced by one that waits longer: a reading is sent whole, and
+      then the last one that was offered meanwhile. Of each file, a connection holds what was sent last and what
+      waits, beside what was read last.
     * The copy holds one file that comes in parts, and one that waits to be written: of at most 64 MiB each.
 """
 
