@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -264,13 +264,15 @@ def test_a_close_within_an_append_of_the_same_thread_is_refused(
         closes: list[BaseException] = []
         whole = MmapChannel.write
 
-        def write(channel: MmapChannel, position: int, data: bytes) -> None:
+        def write(
+            channel: MmapChannel, position: int, data: bytes, sizes: Sequence[int] = ()
+        ) -> None:
             if not closes:
                 try:
                     store.close()
                 except BaseException as error:
                     closes.append(error)
-            whole(channel, position, data)
+            whole(channel, position, data, sizes)
 
         monkeypatch.setattr(MmapChannel, "write", write)
         bodies = [b"%d" % number + b"x" * 40_000 for number in range(3)]
@@ -323,10 +325,10 @@ def test_puts_that_waited_for_the_lock_are_refused_after_a_failure(
     writes, may_end = threading.Event(), threading.Event()
     whole = FileChannel.write
 
-    def write(channel: FileChannel, position: int, data: bytes) -> None:
+    def write(channel: FileChannel, position: int, data: bytes, sizes: Sequence[int] = ()) -> None:
         writes.set()
         assert may_end.wait(WAIT_S)
-        whole(channel, position, data)
+        whole(channel, position, data, sizes)
 
     monkeypatch.setattr(FileChannel, "write", write)
     works = (
