@@ -1,16 +1,16 @@
-"""A store that follows a master over TCP: the connection, the thread that appends, and what is told of both.
+"""A store that follows a master over TCP, in a thread of its own, and what is told of both.
 
-The event loop's thread runs the machine; one other thread does everything with the store, in the order in which the
-machine asks for it. While that thread syncs, the next bytes come, so that one sync serves all of them. What waits for
-it is bounded: the connection is not read while there is too much.
+One thread runs the machine, reads the connection and does everything with the store, in the order in which the machine
+asks for it: a message takes no turn through another thread. While it syncs, the next bytes come, so that one sync
+serves all of them; what waits is in the system's buffers, so it is bounded. A second thread asks a broker for what is
+beside its log.
 """
 
-import asyncio
 import contextlib
 import secrets
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
@@ -30,10 +30,11 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger, visible
+from penstock.files.lock_file import leave_in_child
 from penstock_replicate import beside
 from penstock_replicate.follower import FollowerPeer, Mine
-from penstock_replicate.loop import Link, Loop
-from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, SideFile
+from penstock_replicate.line import SLICE_S, Line, LineError
+from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, Send, SideFile
 from penstock_replicate.remoting import BrokerPeer
 from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
 from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
@@ -47,83 +48,28 @@ _PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, i
     "penstock": (FollowerPeer, HEARTBEAT_MS, SILENCE_MS),
     PROTOCOL: (PlainFollowerPeer, REPORT_MS, ROCKETMQ_SILENCE_MS),
 }
-_TICK_S = 0.25
 _RETRY_S = 0.5
 # How often a broker is asked for what is beside its log, how long it may take to answer all of it, and how long the
 # log may rest before it has reached what was answered.
 ASK_S, ANSWER_S, STALL_S = 5.0, 30.0, 30.0
-# What waits to be appended; above it the connection is not read. And what is appended at once: while it is, more comes.
-_WAITING_BYTES, _LAND_BYTES = 16 << 20, 4 << 20
 # A copy that lacks more than that syncs now and then only: nobody waits for it.
 _FAR_BEHIND_BYTES, _SYNC_BYTES = 8 << 20, 64 << 20
 # Bytes that no log can have, five times at one place, are so on the master's disk and not only on the way.
 _ATTEMPTS = 5
-# What a piece takes beside its bytes, at most.
-_FEED_BYTES = 1024
+# How long a closing waits for a disk that does not answer: the threads are daemons.
+_JOIN_S = 10.0
 
 
-class _FollowerLink(Link):
-    """The connection to the master."""
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)
 
-    peer: FollowerPeer | PlainFollowerPeer
 
-    def __init__(self, follower: "StoreFollower", loop: Loop, mine: Mine) -> None:
-        super().__init__(loop)
-        self._follower, self._mine = follower, mine
+class _Followed:
+    """A connection to the master, for as long as it lasts."""
+
+    def __init__(self, line: Line, peer: FollowerPeer | PlainFollowerPeer) -> None:
+        self.line, self.peer = line, peer
         self.is_accepted = False
-        self.close: asyncio.Future[Close] = loop.loop.create_future()
-
-    def begin(self, address: str) -> Sequence[Action]:
-        now_ms = self._follower.now_ms()
-        peer, heartbeat_ms, silence_ms = _PROTOCOLS[self._follower.protocol]
-        self.peer = peer(
-            self._mine, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, now_ms=now_ms,
-            secret=None if self._follower.key is None else Secret(self._follower.key),
-        )  # fmt: skip
-        self._follower.link = self
-        return self.peer.start()
-
-    def do(self, action: Action) -> None:
-        self._follower.do(self, action)
-
-    def ended(self, close: Close | None, reason: str) -> None:
-        if not self.close.done():
-            self.close.set_result(close or Close(reason=reason))
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._follower.changed()
-
-
-class _BrokerLink(Link):
-    """The connection to a broker that is asked for what is beside its log; `answered` is why that has ended, or ""."""
-
-    peer: BrokerPeer
-    answered: asyncio.Future[str] | None = None
-
-    def begin(self, address: str) -> Sequence[Action]:
-        self.peer = BrokerPeer(heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=0)
-        return []
-
-    def ask(self) -> asyncio.Future[str]:
-        """Begin a round; return `answered`."""
-        self.answered = self.loop.loop.create_future()
-        if self.is_over:
-            self.ended(None, "it has closed the connection")
-        else:
-            self.run(self.peer.start())
-        return self.answered
-
-    def do(self, action: Action) -> None:
-        self.ended(None, "")
-
-    def ended(self, close: Close | None, reason: str) -> None:
-        if self.answered is not None and not self.answered.done():
-            self.answered.set_result(reason if close is None else close.reason)
-
-
-def _size_of(fed: Feed | SideFile | Level) -> int:
-    return _FEED_BYTES + (0 if isinstance(fed, Level) else len(fed.data))
 
 
 class StoreFollower:
@@ -160,55 +106,81 @@ class StoreFollower:
             self._store = None
         # For a store that has no id, and one that was copied from its master.
         self._fresh_store = secrets.token_hex(8)
-        host = None if tls is None else host_and_port(master)[0]
-        self._loop = Loop("penstock-follow", links_max=4, threads=1, tls=tls, tls_host=host)
-        self._state, self._closing = threading.Condition(), threading.RLock()
-        self.link: _FollowerLink | None = None
+        self._tls = tls
+        # `_storing` is held by whichever thread uses the store.
+        self._state, self._storing = threading.Condition(), threading.Lock()
+        self._closing = threading.RLock()
+        self.link: _Followed | None = None
+        self._lines: set[Line] = set()
         self._error: PenstockError | None = None
         self._last_error = ""
-        self._fed: deque[Feed | SideFile | Level] = deque()
-        # Of all feeds: what the loop's thread has added, and what the store's thread is done with.
-        self._added_bytes = self._done_bytes = 0
         self._failed_at, self._failures = -1, 0
         # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
         self._trouble, self._asked_s = "", -1.0
         self._written: dict[str, bytes] = {}
-        self._is_hurried = asyncio.Event()
-        self._is_publishing = self._is_landing = self._is_closed = False
+        self._is_hurried = self._is_closed = False
+        jobs: list[Callable[[], None]] = (
+            [self._follow] if broker is None else [self._follow, partial(self._ask, broker)]
+        )
+        self._threads = [
+            threading.Thread(target=job, name="penstock-follow", daemon=True) for job in jobs
+        ]
+        leave_in_child(self)
 
     def start(self) -> None:
         """Start the threads; `follow` calls it."""
-        self._loop.start()
-        self._loop.post(self._begin)
+        for thread in self._threads:
+            thread.start()
 
-    def _begin(self) -> None:
-        self._task = self._loop.loop.create_task(self._follow())
-        self._tick()
+    @contextlib.contextmanager
+    def _line(
+        self, address: str, tls: SSLContext | None, look: Callable[[], bool]
+    ) -> Iterator[Line]:
+        """Make a connection that another thread may end; it is closed afterwards."""
+        line = Line(address, tls, look)
+        self._lines.add(line)
+        try:
+            yield line
+        finally:
+            self._lines.discard(line)
+            line.close()
 
-    def now_ms(self) -> int:
-        """Return a monotonic time."""
-        return int(self._loop.loop.time() * 1000)
+    # --- in the thread of the store
 
-    # --- in the loop's thread
-
-    async def _follow(self) -> None:
+    def _follow(self) -> None:
         """Connect again and again, until that is of no use."""
-        while self._error is None:
+        while not self._has_ended:
             try:
-                close = await self._once()
-            except Exception as error:
+                close = self._once()
+            except BaseException as error:
                 logger.exception("following %s has failed", self.master)
                 close = Close(reason=repr(error), is_final=True)
-            self._last_error = close.reason
-            self.link = None
-            await self._aside(self._forget)
-            if close.is_final and not await self._cut(close):
+            with self._storing:
+                # Another log may come next, of which no answer of a broker so far speaks.
+                self.link = None
+            if not self._is_closed:
+                self._last_error = close.reason
+            if self._store is not None:
+                self._store.forget()
+            if close.is_final and not self._cut(close):
                 self._error = self._error_of(close)
             self.changed()
-            if self._error is None:
-                await asyncio.sleep(_RETRY_S)
+            end_s = time.monotonic() + _RETRY_S
+            while self._look() and time.monotonic() < end_s:
+                self._rest(SLICE_S)
 
-    async def _cut(self, close: Close) -> bool:
+    def _look(self) -> bool:
+        """Publish the status, and see whether another process wants the store; return whether to go on."""
+        store = self._store
+        if store is not None and not self._has_ended:
+            store.publish(self.status())
+            if store.is_wanted:
+                self._last_error = "another process promotes this copy"
+                # Closing waits for this thread.
+                threading.Thread(target=self.close, name="penstock-close").start()
+        return not self._has_ended
+
+    def _cut(self, close: Close) -> bool:
         """Cut the log where it parts from the master's, if that was asked for; return whether it was."""
         at, store = close.parts_at, self._store
         if not (self._cuts and close.can_cut) or self._error is not None or store.is_wanted:
@@ -216,112 +188,152 @@ class StoreFollower:
         assert at is not None
         if at < store.min_offset:
             return False
-
-        def reopen() -> None:
+        try:
             self._store = None
             store.close()
             beside.void_journals(store.files, self.path)
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
-
-        found = await self._aside(reopen)
-        if isinstance(found, BaseException):
-            self._error = self._told(found)
+        except BaseException as error:
+            self._error = self._told(error)
         return True
 
-    async def _once(self) -> Close:
+    def _once(self) -> Close:
         """Follow over one connection; return why it has ended."""
-        mine = await self._aside(self._mine)
-        if isinstance(mine, BaseException):
-            return Close(reason=str(mine))
-        link = _FollowerLink(self, self._loop, mine)
-        try:
-            async with asyncio.timeout(SILENCE_MS / 1000):
-                await self._loop.loop.create_connection(lambda: link, *host_and_port(self.master))
-        except (OSError, ValueError) as error:
-            # A name of a host that cannot be is no OSError.
-            return Close(reason=f"{self.master} cannot be reached: {str(error) or 'no answer'}")
-        if self.broker is None:
-            return await link.close
-        asking = self._loop.loop.create_task(self._ask(link, self.broker))
-        try:
-            return await link.close
-        finally:
-            # Another log may come next, of which no answer so far speaks.
-            asking.cancel()
-
-    async def _ask(self, link: _FollowerLink, address: str) -> None:
-        """Ask a broker for what is beside its log, again and again; cancelled when the connection of the log ends."""
-        while True:
-            asked = _BrokerLink(self._loop)
+        make, heartbeat_ms, silence_ms = _PROTOCOLS[self.protocol]
+        secret = None if self.key is None else Secret(self.key)
+        times = {"heartbeat_ms": heartbeat_ms, "silence_ms": silence_ms, "now_ms": _now_ms()}
+        peer = make(self._mine(), secret=secret, **times)
+        with self._line(self.master, self._tls, self._look) as line:
             try:
-                await self._rounds(link, asked, address)
+                line.connect(SILENCE_MS / 1000)
             except (OSError, ValueError) as error:
-                self._note(f"the broker at {address}: {str(error) or 'no answer'}")
-            finally:
-                asked.abort("this side closes")
-            await asyncio.sleep(ASK_S)
-
-    async def _rounds(self, link: _FollowerLink, asked: _BrokerLink, address: str) -> None:
-        """Ask over one connection, and write what was answered, until that is of no use; raises `OSError` then."""
-        async with asyncio.timeout(ANSWER_S):
-            await self._loop.loop.create_connection(lambda: asked, *host_and_port(address))
-        while not asked.is_over:
-            self._is_hurried.clear()
-            begun_s = self._loop.loop.time()
-            async with asyncio.timeout(ANSWER_S):
-                reason = await asked.ask()
-            if reason:
-                raise OSError(reason)
-            files = asked.peer.files
-            log_end = max((each.log_end for each in files), default=0)
-            if await self._has_reached(link, log_end):
-                found = await self._aside(lambda: self._write(files))  # noqa: B023 - it is awaited
-            else:
-                found = [f"the broker's log ends at {log_end}, and nothing more of it comes"]
-            if isinstance(found, DiskFullError):
-                found = [str(found)]
-            elif isinstance(found, BaseException):
-                self._failed(link, found)
-                return
-            self._note("; ".join(found + asked.peer.refusals))
-            if not self._trouble:
-                self._asked_s = begun_s
+                # A name of a host that cannot be is no OSError.
+                return Close(reason=f"{self.master} cannot be reached: {error}")
+            self.link = _Followed(line, peer)
             self.changed()
-            # Not `wait_for`, which does not always let itself be cancelled before Python 3.12.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_S):
-                    await self._is_hurried.wait()
+            try:
+                return self._through(self.link)
+            except OSError as error:
+                return Close(reason=str(error))
 
-    async def _has_reached(self, link: _FollowerLink, log_end: int) -> bool:
-        """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""
-        seen, late_s = -2, 0.0
-        while (end := self._store.end_offset if link.is_accepted else -1) < log_end or end < 0:
-            now_s = self._loop.loop.time()
-            if end > seen:
-                seen, late_s = end, now_s + STALL_S
-            elif now_s >= late_s:
-                return False
-            await asyncio.sleep(_TICK_S)
-        return True
+    def _through(self, link: _Followed) -> Close:
+        """Do what the machine says until it closes; raises `OSError` if the connection is lost."""
+        peer, looked_s = link.peer, time.monotonic()
+        close = self._run(link, peer.start())
+        while close is None:
+            data = link.line.receive(SLICE_S)
+            if time.monotonic() >= looked_s + SLICE_S:
+                looked_s = time.monotonic()
+                # While this thread was busy, the other side was not silent.
+                peer.is_deaf = bool(data)
+                close = self._run(link, [*peer.tick(_now_ms()), *self._progress(link)])
+                if self._store is not None and self._store.failure is not None:
+                    close = self._failed(self._store.failure)
+                if not self._look():
+                    return Close(reason="this side closes")
+            if data and close is None:
+                close = self._run(link, peer.take(data))
+                self.changed()
+        return close
 
-    def _note(self, trouble: str) -> None:
-        """Note what is wrong with the files beside the log, and log it once."""
-        trouble, before = visible(trouble), self._trouble
-        self._trouble = trouble
-        if trouble and trouble != before:
-            logger.warning("%s: files beside the log are not up to date: %s", self.path, trouble)
+    def _run(self, link: _Followed, actions: Sequence[Action]) -> Close | None:
+        """Carry out actions of the machine, in their order; return why the connection is to end."""
+        has_fed = False
+        for action in actions:
+            if isinstance(action, Send):
+                link.line.send(action.data, SILENCE_MS / 1000)
+                continue
+            if isinstance(action, Close):
+                return action
+            try:
+                with self._storing:
+                    answer = self._stored(link, action)
+            except BaseException as error:
+                return self._failed(error, is_fed=isinstance(action, Feed | SideFile))
+            has_fed = has_fed or isinstance(action, Feed)
+            if answer and (close := self._run(link, answer)) is not None:
+                return close
+        return self._land(link) if has_fed else None
 
-    async def _aside(self, job: Any) -> Any:
-        """Return what a job returns or raises, which runs in the store's thread."""
-        done: asyncio.Future[Any] = self._loop.loop.create_future()
+    def _stored(self, link: _Followed, action: Action) -> Sequence[Action]:
+        """Do with the store what the machine asks for; return what it says of that."""
+        if isinstance(action, Feed):
+            self._store.feed(action.log_offset, action.data)
+        elif isinstance(action, SideFile):
+            beside.write(self._store, action)
+        elif isinstance(action, Level):
+            assert isinstance(link.peer, FollowerPeer)
+            return link.peer.leveled(action.number)
+        elif isinstance(action, Accept):
+            self._accept(action)
+            link.is_accepted = True
+            return self._progress(link)
+        elif isinstance(action, Hash):
+            start, stop = action.start, action.stop
+            digest = None
+            with contextlib.suppress(OffsetError):
+                digest = self._store.digest(start, stop)
+            return link.peer.hashed(start, stop, digest)
+        return ()
 
-        def told(found: object) -> None:
-            if not done.done():
-                done.set_result(found)
+    def _land(self, link: _Followed) -> Close | None:
+        """Acknowledge what was appended, and sync it before if the flush policy is to sync at once."""
+        store, close = self._store, None
+        end, flushed = store.end_offset, store.flushed_offset
+        if store.syncs_each:
+            is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
+            if is_near or end - flushed >= _SYNC_BYTES:
+                close = self._run(link, self._progress(link))
+                try:
+                    store.flush()
+                except BaseException as error:
+                    return self._failed(error)
+        return close or self._run(link, self._progress(link))
 
-        self._loop.aside(job, told)
-        return await done
+    def _progress(self, link: _Followed) -> Sequence[Action]:
+        """Acknowledge how far the store is; the flush policy syncs, too."""
+        if not link.is_accepted:
+            return ()
+        # In this order: both increase.
+        flushed = self._store.flushed_offset
+        return link.peer.landed(self._store.end_offset, flushed)
+
+    def _mine(self) -> Mine:
+        store = self._store
+        if store is None:
+            return Mine(master=self.master, replica=None, fresh_store=self._fresh_store)
+        return Mine(
+            master=self.master, replica=store.replica, fresh_store=self._fresh_store, segment_bytes=store.segment_bytes,
+            min_offset=store.min_offset, end_offset=store.end_offset,
+        )  # fmt: skip
+
+    def _accept(self, accept: Accept) -> None:
+        if accept.begin is not None and self._store is None:
+            self._store = self._create(accept.begin)
+        is_ours = self.protocol != PROTOCOL
+        self._store.accept(accept.replica, accept.ranges, zero_filler=is_ours)
+
+    def _create(self, begin: FollowBegin) -> Any:
+        try:
+            return self._open_store(begin=begin)
+        except ArgumentError as error:
+            begins = f"its last file begins at {begin.log_offset}, within a segment here"
+            text = f"{begins}: set geometry.segment_bytes to the master's mappedFileSizeCommitLog"
+            raise ReplicationError(self.path, self.master, text) from error
+
+    def _failed(self, error: BaseException, *, is_fed: bool = False) -> Close:
+        """Close a connection whose bytes could not be appended; later, they may be others, or have room."""
+        is_passing = isinstance(error, DiskFullError)
+        if isinstance(error, CorruptionError) and is_fed:
+            at = self._store.end_offset
+            self._failures = self._failures + 1 if at == self._failed_at else 1
+            self._failed_at = at
+            is_passing = self._failures < _ATTEMPTS
+            error = ReplicationError(self.path, self.master, str(error))
+        if not is_passing and self._error is None:
+            self._error = self._told(error)
+        return Close(reason=str(error))
 
     def _told(self, error: BaseException) -> PenstockError:
         is_told = isinstance(error, PenstockError)
@@ -339,184 +351,116 @@ class StoreFollower:
             return DivergedError(self.path, self.master, close.parts_at, end, reason)
         return ReplicationError(self.path, self.master, close.reason, needs_copy=close.needs_copy)
 
-    def do(self, link: _FollowerLink, action: Action) -> None:
-        """Carry out an action of the machine; for `_FollowerLink`."""
-        if isinstance(action, Feed | SideFile | Level):
-            self._fed.append(action)
-            self._added_bytes += _size_of(action)
-            if self._waiting_bytes > _WAITING_BYTES and link.transport and not link.is_over:
-                link.transport.pause_reading()
-                link.peer.is_deaf = True
-            self._begin_landing(link)
-        elif isinstance(action, Accept):
-            self._loop.aside(
-                lambda: self._accept(link, action), lambda found: self._landed(link, found)
-            )
-        elif isinstance(action, Hash):
-            start, stop = action.start, action.stop
-            self._loop.aside(
-                lambda: self._store.digest(start, stop),
-                lambda found: self._hashed(link, start, stop, found),
-            )
+    # --- in the thread that asks a broker
 
-    def _begin_landing(self, link: _FollowerLink) -> None:
-        """Let the store's thread append what waits, if it does not do so already."""
-        if self._fed and not self._is_landing:
-            self._is_landing = True
-            self._loop.aside(lambda: self._land(link), lambda found: self._has_landed(link, found))
+    def _ask(self, address: str) -> None:
+        """Ask a broker for what is beside its log, again and again, while the log comes."""
+        while not self._has_ended:
+            link = self.link
+            if link is None:
+                self._rest(None, lambda: self.link is not None)
+                continue
+            is_current = partial(self._is_current, link)
+            try:
+                with self._line(address, None, is_current) as line:
+                    line.connect(ANSWER_S)
+                    self._rounds(link, line)
+            except (OSError, ValueError) as error:
+                if is_current():
+                    self._note(f"the broker at {address}: {error}")
+            self._rest(ASK_S, lambda: not is_current())  # noqa: B023 - it is called here
 
-    def _has_landed(self, link: _FollowerLink, found: object) -> None:
-        self._is_landing = False
-        self._landed(link, found, is_fed=True)
-        if self.link is not None:
-            self._begin_landing(self.link)
+    def _is_current(self, link: _Followed) -> bool:
+        return link is self.link and not self._has_ended
 
-    @property
-    def _waiting_bytes(self) -> int:
-        return self._added_bytes - self._done_bytes
-
-    def _hashed(self, link: _FollowerLink, start: int, stop: int, found: object) -> None:
-        if isinstance(found, BaseException) and not isinstance(found, OffsetError):
-            self._failed(link, found)
-        else:
-            link.run(link.peer.hashed(start, stop, found if isinstance(found, bytes) else None))
-
-    def _landed(self, link: _FollowerLink, found: object, *, is_fed: bool = False) -> None:
-        """Acknowledge what a job of the store has returned: its end, and its durable end."""
-        if isinstance(found, BaseException):
-            self._failed(link, found, is_fed=is_fed)
-        elif isinstance(found, tuple):
-            link.run(link.peer.landed(*found))
-            is_open = link.transport is not None and not link.is_over
-            if is_open and self._waiting_bytes <= _WAITING_BYTES:
-                link.transport.resume_reading()  # type: ignore[union-attr] # it is open
-                link.peer.is_deaf = False
-            self.changed()
-
-    def _leveled(self, link: _FollowerLink, number: int) -> None:
-        assert isinstance(link.peer, FollowerPeer)
-        link.run(link.peer.leveled(number))
-        self.changed()
-
-    def _failed(self, link: _FollowerLink, error: BaseException, *, is_fed: bool = False) -> None:
-        """Close a connection whose bytes could not be appended; later, they may be others, or have room."""
-        is_passing = isinstance(error, DiskFullError)
-        if isinstance(error, CorruptionError) and is_fed:
-            at = self._store.end_offset
-            self._failures = self._failures + 1 if at == self._failed_at else 1
-            self._failed_at = at
-            is_passing = self._failures < _ATTEMPTS
-            error = ReplicationError(self.path, self.master, str(error))
-        if not is_passing and self._error is None:
-            self._error = self._told(error)
-        # What has come behind those bytes is not appended.
-        link.is_accepted = False
-        link.abort(str(error))
-
-    def _tick(self) -> None:
-        self._loop.loop.call_later(_TICK_S, self._tick)
-        # A cut replaces the store.
-        link, store = self.link, self._store
-        if link is not None:
-            link.tick(self.now_ms(), SILENCE_MS)
-        if store is None:
-            return
-        if link is not None and link.is_accepted:
-            # The flush policy syncs, too. In this order: both increase.
-            flushed = store.flushed_offset
-            self._landed(link, (store.end_offset, flushed))
-        if link is not None and store.failure is not None:
-            self._failed(link, store.failure)
-        if store.is_wanted and not self._is_closed:
-            self._last_error = "another process promotes this copy"
-            # Closing waits for this thread.
-            threading.Thread(target=self.close, name="penstock-close").start()
-        if not self._is_publishing:
-            self._is_publishing = True
-            status = self.status()
-            self._loop.aside(lambda: store.publish(status), self._published)
-
-    def _published(self, _found: object) -> None:
-        self._is_publishing = False
-
-    def changed(self) -> None:
-        """Wake those who wait for this copy."""
-        with self._state:
-            self._state.notify_all()
-
-    # --- in the store's thread
-
-    def _mine(self) -> Mine:
-        store = self._store
-        if store is None:
-            return Mine(master=self.master, replica=None, fresh_store=self._fresh_store)
-        return Mine(
-            master=self.master, replica=store.replica, fresh_store=self._fresh_store, segment_bytes=store.segment_bytes,
-            min_offset=store.min_offset, end_offset=store.end_offset,
-        )  # fmt: skip
-
-    def _forget(self) -> None:
-        self._fed.clear()
-        self._done_bytes = self._added_bytes
-        if self._store is not None:
-            self._store.forget()
-
-    def _accept(self, link: _FollowerLink, accept: Accept) -> tuple[int, int]:
-        if accept.begin is not None and self._store is None:
-            self._store = self._create(accept.begin)
-        store = self._store
-        store.accept(accept.replica, accept.ranges, zero_filler=self.protocol != PROTOCOL)
-        link.is_accepted = True
-        return store.end_offset, store.flushed_offset
-
-    def _create(self, begin: FollowBegin) -> Any:
-        try:
-            return self._open_store(begin=begin)
-        except ArgumentError as error:
-            begins = f"its last file begins at {begin.log_offset}, within a segment here"
-            text = f"{begins}: set geometry.segment_bytes to the master's mappedFileSizeCommitLog"
-            raise ReplicationError(self.path, self.master, text) from error
-
-    def _land(self, link: _FollowerLink) -> tuple[int, int] | None:
-        """Append what waits, and sync it if the flush policy is to sync at once; None if an earlier call did."""
-        if not self._fed or not link.is_accepted or link is not self.link:
-            return None
-        store = self._store
-        # What comes meanwhile is for the next call: what is there is acknowledged first.
-        begun = self._done_bytes
-        for done in range(len(self._fed)):
-            is_long = isinstance(self._fed[0], SideFile) or self._done_bytes - begun > _LAND_BYTES
-            if done and is_long:
-                break
-            fed = self._fed.popleft()
-            self._done_bytes += _size_of(fed)
-            if isinstance(fed, Feed):
-                store.feed(fed.log_offset, fed.data)
-            elif isinstance(fed, SideFile):
-                beside.write(store, fed)
+    def _rounds(self, link: _Followed, line: Line) -> None:
+        """Ask over one connection, and write what was answered, until that is of no use; raises `OSError` then."""
+        peer = BrokerPeer(heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=0)
+        early = b""
+        while True:
+            self._is_hurried, begun_s = False, time.monotonic()
+            self._round(link, line, [*peer.take(early), *peer.start()], peer)
+            log_end = max((each.log_end for each in peer.files), default=0)
+            if self._has_reached(link, log_end):
+                found = self._write(link, peer.files)
             else:
-                self._loop.post(self._leveled, link, fed.number)
-        end, flushed = store.end_offset, store.flushed_offset
-        if store.syncs_each:
-            behind, unsynced = link.peer.master_visible - end, end - flushed
-            if behind <= _FAR_BEHIND_BYTES or unsynced >= _SYNC_BYTES:
-                self._loop.post(self._landed, link, (end, flushed))
-                flushed = store.flush()
-        return end, flushed
+                found = [f"the broker's log ends at {log_end}, and nothing more of it comes"]
+            if not self._is_current(link):
+                return
+            self._note("; ".join(found + peer.refusals))
+            if not self._trouble:
+                self._asked_s = begun_s
+            self.changed()
+            self._rest(ASK_S, lambda: self._is_hurried or not self._is_current(link))
+            try:
+                early = line.receive(0)
+            except OSError:
+                # It has closed the connection between two rounds, which is no trouble.
+                return
 
-    def _write(self, files: list[SideFile]) -> list[str]:
+    def _round(
+        self, link: _Followed, line: Line, actions: Sequence[Action], peer: BrokerPeer
+    ) -> None:
+        """Ask until all is answered; raises `OSError` if it is not."""
+        end_s = time.monotonic() + ANSWER_S
+        while True:
+            for action in actions:
+                if isinstance(action, Level):
+                    return
+                if isinstance(action, Close):
+                    raise LineError(action.reason)
+                assert isinstance(action, Send)
+                line.send(action.data, ANSWER_S)
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or not self._is_current(link):
+                raise LineError("no answer")
+            actions = peer.take(line.receive(min(left_s, SLICE_S)))
+
+    def _has_reached(self, link: _Followed, log_end: int) -> bool:
+        """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""
+        seen = -1
+
+        def end() -> int:
+            return self._store.end_offset if link.is_accepted else -1
+
+        while end() < max(log_end, 0):
+            self._rest(STALL_S, lambda: end() > seen or not self._is_current(link))  # noqa: B023
+            if not self._is_current(link) or end() <= seen:
+                return False
+            seen = end()
+        return True
+
+    def _note(self, trouble: str) -> None:
+        """Note what is wrong with the files beside the log, and log it once."""
+        trouble, before = visible(trouble), self._trouble
+        self._trouble = trouble
+        if trouble and trouble != before:
+            logger.warning("%s: files beside the log are not up to date: %s", self.path, trouble)
+
+    def _write(self, link: _Followed, files: list[SideFile]) -> list[str]:
         """Write what a broker has answered; return why some of it cannot be used."""
         troubles = []
         for file in files:
-            # To parse one again takes as long as to write it, and acknowledgements wait.
-            if self._is_closed or self._written.get(file.name) == file.data:
-                continue
-            try:
-                beside.write(self._store, file)
-                self._written[file.name] = file.data
-            except CorruptionError as error:
-                troubles.append(str(error))
+            with self._storing:
+                # To parse one again takes as long as to write it, and acknowledgements wait.
+                if not self._is_current(link) or self._written.get(file.name) == file.data:
+                    continue
+                try:
+                    beside.write(self._store, file)
+                    self._written[file.name] = file.data
+                except CorruptionError as error:
+                    troubles.append(str(error))
+                except DiskFullError as error:
+                    return [str(error)]
+                except BaseException as error:
+                    self._error = self._told(error)
+                    link.line.shut()
         return troubles
+
+    def _rest(self, timeout_s: float | None, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a time, until something has changed so that it is over, or the following has ended."""
+        with self._state:
+            self._state.wait_for(lambda: self._has_ended or is_over(), timeout_s)
 
     # --- for callers
 
@@ -569,8 +513,9 @@ class StoreFollower:
             # From a broker no files come in this connection.
             levels = peer.levels if isinstance(peer, FollowerPeer) else 3 * peer.heartbeats
             if first is None or first[0] is not link:
-                first = link, peer.heartbeats, levels, self._loop.loop.time()
-                self._loop.post(self._is_hurried.set)
+                first = link, peer.heartbeats, levels, time.monotonic()
+                self._is_hurried = True
+                self._state.notify_all()
             # The files of the next two levels may have been read before this call.
             is_told = peer.heartbeats > first[1] and levels > first[2] + 2
             has_files = self.broker is None or self._asked_s >= first[3]
@@ -601,6 +546,11 @@ class StoreFollower:
         if self._is_closed:
             raise StoreClosedError
 
+    def changed(self) -> None:
+        """Wake those who wait for this copy."""
+        with self._state:
+            self._state.notify_all()
+
     def close(self) -> None:
         """End the following and close the store; a second call does nothing."""
         self._is_closed = True
@@ -608,12 +558,22 @@ class StoreFollower:
         with self._closing:
             has_ended = False
             try:
-                has_ended = self._loop.close()
+                for line in [*self._lines]:
+                    line.shut()
+                for thread in self._threads:
+                    thread.join(_JOIN_S)
+                has_ended = not any(thread.is_alive() for thread in self._threads)
             finally:
                 if self._store is not None and has_ended:
                     self._store.close()
                 elif self._store is not None:
                     logger.error("%s is not closed: its disk does not answer", self.path)
+
+    def leave(self) -> None:
+        """In a forked child, close what belongs to the parent. The master does not notice it."""
+        self._state, self._closing = threading.Condition(), threading.RLock()
+        for line in self._lines:
+            line.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The thread with the event loop of one master or follower, its connections, and the threads that do its file work.
+"""The thread with the event loop of a master, its connections, and the threads that do its file work.
 
 The loop touches no file: what may wait for a disk runs `aside`. Connections are protocols, not tasks, so that closing
 them leaves none behind. A forked child closes its copies of the sockets, without a word to the other sides.
@@ -118,13 +118,12 @@ class Link(asyncio.Protocol):
 
     async def _encrypt(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
         """Begin to encrypt, and then to speak."""
-        tls, host = self.loop.tls, self.loop.tls_host
+        tls = self.loop.tls
         assert tls is not None
         try:
             encrypted = await self.loop.loop.start_tls(
-                transport, self, tls, server_side=host is None, server_hostname=host,
-                ssl_handshake_timeout=_HANDSHAKE_S,
-            )  # fmt: skip
+                transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+            )
         except BaseException as error:
             # Nobody else says that the connection is lost.
             self.connection_lost(OSError(f"TLS has failed: {error!r}"))
@@ -175,7 +174,6 @@ class Loop:
         loop: the event loop.
         links: the open connections.
         tls: how connections are encrypted; None if they are not.
-        tls_host: the name that the other side's certificate must have; None on the side that listens.
     """
 
     def __init__(
@@ -185,9 +183,8 @@ class Loop:
         links_max: int,
         threads: int,
         tls: ssl.SSLContext | None = None,
-        tls_host: str | None = None,
     ) -> None:
-        self.tls, self.tls_host = tls, tls_host
+        self.tls = tls
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_log_error)
         self.links: set[Link] = set()

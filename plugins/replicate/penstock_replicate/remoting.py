@@ -24,7 +24,7 @@ from penstock_replicate.peer import Action, Level, Machine, Send, SideFile
 from penstock_replicate.wire import WireViolation
 
 FRAME_BYTES_MAX = 16 << 20
-# Of a header, and of the figures of a broker: they are parsed in the thread of the event loop.
+# Of a header, and of the figures of a broker, which are parsed at once.
 _PARSED_BYTES_MAX = 1 << 20
 _REMARK_CHARACTERS = 200
 _IS_ANSWER = 1
