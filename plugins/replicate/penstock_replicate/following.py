@@ -222,7 +222,7 @@ class StoreFollower:
         peer, looked_s = link.peer, time.monotonic()
         close = self._run(link, peer.start())
         while close is None:
-            data = link.line.receive(SLICE_S)
+            data = link.line.receive()
             if time.monotonic() >= looked_s + SLICE_S:
                 looked_s = time.monotonic()
                 # While this thread was busy, the other side was not silent.
@@ -393,7 +393,7 @@ class StoreFollower:
             self.changed()
             self._rest(ASK_S, lambda: self._is_hurried or not self._is_current(link))
             try:
-                early = line.receive(0)
+                early = line.receive()
             except OSError:
                 # It has closed the connection between two rounds, which is no trouble.
                 return
@@ -411,10 +411,9 @@ class StoreFollower:
                     raise LineError(action.reason)
                 assert isinstance(action, Send)
                 line.send(action.data, ANSWER_S)
-            left_s = end_s - time.monotonic()
-            if left_s <= 0 or not self._is_current(link):
+            if time.monotonic() >= end_s or not self._is_current(link):
                 raise LineError("no answer")
-            actions = peer.take(line.receive(min(left_s, SLICE_S)))
+            actions = peer.take(line.receive())
 
     def _has_reached(self, link: _Followed, log_end: int) -> bool:
         """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""
