@@ -314,38 +314,87 @@ cdef class Appender:
         """Release the segment; called under the lock."""
         self.memory, self.held, self.gathered, self.extent = NULL, None, None, None
 
+    cdef uint8_t *place(self, int64_t position, int64_t size) noexcept nogil:
+        """Return memory for records at a position, where the log ends; NULL if they do not fit or are not allowed.
+
+        Only Python objects that the appender holds are accessed. After the records are there, `placed` must be called;
+        no step in between may fail.
+        """
+        cdef bint is_gathered = self.gathered is not None
+        if self.memory is NULL and not is_gathered:
+            return NULL
+        if position != self.extent.wrote or size > self.end - position or size > self.capacity - position - 8:
+            return NULL
+        return gathered_place(&self.gathered.state, position, size) if is_gathered else self.memory + position
+
+    cdef void placed(self, int64_t stop, int64_t now_ms) noexcept nogil:
+        """Let the log end at a position, after records of which the last has a store time."""
+        self.last_time_ms = now_ms
+        self.extent.wrote = stop
+        if self.gathered is not None:
+            gathered_placed(&self.gathered.state)
+        else:
+            self.extent.committed = stop
+
     cdef bint store(self, Draft draft, int64_t now_ms) noexcept nogil:
         """Store a record in the segment's memory or gather buffer; return False if it does not fit or is not allowed.
 
         Only Python objects that the draft and the appender hold are accessed, and no step fails after the first byte.
         """
-        cdef int64_t position
-        cdef uint8_t *at = NULL
-        cdef bint is_gathered = self.gathered is not None
-        if self.memory is NULL and not is_gathered:
+        cdef int64_t position = 0 if self.extent is None else self.extent.wrote
+        cdef uint8_t *at = self.place(position, draft.size)
+        if at is NULL:
             return False
-        position = self.extent.wrote
-        if draft.size > self.end - position or draft.size > self.capacity - position - 8:
-            return False
-        if is_gathered:
-            at = gathered_place(&self.gathered.state, position, draft.size)
-            if at is NULL:
-                return False
-        else:
-            at = self.memory + position
         if now_ms < self.last_time_ms:
             now_ms = self.last_time_ms
         draft.place(self.base_offset + position, now_ms)
         draft.parts.queue_offset = draft.cursor.next_offset
         record_write(at, &draft.parts, draft.size, draft.text)
         draft.cursor.next_offset += 1
-        self.last_time_ms = now_ms
-        self.extent.wrote = position + draft.size
-        if is_gathered:
-            gathered_placed(&self.gathered.state)
-        else:
-            self.extent.committed = position + draft.size
+        self.placed(position + draft.size, now_ms)
         return True
+
+    def copy(self, int64_t log_offset, data, rows, int passed=0):
+        """Store records of another log at the log offset where this log ends; return False if nothing was stored.
+
+        They must then be appended under the lock, which also tells what is wrong. No record is checked.
+
+        Args:
+            log_offset: of the first record.
+            data: the records, one after the other.
+            rows: their rows, as `scan` returned them.
+            passed: reasons of `refuse` that do not concern them.
+        """
+        cdef Held held = Held(data)
+        cdef HeldRows given = HeldRows(rows)
+        cdef Span source = held.span()
+        cdef int64_t number, stop = 0, newest_ms = self.last_time_ms
+        cdef uint8_t *to
+        cdef Record row
+        for number in range(given.count):
+            memcpy(&row, given.p + number * <int64_t>sizeof(Record), sizeof(Record))
+            if row.position != stop or not FIXED_SIZE <= row.size <= source.n - stop:
+                raise ValueError("the rows do not match the records")
+            stop += row.size
+            newest_ms = max(newest_ms, row.store_ms)
+        if stop != source.n:
+            raise ValueError("the rows do not match the records")
+        # To copy more than that would keep other threads from running.
+        if stop > LONG_BYTES or self.refusals & ~passed or self.open_page[0] == 0 or not self.lock.is_free():
+            return False
+        to = self.place(log_offset - self.base_offset, stop)
+        if to is NULL:
+            return False
+        for number in range(given.count):
+            memcpy(&row, given.p + number * <int64_t>sizeof(Record), sizeof(Record))
+            record_copy(to + row.position, source.p + row.position, row.size)
+        self.placed(log_offset - self.base_offset + stop, newest_ms)
+        return True
+
+    def appended(self, int64_t end_offset):
+        """Apply the flush policy to records that nobody waits for."""
+        if self.applies_always or self.is_idle:
+            self.apply_policy(end_offset, False)
 
     cdef tuple known(self, int64_t end_offset, int64_t store_ms, bint wait):
         """Do what follows a put; return its status and durability."""

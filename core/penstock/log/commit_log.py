@@ -36,7 +36,7 @@ from penstock.errors import (
 )
 from penstock.files import File, Files
 from penstock.files.file import NO_ROOM
-from penstock.format.columns import Buffer
+from penstock.format.columns import Buffer, ScannedColumns
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.log.resync import read_batches
 from penstock.log.scan import batch_marks
@@ -614,7 +614,7 @@ class CommitLog:
     # --- bytes of another log
 
     def append_copied(
-        self, log_offset: int, data: Buffer, sizes: Sequence[int], newest_ms: int = 0
+        self, log_offset: int, data: Buffer, records: ScannedColumns | None = None
     ) -> None:
         """Append bytes of another log of the same segment size at `log_offset`, where this log ends.
 
@@ -624,9 +624,14 @@ class CommitLog:
         Args:
             log_offset: of the first byte.
             data: whole records or filler, within one segment.
-            sizes: the sizes of the records.
-            newest_ms: the greatest store time of the records.
+            records: the records; None for filler.
         """
+        sizes, newest_ms = [len(data)], 0
+        if records is not None:
+            if self.appender.copy(log_offset, data, records.packed, NO_MESSAGES):
+                return
+            sizes = records.sizes.tolist()
+            newest_ms = int(records.store_times_ms.max())
         with memoryview(data) as view:
             self._append_piece(log_offset, view, sizes, newest_ms)
 

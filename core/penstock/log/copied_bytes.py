@@ -85,12 +85,13 @@ class CopiedBytes:
             CorruptionError: no log has these bytes there; its `position` is the log offset. Nothing is returned, and
                 what waited is forgotten.
         """
-        if log_offset != self.next_offset:
-            if log_offset != self.end_offset:
+        before = self.end_offset
+        if log_offset != before + len(self._waiting) + self._filler:
+            if log_offset != before:
                 following = self.next_offset
                 raise OffsetError(log_offset, following, following + 1, "copied log offset")
             self.forget()
-        before, pieces = self.end_offset, list[CopiedPiece]()
+        pieces: list[CopiedPiece] = []
         try:
             self._divide(memoryview(data).cast("B"), pieces)
         except BaseException:
@@ -112,13 +113,17 @@ class CopiedBytes:
 
     def _take_records(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
         """Take whole records, and the head of what follows them; return how many bytes."""
-        start, window = self.end_offset, view[: self._room]
+        start, room = self.end_offset, self._room
+        window = view if len(view) <= room else view[:room]
         rows, stop, state, _ = _kernel.scan(window, start, _kernel.CRC, self.coverage.packed)
-        self.end_offset += stop
         if stop:
-            if self.end_offset % self._segment_bytes == 0 or self._room < BLANK_SIZE:
+            self.end_offset = start + stop
+            if room - stop < BLANK_SIZE:
                 self._refuse("room for a blank record", "records up to the segment's end")
             records = ScannedColumns(window, rows, start + stop)
+            if stop == len(window):
+                pieces.append(CopiedPiece(start, window, records))
+                return stop
             pieces.append(CopiedPiece(start, window[:stop], records))
         rest = window[stop:]
         needed = self._needed(rest)
@@ -181,22 +186,25 @@ Part = tuple[int, int]
 
 
 class HeldBatches:
-    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread."""
+    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread.
+
+    Attributes:
+        parts: begin and end of each; replaced, never changed in place.
+    """
 
     def __init__(self, segment_bytes: int, part: Part | None) -> None:
         self._segment_bytes = segment_bytes
-        # Begin and end of each; replaced, never changed in place.
-        self._parts: tuple[Part, ...] = () if part is None else (part,)
+        self.parts: tuple[Part, ...] = () if part is None else (part,)
 
     def shown(self, log_offset: int) -> int:
         """Return where readers stop who might see the log up to `log_offset`: at the begin of a batch around it."""
-        return next((begin for begin, end in self._parts if begin < log_offset < end), log_offset)
+        return next((begin for begin, end in self.parts if begin < log_offset < end), log_offset)
 
     def begin(self, records: ScannedColumns, stop: int) -> Part | None:
         """Before records that end at `stop` are appended: hold, and return, the batch that goes on after them."""
         part = self._going_on(records, stop)
-        if part is not None and part not in self._parts:
-            self._parts = (*self._parts, part)
+        if part is not None and part not in self.parts:
+            self.parts = (*self.parts, part)
         return part
 
     def end(self, part: Part | None, stop: int, seen: int) -> None:
@@ -204,19 +212,19 @@ class HeldBatches:
 
         A batch that has not gone on was none.
         """
-        if self._parts:
-            self._parts = tuple(
-                each for each in self._parts if each == part or seen < each[1] <= stop
-            )
+        self.parts = tuple(each for each in self.parts if each == part or seen < each[1] <= stop)
 
     def _going_on(self, records: ScannedColumns, stop: int) -> Part | None:
-        last, mark = records.last("log_offset"), read_mark(records.last("prepared"))
+        mark = read_mark(records.last("prepared"))
+        if mark is None:
+            return None
+        last = records.last("log_offset")
         base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
-        if mark is None or not stop < base + mark.end <= base + room:
+        if not stop < base + mark.end <= base + room:
             return None
         part = last if mark.is_first else base + mark.start, base + mark.end
         row = int(records.log_offsets.searchsorted(part[0]))
         if row == len(records) or int(records.log_offsets[row]) != part[0]:
-            return part if part in self._parts else None
+            return part if part in self.parts else None
         first = read_mark(int(records.prepared_offsets[row]))
         return part if first is not None and first.is_first and first.end == mark.end else None

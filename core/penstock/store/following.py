@@ -530,7 +530,7 @@ class FollowedStore:
             DiskFullError: as much was appended as there was room for, up to `end_offset`.
             StoreFailedError: the store takes no more bytes.
         """
-        engine = self._store._owner()
+        self._store._owner()
         if not self._is_accepted:
             raise StorageError(f"no master has accepted {self.root} yet; nothing was appended")
         try:
@@ -542,26 +542,24 @@ class FollowedStore:
         except BaseException:
             self.forget()
             raise
+        end = self._stream.end_offset
         if pieces:
-            engine.apply_policy(self.end_offset, wait=False)
-        return self.end_offset
+            self._log.appender.appended(end)
+        return end
 
     def _append(self, piece: CopiedPiece) -> None:
         at, data, records = piece
         if records is None:
             going_on = None
             if len(data):
-                self._log.append_copied(at, data, [len(data)])
+                self._log.append_copied(at, data)
             else:
                 self._log.end_segment(at)
         else:
             going_on = self._held.begin(records, at + len(data))
-            # Of one record, as most often, numpy would take longer than all else.
-            is_one = len(records) == 1
-            newest_ms = records.last_time_ms if is_one else int(records.store_times_ms.max())
-            sizes = [len(data)] if is_one else records.sizes.tolist()
-            self._log.append_copied(at, data, sizes, newest_ms)
-        self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
+            self._log.append_copied(at, data, records)
+        if self._held.parts:
+            self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
 
     def remove_topics(self, told: Mapping[str, Any]) -> None:
         """Remove the topics that the master has removed, durably; called before a byte after their removal is fed.

@@ -71,6 +71,44 @@ def test_an_object_that_was_not_made_whole_is_not_there(name: str) -> None:
         kind.__new__(kind)
 
 
+def test_records_of_another_log_are_stored_only_where_they_may_be() -> None:
+    base = 1 << 20
+    first = encode_record(
+        RecordFields(topic=b"t", body=b"a", log_offset=base + 16, store_time_ms=7)
+    )
+    at = base + 16 + len(first)
+    data = first + encode_record(RecordFields(topic=b"t", body=b"", log_offset=at, store_time_ms=5))
+    rows, stop, _, _ = _kernel.scan(data, base + 16, _kernel.CRC, b"")
+    assert stop == len(data)
+    memory, extent, lock = bytearray(1024), _kernel.Extent(16), _kernel.AppendLock(1, lambda: 0)
+    appender = _kernel.Appender(encoder(), lock, refuse)
+
+    def took(log_offset: int = base + 16, *, end: int = 1024, capacity: int = 1024) -> bool:
+        appender.attach(extent, base, capacity, memoryview(memory), end)
+        return appender.copy(log_offset, data, rows, 4)
+
+    assert not took(base + 15)
+    assert not took(base + 17)
+    assert not took(end=16 + stop - 1)
+    assert not took(capacity=16 + stop + 7)
+    with lock:
+        assert not took()
+    for reason in (1, 2, 8):
+        appender.refuse(reason)
+        assert not took()
+        appender.allow(reason)
+    for wrong in (data[:-1], data + b"x"):
+        with pytest.raises(ValueError, match="rows"):
+            appender.copy(base + 16, wrong, rows)
+    assert (bytes(memory), extent.wrote) == (bytes(1024), 16)
+    appender.refuse(4)
+    assert took(end=16 + stop, capacity=16 + stop + 8)
+    assert bytes(memory) == (bytes(16) + data).ljust(1024, b"\0")
+    assert (extent.wrote, extent.committed, appender.last_time_ms) == (16 + stop, 16 + stop, 7)
+    appender.detach()
+    assert not appender.copy(base + 16 + stop, data, rows)
+
+
 def test_a_draft_without_a_message_encodes_nothing() -> None:
     with pytest.raises(ValueError, match="draft has no message"):
         _kernel.Draft.__new__(_kernel.Draft).encode(0, 0)
