@@ -33,7 +33,8 @@ FOLLOW = Control("follow", {"log_offset": 77})
 
 
 def framed(kind: bytes, payload: bytes) -> bytes:
-    return header(kind, len(payload), crc32c(kind + payload)) + payload
+    head = len(payload).to_bytes(4, "big") + kind
+    return header(kind, len(payload), crc32c(head + payload)) + payload
 
 
 def header(kind: bytes, length: int, crc: int = 0) -> bytes:

@@ -1,4 +1,54 @@
-# Puts that wait for copies of the log: the bell that a replicator hears, and the gate at which puts wait.
+# Puts that wait for copies of the log: the bell that a replicator hears, and the gate at which puts wait. And frames of
+# bytes that processes send to each other: length:u32  kind:u8  head_crc:u32  crc:u32  payload[length], big-endian. The
+# first CRC-32C is that of length and kind, the second one that of length, kind and payload.
+
+cdef enum:
+    KIND_AT = 4
+    CRCS_AT = 5
+    HEAD_BYTES = 13
+
+
+def frame(bytes kind not None, bytes payload not None, bytes more not None=b""):
+    """Return the frame of a payload, of which a second part may be given by itself; `kind` is one byte."""
+    cdef Span first = span_of(payload), second = span_of(more)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + first.n + second.n)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
+    cdef uint32_t crc
+    if PyBytes_GET_SIZE(kind) != 1 or first.n + second.n > INT32_MAX:
+        raise ValueError("a frame's kind is one byte, and its payload below 2 GiB")
+    put32(p, <uint32_t>(first.n + second.n))
+    p[KIND_AT] = <uint8_t>kind[0]
+    crc = crc32c_more(0, p, CRCS_AT)
+    put32(p + CRCS_AT, crc)
+    put32(p + CRCS_AT + 4, crc32c_more(crc32c_more(crc, first.p, first.n), second.p, second.n))
+    put_span(put_span(p + HEAD_BYTES, first), second)
+    return made
+
+
+def frame_end(bytes data not None, int64_t start, dict limits not None):
+    """Return where the frame that begins at `start` ends: after the data's end if it, or its head, is not whole.
+
+    Returns -1 if its length or kind was changed on the way; -2 if `limits`, the greatest length of a payload by kind,
+    do not allow it; -3 if it is whole, and was changed.
+    """
+    cdef Span span = span_of(data)
+    cdef const uint8_t *p
+    cdef int64_t length
+    cdef uint32_t crc
+    if not 0 <= start <= span.n:
+        raise ValueError("the frame begins outside of the data")
+    if span.n - start < HEAD_BYTES:
+        return start + HEAD_BYTES
+    p = span.p + start
+    crc, length = crc32c_more(0, p, CRCS_AT), <uint32_t>get32(p)
+    if crc != <uint32_t>get32(p + CRCS_AT):
+        return -1
+    if length > <int64_t>limits.get(data[start + KIND_AT:start + CRCS_AT], -1):
+        return -2
+    if length <= span.n - start - HEAD_BYTES:
+        if crc32c_more(crc, p + HEAD_BYTES, length) != <uint32_t>get32(p + CRCS_AT + 4):
+            return -3
+    return start + HEAD_BYTES + length
 
 
 @cython.final

@@ -1,6 +1,7 @@
-/* CRC-32 as in zlib (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records.
+/* CRC-32 as in zlib (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records. And CRC-32C
+   (0x82F63B78), that of frames: by the processor's instructions if it has them, otherwise with tables.
 
-   If the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
+   For CRC-32, if the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
    before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or fewer, are
    processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it loads.
 
@@ -11,26 +12,28 @@
 #include <string.h>
 
 #define CRC_POLYNOMIAL 0xEDB88320u
+#define CRC32C_POLYNOMIAL 0x82F63B78u
 
-static uint32_t crc_tables[8][256];
+static uint32_t crc_tables[8][256], crc32c_tables[8][256];
+static int crc32c_has_instructions;
 
-static void crc_make_tables(void)
+static void crc_make_tables(uint32_t (*tables)[256], uint32_t polynomial)
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t value = byte;
         for (int bit = 0; bit < 8; bit++)
-            value = value & 1 ? CRC_POLYNOMIAL ^ (value >> 1) : value >> 1;
-        crc_tables[0][byte] = value;
+            value = value & 1 ? polynomial ^ (value >> 1) : value >> 1;
+        tables[0][byte] = value;
     }
     for (int table = 1; table < 8; table++)
         for (int byte = 0; byte < 256; byte++) {
-            uint32_t before = crc_tables[table - 1][byte];
-            crc_tables[table][byte] = crc_tables[0][before & 255] ^ (before >> 8);
+            uint32_t before = tables[table - 1][byte];
+            tables[table][byte] = tables[0][before & 255] ^ (before >> 8);
         }
 }
 
 /* `state` is the inverted CRC so far; so is the result. */
-static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n)
+static uint32_t crc_by(uint32_t (*tables)[256], uint32_t state, const uint8_t *p, size_t n)
 {
     for (; n >= 8; p += 8, n -= 8) {
         uint64_t v;
@@ -38,15 +41,33 @@ static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n)
         v ^= state;
         state = 0;
         for (int byte = 0; byte < 8; byte++)
-            state ^= crc_tables[7 - byte][(v >> (8 * byte)) & 255];
+            state ^= tables[7 - byte][(v >> (8 * byte)) & 255];
     }
     while (n--)
-        state = crc_tables[0][(state ^ *p++) & 255] ^ (state >> 8);
+        state = tables[0][(state ^ *p++) & 255] ^ (state >> 8);
     return state;
 }
 
+static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n) { return crc_by(crc_tables, state, p, n); }
+
+/* Defines a function like `crc_by_tables`, of the instructions for 8 bytes and for one. */
+#define CRC_BY_INSTRUCTIONS(name, features, by_eight, by_one) \
+    __attribute__((target(features))) static uint32_t name(uint32_t state, const uint8_t *p, size_t n) \
+    { \
+        for (; n >= 8; p += 8, n -= 8) { \
+            uint64_t v; \
+            memcpy(&v, p, 8); \
+            state = (uint32_t)by_eight(state, v); \
+        } \
+        while (n--) \
+            state = by_one(state, *p++); \
+        return state; \
+    }
+
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+CRC_BY_INSTRUCTIONS(crc32c_by_instructions, "sse4.2", _mm_crc32_u64, _mm_crc32_u8)
 
 /* The factors by which the two halves of 16 bytes are multiplied to advance them by `bits`. */
 typedef struct { uint64_t first, second; } CrcFold;
@@ -143,6 +164,7 @@ static void crc_choose(void)
 {
     crc_fold_16 = crc_fold_of(128), crc_fold_64 = crc_fold_of(512), crc_fold_256 = crc_fold_of(2048);
     __builtin_cpu_init();
+    crc32c_has_instructions = __builtin_cpu_supports("sse4.2");
     crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
     crc_folds_wide = crc_folds && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
 }
@@ -161,19 +183,12 @@ static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
 #endif
 static int crc_has_instructions;
 
-static void crc_choose(void) { crc_has_instructions = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+CRC_BY_INSTRUCTIONS(crc_by_instructions, "+crc", __crc32d, __crc32b)
+CRC_BY_INSTRUCTIONS(crc32c_by_instructions, "+crc", __crc32cd, __crc32cb)
 
-__attribute__((target("+crc")))
-static uint32_t crc_by_instructions(uint32_t state, const uint8_t *p, size_t n)
+static void crc_choose(void)
 {
-    for (; n >= 8; p += 8, n -= 8) {
-        uint64_t v;
-        memcpy(&v, p, 8);
-        state = __crc32d(state, v);
-    }
-    while (n--)
-        state = __crc32b(state, *p++);
-    return state;
+    crc32c_has_instructions = crc_has_instructions = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 }
 
 static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
@@ -182,6 +197,7 @@ static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
 }
 
 #else
+#define crc32c_by_instructions(state, p, n) (state)
 static void crc_choose(void) {}
 static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n) { return crc_by_tables(state, p, n); }
 #endif
@@ -189,9 +205,16 @@ static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n) { r
 /* Must be called once, before any other function of this file. */
 static void crc_start(void)
 {
-    crc_make_tables();
+    crc_make_tables(crc_tables, CRC_POLYNOMIAL);
+    crc_make_tables(crc32c_tables, CRC32C_POLYNOMIAL);
     crc_choose();
 }
 
 /* Returns the CRC of bytes that continue others whose CRC is `crc`; pass 0 to begin. */
 static inline uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) { return ~crc_state(~crc, p, n); }
+
+/* The same for CRC-32C. */
+static inline uint32_t crc32c_more(uint32_t crc, const uint8_t *p, size_t n)
+{
+    return ~(crc32c_has_instructions ? crc32c_by_instructions(~crc, p, n) : crc_by(crc32c_tables, ~crc, p, n));
+}

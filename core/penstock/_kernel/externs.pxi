@@ -28,6 +28,7 @@ cdef extern from "_kernel/record.h" nogil:
         CHECK_CRC, CHECK_TORN, CRC_LATER
     void crc_start()
     uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n)
+    uint32_t crc32c_more(uint32_t crc, const uint8_t *p, size_t n)
     int64_t text_size(const Parts *m)
     int64_t record_size(const Parts *m, int64_t text)
     uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, int64_t text)

@@ -31,9 +31,9 @@ A complete third-party flush policy::
         return [EveryFlush]
 """
 
-# Parts of the compiled kernel for writers: a buffer that takes a record in one call, and a copy of records that writes
-# each size last.
-from penstock._kernel import GatherBuffer, store_records
+# Parts of the compiled kernel: for writers, a buffer that takes a record in one call, and a copy of records that writes
+# each size last; for replicators, frames of bytes with their checksums.
+from penstock._kernel import GatherBuffer, frame, frame_end, store_records
 from penstock.contracts.base import (
     CONTRACT_VERSION,
     INDEX_ENTRY_SIZE,
@@ -200,6 +200,8 @@ __all__ = [
     "batch_topics",
     "entry_runs",
     "find_in_index_file",
+    "frame",
+    "frame_end",
     "index_file_add",
     "index_file_links",
     "is_database",

@@ -7,7 +7,7 @@ touched: the error says where they part, which is found by comparing the digests
 Nothing is changed before the master has accepted: `Accept` is the first action that concerns the store.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -29,7 +29,7 @@ from penstock_replicate.peer import (
     name_of,
     newest_number,
 )
-from penstock_replicate.wire import Control, Data, Frame, Heartbeat, WireViolation
+from penstock_replicate.wire import Control, Frame, Heartbeat, WireViolation
 
 # What a master may answer so that a later attempt can succeed.
 _PASSING = frozenset({"closing", "ahead", "busy", "silence", "violation"})
@@ -128,7 +128,17 @@ class FollowerPeer(Peer):
     def _begin(self) -> Iterator[Action]:
         yield from ()
 
-    def _on(self, frame: Frame) -> Iterator[Action]:
+    def _on(self, frame: Frame) -> Iterable[Action]:
+        match frame:
+            case Feed() if self._state is _State.FOLLOW:
+                return (self._on_data(frame),)
+            case Heartbeat(visible) if self._state is _State.FOLLOW:
+                self.master_visible = visible
+                self.heartbeats += 1
+                return ()
+        return self._on_control(frame)
+
+    def _on_control(self, frame: Frame) -> Iterator[Action]:
         match frame:
             case Control("bye", fields):
                 yield self._refused(fields["code"], fields["text"])
@@ -141,23 +151,11 @@ class FollowerPeer(Peer):
                 yield from self._on_digest(fields)
             case Control("accept", fields) if self._state is _State.ASKED:
                 yield self._on_accept(fields["log_offset"], fields["ranges"])
-            case _ if self._state is _State.FOLLOW:
-                yield from self._on_stream(frame)
-            case _:
-                raise WireViolation(f"an unexpected frame {name_of(frame)}")
-
-    def _on_stream(self, frame: Frame) -> Iterator[Action]:
-        match frame:
-            case Heartbeat(visible):
-                self.master_visible = visible
-                self.heartbeats += 1
-            case Data(log_offset, data):
-                yield self._on_data(log_offset, data)
-            case Control("file", fields):
+            case Control("file", fields) if self._state is _State.FOLLOW:
                 file = self._parts.take(fields)
                 if file is not None:
                     yield file
-            case Control("level", fields):
+            case Control("level", fields) if self._state is _State.FOLLOW:
                 yield Level(fields["number"])
             case _:
                 raise WireViolation(f"an unexpected frame {name_of(frame)}")
@@ -318,12 +316,12 @@ class FollowerPeer(Peer):
         begin = FollowBegin(segment_bytes=master["segment_bytes"], log_offset=log_offset)
         return Accept(replica=replica, ranges=ranges, begin=begin if self._mine.is_new else None)
 
-    def _on_data(self, log_offset: int, data: bytes | memoryview) -> Action:
-        if log_offset != self._next:
-            raise WireViolation(f"data of log offset {log_offset} instead of {self._next}")
-        self._next += len(data)
+    def _on_data(self, data: Feed) -> Action:
+        if data.log_offset != self._next:
+            raise WireViolation(f"data of log offset {data.log_offset} instead of {self._next}")
+        self._next += len(data.data)
         self.master_visible = max(self.master_visible, self._next)
-        return Feed(log_offset, data)
+        return data
 
     def landed(self, received: int, flushed: int) -> list[Action]:
         """Acknowledge that the own log ends at `received`, durably at `flushed`, or that it did a moment ago."""

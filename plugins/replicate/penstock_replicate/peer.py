@@ -6,7 +6,7 @@ After a `Close` a machine returns nothing more.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ import attrs
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock.escape import visible
 from penstock_replicate.secret import Secret
-from penstock_replicate.wire import Control, Frame, FrameReader, Limits, WireViolation, bye
+from penstock_replicate.wire import Control, Data, Frame, FrameReader, Limits, WireViolation, bye
 
 
 @attrs.frozen
@@ -60,12 +60,8 @@ class Accept:
     begin: FollowBegin | None
 
 
-@attrs.frozen
-class Feed:
-    """Append these bytes of the master's log, and call `landed`; never before `Accept` is done."""
-
-    log_offset: int
-    data: bytes | memoryview
+# Append these bytes of the master's log, and call `landed`; never before `Accept` is done.
+Feed = Data
 
 
 @attrs.frozen(eq=False)
@@ -209,7 +205,7 @@ class Peer(Machine):
         """Return what to do when the other side has sent its first bytes."""
 
     @abstractmethod
-    def _on(self, frame: Frame) -> Iterator[Action]:
+    def _on(self, frame: Frame) -> Iterable[Action]:
         """Return what to do about a frame; raises `WireViolation` if it is not expected."""
 
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:

@@ -4,13 +4,13 @@ Layout (big-endian)::
 
     first report := i64 -1                         # from the follower, which connects
     greeting     := "PENSTOCK"                     # from the master, only after the first report
-    frame        := length:u32  type:u8  head_crc:u32  crc:u32  payload[length]
+    frame        := length:u32  type:u8  head_crc:u32  crc:u32  payload[length]      # both CRC-32C
     "J"          := JSON object, see `KINDS`
     "D"          := log_offset:i64  bytes          # from the master: the log's bytes
     "A"          := received:i64  flushed:i64      # from the follower: its log ends there, is durable up to there
     "H"          := visible:i64                    # from the master: its log is visible up to there
 
-`crc` is the CRC-32C of type and payload, of every frame: filler between two records has no checksum of its own.
+`crc` is that of length, type and payload, of every frame: filler between two records has no checksum of its own.
 `head_crc` is that of length and type: a length that was changed would be waited for, while heartbeats come.
 A master of RocketMQ takes -1 for the report of a slave that has nothing yet, so no other broker is misled by it.
 
@@ -36,9 +36,8 @@ from typing import Any
 
 import attrs
 
-from penstock.contracts import Epoch
+from penstock.contracts import Epoch, frame, frame_end
 from penstock.escape import shown
-from penstock.format.hashes import crc32c
 
 VERSION = 1
 FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
@@ -55,7 +54,7 @@ CONTROL_BYTES_MAX = 64 << 10
 # An `accept` holds `penstock/ranges`, which has at most 1 MiB.
 ACCEPT_BYTES_MAX = 2 << 20
 
-_HEADER, _HEAD = Struct(">IBII"), Struct(">IB")
+_KIND_AT, _HEADER_BYTES = 4, 13
 _OFFSET = Struct(">q")
 _TWO = Struct(">qq")
 _HEX = re.compile(r"[0-9a-f]+\Z")
@@ -105,7 +104,7 @@ class Heartbeat:
 
 
 Frame = Control | Data | Ack | Heartbeat
-Limits = Mapping[bytes, int]
+Limits = dict[bytes, int]
 # The most bytes that a payload of each type may have; other types are refused.
 ONLY_CONTROL: Limits = {b"J": CONTROL_BYTES_MAX}
 BEFORE_ACCEPT: Limits = {b"J": ACCEPT_BYTES_MAX}
@@ -117,16 +116,10 @@ FROM_MASTER: Limits = {
 FROM_FOLLOWER: Limits = {b"J": CONTROL_BYTES_MAX, b"A": _TWO.size}
 
 
-def _framed(kind: bytes, payload: bytes) -> bytes:
-    head_crc = crc32c(_HEAD.pack(len(payload), kind[0]))
-    crc = crc32c(payload, crc32c(kind))
-    return _HEADER.pack(len(payload), kind[0], head_crc, crc) + payload
-
-
 def control(kind: str, **fields: Any) -> bytes:
     """Return a JSON frame."""
     assert fields.keys() == KINDS[kind].keys(), kind
-    return _framed(b"J", json.dumps({"is": kind, **fields}, separators=(",", ":")).encode())
+    return frame(b"J", json.dumps({"is": kind, **fields}, separators=(",", ":")).encode())
 
 
 def bye(code: str, text: str) -> bytes:
@@ -136,17 +129,17 @@ def bye(code: str, text: str) -> bytes:
 
 def data_frame(log_offset: int, data: bytes) -> bytes:
     """Return a frame of the log's bytes."""
-    return _framed(b"D", _OFFSET.pack(log_offset) + data)
+    return frame(b"D", _OFFSET.pack(log_offset), data)
 
 
 def ack_frame(received: int, flushed: int) -> bytes:
     """Return an acknowledgement."""
-    return _framed(b"A", _TWO.pack(received, flushed))
+    return frame(b"A", _TWO.pack(received, flushed))
 
 
 def heartbeat_frame(visible: int) -> bytes:
     """Return a heartbeat."""
-    return _framed(b"H", _OFFSET.pack(visible))
+    return frame(b"H", _OFFSET.pack(visible))
 
 
 class FrameReader:
@@ -162,7 +155,7 @@ class FrameReader:
         self.held_bytes = 0
         # What has come of an incomplete frame, and how many bytes are needed to go on.
         self._pieces: list[bytes] = []
-        self._needed = _HEADER.size
+        self._needed = _HEADER_BYTES
 
     def take(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes; `limits` may be changed between two of them.
@@ -173,36 +166,28 @@ class FrameReader:
         self.held_bytes += len(data)
         if self.held_bytes < self._needed:
             return
-        whole = memoryview(b"".join(self._pieces))
-        start = 0
+        whole, start = b"".join(self._pieces), 0
+        view = memoryview(whole)
         try:
-            while (stop := start + self._size_at(whole[start:])) <= len(whole):
-                kind, payload = self._payload(whole[start:stop])
-                start = stop
+            while (stop := frame_end(whole, start, self.limits)) <= self.held_bytes:
+                if stop < 0:
+                    raise _violation(whole[start:], stop)
+                kind = whole[start + _KIND_AT : start + _KIND_AT + 1]
+                payload, start = view[start + _HEADER_BYTES : stop], stop
                 yield _DECODERS[kind](payload)
             self._needed = stop - start
         finally:
-            rest = bytes(whole[start:])
+            rest = whole[start:]
             self._pieces, self.held_bytes = [rest] if rest else [], len(rest)
 
-    def _size_at(self, head: memoryview) -> int:
-        """Return the size of the frame that begins so, or that of a header if it is not whole."""
-        if len(head) < _HEADER.size:
-            return _HEADER.size
-        length, number, head_crc, _ = _HEADER.unpack_from(head)
-        if crc32c(head[: _HEAD.size]) != head_crc:
-            raise WireViolation("a frame whose length or type was changed on the way")
-        if length > self.limits.get(bytes((number,)), -1):
-            raise WireViolation(f"a frame of type {shown(bytes((number,)))} and {length} bytes")
-        return _HEADER.size + int(length)
 
-    @staticmethod
-    def _payload(frame: memoryview) -> tuple[bytes, memoryview]:
-        _, number, _, crc = _HEADER.unpack_from(frame)
-        kind, payload = bytes((number,)), frame[_HEADER.size :]
-        if crc32c(payload, crc32c(kind)) != crc:
-            raise WireViolation(f"a frame of type {shown(kind)} with a wrong CRC")
-        return kind, payload
+def _violation(frame: bytes, reason: int) -> WireViolation:
+    kind, length = shown(frame[_KIND_AT : _KIND_AT + 1]), int.from_bytes(frame[:_KIND_AT], "big")
+    return WireViolation({
+        -1: "a frame whose length or type was changed on the way",
+        -2: f"a frame of type {kind} and {length} bytes",
+        -3: f"a frame of type {kind} with a wrong CRC",
+    }[reason])  # fmt: skip
 
 
 def _parse_control(payload: memoryview) -> Control:
@@ -226,31 +211,25 @@ def _parse_data(payload: memoryview) -> Data:
     if len(payload) <= _OFFSET.size:
         raise WireViolation("a data frame without bytes")
     (log_offset,) = _OFFSET.unpack_from(payload)
-    _check_offsets(log_offset, log_offset + len(payload))
+    if not 0 <= log_offset <= OFFSET_MAX - len(payload):
+        raise WireViolation(f"data of log offset {log_offset}")
     return Data(log_offset, payload[_OFFSET.size :])
 
 
-def _parse_ack(payload: bytes) -> Ack:
-    received, flushed = _numbers(_TWO, payload)
-    _check_offsets(received, flushed)
+def _parse_ack(payload: memoryview) -> Ack:
+    if len(payload) != _TWO.size:
+        raise WireViolation(f"an acknowledgement of {len(payload)} bytes")
+    received, flushed = _TWO.unpack(payload)
+    if not (0 <= received <= OFFSET_MAX and 0 <= flushed <= OFFSET_MAX):
+        raise WireViolation(f"an acknowledgement of {received} and {flushed}")
     return Ack(received, flushed)
 
 
-def _parse_heartbeat(payload: bytes) -> Heartbeat:
-    (visible,) = _numbers(_OFFSET, payload)
-    _check_offsets(visible)
+def _parse_heartbeat(payload: memoryview) -> Heartbeat:
+    visible = int.from_bytes(payload, "big", signed=True)
+    if len(payload) != _OFFSET.size or not 0 <= visible <= OFFSET_MAX:
+        raise WireViolation(f"a heartbeat of {len(payload)} bytes, {visible}")
     return Heartbeat(visible)
-
-
-def _numbers(layout: Struct, payload: bytes) -> tuple[int, ...]:
-    if len(payload) != layout.size:
-        raise WireViolation(f"numbers in {len(payload)} bytes")
-    return layout.unpack(payload)
-
-
-def _check_offsets(*offsets: int) -> None:
-    if not all(0 <= offset <= OFFSET_MAX for offset in offsets):
-        raise WireViolation(f"offsets {offsets}")
 
 
 _DECODERS: Mapping[bytes, Callable[[Any], Frame]] = {
