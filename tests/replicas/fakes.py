@@ -46,6 +46,7 @@ class FakeLog:
             history=HISTORY, store=store_id(1), role="master", epochs=epochs or (first,)
         )
         self.ends = list[list[Any]]()
+        self.recent_from = 0
         self.reached = 0
         self.available = False
 
@@ -57,8 +58,8 @@ class FakeLog:
         stop = log_offset - log_offset % self.segment_bytes + self.segment_bytes
         return bytes(self.data[log_offset : min(log_offset + size, stop, self.visible_offset)])
 
-    def is_recent(self, log_offset: int) -> bool:
-        return True
+    def recent(self, log_offset: int, size: int) -> bytes:
+        return self.read(log_offset, size) if log_offset >= self.recent_from else b""
 
     def digest(self, start: int, stop: int) -> bytes:
         raise NotImplementedError

@@ -245,6 +245,7 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     pair = Pair(FakeLog(), NEW)
     pair.meet()
     pair.log.put(b"x")
+    pair.log.recent_from = 1
     assert pair.master.advanced() == [Read(0, 1)]
     pair.by_master(pair.master.read_done(None))
     assert [end.is_final for end in pair.ends()] == [False, False]

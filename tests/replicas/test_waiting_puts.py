@@ -295,7 +295,12 @@ def test_what_a_replicator_reads(opened: Opened, write: str) -> None:
     assert log.read(log.visible_offset, 10) == b""
     record = log.read(first.log_offset, first.size)
     assert b"a" * 100 in record
-    assert log.is_recent(0)
+    base = log.visible_offset - log.visible_offset % log.segment_bytes
+    assert log.recent(base, 50_000) == log.read(base, 50_000) != b""
+    assert log.recent(base + 1, 20) == log.read(base + 1, 20)
+    # Those bytes are not in the segment that is being written, or not there at all.
+    assert log.recent(base - 1, 10) == log.recent(log.visible_offset, 10) == b""
+    assert log.recent(log.visible_offset + 1, 10) == b""
     # Pieces end where segments end, and all of them make the log.
     copied = b""
     while piece := log.read(len(copied), 50_000):

@@ -315,10 +315,9 @@ cdef class Appender:
         self.memory, self.held, self.gathered, self.extent = NULL, None, None, None
 
     cdef uint8_t *place(self, int64_t position, int64_t size) noexcept nogil:
-        """Return memory for records at a position, where the log ends; NULL if they do not fit or are not allowed.
+        """Return memory for records at a position; NULL if the log does not end there, or they do not fit.
 
-        Only Python objects that the appender holds are accessed. After the records are there, `placed` must be called;
-        no step in between may fail.
+        `placed` must be called when the records are there; no step in between may fail.
         """
         cdef bint is_gathered = self.gathered is not None
         if self.memory is NULL and not is_gathered:
@@ -355,15 +354,9 @@ cdef class Appender:
         return True
 
     def copy(self, int64_t log_offset, data, rows, int passed=0):
-        """Store records of another log at the log offset where this log ends; return False if nothing was stored.
+        """Store records of another log at a log offset; return False if that needs the lock, or is wrong.
 
-        They must then be appended under the lock, which also tells what is wrong. No record is checked.
-
-        Args:
-            log_offset: of the first record.
-            data: the records, one after the other.
-            rows: their rows, as `scan` returned them.
-            passed: reasons of `refuse` that do not concern them.
+        `rows` are those that `scan` returned of `data`; `passed` are reasons of `refuse` that do not concern copies.
         """
         cdef Held held = Held(data)
         cdef HeldRows given = HeldRows(rows)

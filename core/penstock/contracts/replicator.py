@@ -113,8 +113,11 @@ class ReplicatedLog(Protocol):
         Returns nothing at `visible_offset`. Raises `OffsetError` before `min_offset` and after `visible_offset`.
         """
 
-    def is_recent(self, log_offset: int) -> bool:
-        """Return whether the bytes from there on were just written, so that `read` finds them in memory."""
+    def recent(self, log_offset: int, size: int) -> bytes:
+        """Return what `read` does if those bytes were just written, and are in memory; otherwise nothing.
+
+        It waits for no disk.
+        """
 
     def digest(self, start: int, stop: int) -> bytes:
         """Return the SHA-256 of the bytes from `start` to `stop`; raises `OffsetError` if not all are visible."""

@@ -85,10 +85,9 @@ class CopiedBytes:
             CorruptionError: no log has these bytes there; its `position` is the log offset. Nothing is returned, and
                 what waited is forgotten.
         """
-        before = self.end_offset
-        if log_offset != before + len(self._waiting) + self._filler:
+        before, following = self.end_offset, self.next_offset
+        if log_offset != following:
             if log_offset != before:
-                following = self.next_offset
                 raise OffsetError(log_offset, following, following + 1, "copied log offset")
             self.forget()
         pieces: list[CopiedPiece] = []
@@ -114,17 +113,16 @@ class CopiedBytes:
     def _take_records(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
         """Take whole records, and the head of what follows them; return how many bytes."""
         start, room = self.end_offset, self._room
-        window = view if len(view) <= room else view[:room]
+        window = view[:room]
         rows, stop, state, _ = _kernel.scan(window, start, _kernel.CRC, self.coverage.packed)
         if stop:
             self.end_offset = start + stop
             if room - stop < BLANK_SIZE:
                 self._refuse("room for a blank record", "records up to the segment's end")
             records = ScannedColumns(window, rows, start + stop)
-            if stop == len(window):
-                pieces.append(CopiedPiece(start, window, records))
-                return stop
             pieces.append(CopiedPiece(start, window[:stop], records))
+            if stop == len(window):
+                return stop
         rest = window[stop:]
         needed = self._needed(rest)
         if state == _kernel.BLANK and self.zero_filler:
@@ -186,14 +184,11 @@ Part = tuple[int, int]
 
 
 class HeldBatches:
-    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread.
-
-    Attributes:
-        parts: begin and end of each; replaced, never changed in place.
-    """
+    """The atomic batches that were not appended at once. One thread appends; `shown` is safe from any thread."""
 
     def __init__(self, segment_bytes: int, part: Part | None) -> None:
         self._segment_bytes = segment_bytes
+        # Begin and end of each; replaced, never changed in place.
         self.parts: tuple[Part, ...] = () if part is None else (part,)
 
     def shown(self, log_offset: int) -> int:
@@ -215,11 +210,10 @@ class HeldBatches:
         self.parts = tuple(each for each in self.parts if each == part or seen < each[1] <= stop)
 
     def _going_on(self, records: ScannedColumns, stop: int) -> Part | None:
-        mark = read_mark(records.last("prepared"))
-        if mark is None:
+        if (mark := read_mark(records.last("prepared"))) is None:
             return None
-        last = records.last("log_offset")
-        base, room = last - last % self._segment_bytes, self._segment_bytes - BLANK_SIZE
+        last, room = records.last("log_offset"), self._segment_bytes - BLANK_SIZE
+        base = last - last % self._segment_bytes
         if not stop < base + mark.end <= base + room:
             return None
         part = last if mark.is_first else base + mark.start, base + mark.end

@@ -105,13 +105,19 @@ class CopiedLog:
             raise OffsetError(log_offset, self.min_offset, visible)
         with self._log.lease(log_offset) as segment:
             size = min(size, visible - log_offset, segment.end_offset - log_offset)
-            # Old bytes are not read through the map: a disk that refuses them would end the process.
-            is_copied = not self.is_recent(log_offset)
-            return bytes(self._log.read_from(segment, log_offset, size, is_copied=is_copied))
+            # Not through the map: a disk that refuses old bytes would end the process.
+            return bytes(self._log.read_from(segment, log_offset, size, is_copied=True))
 
-    def is_recent(self, log_offset: int) -> bool:
+    def recent(self, log_offset: int, size: int) -> bytes:
         """See `ReplicatedLog`."""
-        return log_offset >= max(self._began_at, self.visible_offset - RECENT_BYTES)
+        visible = self.visible_offset
+        size = min(size, visible - log_offset)
+        if size <= 0 or log_offset < max(self._began_at, visible - RECENT_BYTES):
+            return b""
+        # No lease: the last segment is not deleted.
+        last = self._log.segments[-1]
+        is_in_it = log_offset >= last.base_offset
+        return bytes(self._log.read_from(last, log_offset, size)) if is_in_it else b""
 
     def digest(self, start: int, stop: int) -> bytes:
         """See `ReplicatedLog`."""

@@ -7,7 +7,7 @@ acknowledgement on a connection and as long as that connection lasts. `reached` 
 A copy is in sync if it has what was visible one heartbeat ago, and everything up to the last put that has timed out.
 """
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -77,6 +77,8 @@ class Copies:
         self._copies: dict[str, Copy] = {}
         # Times, and what was visible then; both ascend.
         self._samples = [(now_ms, log.visible_offset)]
+        # What was visible one heartbeat ago.
+        self._due = log.visible_offset
 
     def join(self, store: str, address: str, begins: int) -> Copy:
         """Add a copy that has just been accepted; an earlier connection of the same store no longer counts.
@@ -125,6 +127,7 @@ class Copies:
         if now_ms - last_ms >= self._heartbeat_ms:
             self._samples.append((now_ms, self._log.visible_offset))
             del self._samples[:-SAMPLES_MAX]
+        self._due = self._visible_before(now_ms - self._heartbeat_ms)
         self.refresh()
 
     def look(self) -> None:
@@ -135,13 +138,13 @@ class Copies:
     def refresh(self) -> None:
         """Tell the log how far enough copies are, and whether a put may wait for them."""
         self._missed = missed = self._log.missed_offset
-        level = max(missed, self._visible_before(self._now_ms - self._heartbeat_ms))
-        ends = sorted(
+        ends = [
             self._end_of(copy)
             for copy in self._copies.values()
             if copy.is_connected and copy.counts_from_ms <= self._now_ms
-        )
-        self.in_sync = sum(end >= level for end in ends)
+        ]
+        ends.sort()
+        self.in_sync = len(ends) - bisect_left(ends, max(missed, self._due))
         if not self._needed:
             return
         if len(ends) >= self._needed:

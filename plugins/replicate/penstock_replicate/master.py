@@ -5,7 +5,7 @@ cannot be right in any case: another history, other segments, a newer epoch (the
 a log offset that it does not have.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -92,22 +92,23 @@ class MasterPeer(Peer):
         )
         yield Send(wire.GREETING + hello)
 
-    def _on(self, frame: Frame) -> Iterator[Action]:
+    def _on(self, frame: Frame) -> Iterable[Action]:
         match frame:
-            case Control("bye", fields):
-                yield from self._close(f"the copy closes: {fields['text']}")
-            case Control("hello") if self._state is _State.HELLO:
-                yield from self._on_hello(frame)
-            case Control("ask", fields) if self._state is _State.COMPARE:
-                yield self._hash(fields["start"], fields["stop"])
-            case Control("follow", fields) if self._state is _State.COMPARE:
-                yield self._on_follow(fields["log_offset"])
             case Ack(received, flushed) if self._copy is not None:
                 self._on_ack(self._copy, received, flushed)
+                return ()
             case Control("level", fields) if self._copy is not None:
                 self._files.written(fields["number"])
-            case _:
-                raise WireViolation(f"an unexpected frame {name_of(frame)}")
+                return ()
+            case Control("bye", fields):
+                return self._close(f"the copy closes: {fields['text']}")
+            case Control("hello") if self._state is _State.HELLO:
+                return self._on_hello(frame)
+            case Control("ask", fields) if self._state is _State.COMPARE:
+                return (self._hash(fields["start"], fields["stop"]),)
+            case Control("follow", fields) if self._state is _State.COMPARE:
+                return (self._on_follow(fields["log_offset"]),)
+        raise WireViolation(f"an unexpected frame {name_of(frame)}")
 
     def _on_hello(self, hello: Control) -> Iterator[Action]:
         theirs, mine = hello.fields, self._log.replica
@@ -191,13 +192,27 @@ class MasterPeer(Peer):
         return self._files.is_behind or copy.received < self._log.visible_offset
 
     def advanced(self) -> list[Action]:
-        """Return what to do when the log has advanced: one read at a time."""
-        left = self._log.visible_offset - self.position
-        if self.is_over or self._state is not _State.STREAM or self._is_reading or left <= 0:
+        """Return what to do when the log has advanced: send what was just written, or read, one piece at a time."""
+        if self.is_over or self._state is not _State.STREAM or self._is_reading:
             return []
-        self._is_reading = True
-        most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
-        return [*self._files.removals(), Read(self.position, min(left, most))]
+        left = self._log.visible_offset - self.position
+        if left <= 0:
+            return []
+        actions = [*self._files.removals()]
+        if left <= PIECE_BYTES and (data := self._log.recent(self.position, left)):
+            actions.append(self._data(data))
+            left -= len(data)
+        if left:
+            self._is_reading = True
+            most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
+            actions.append(Read(self.position, min(left, most)))
+        return actions
+
+    def _data(self, data: bytes) -> Action:
+        """Send the next bytes of the log."""
+        frame = wire.data_frame(self.position, data)
+        self.position += len(data)
+        return Send(frame)
 
     def send_files(self, reading: Reading | None = None) -> list[Action]:
         """Send some of the files beside the log; with a reading, those that are new in it are to be sent as well."""
@@ -215,9 +230,7 @@ class MasterPeer(Peer):
             return []
         if data is None:
             return self._removed(self.position)
-        frame = wire.data_frame(self.position, data)
-        self.position += len(data)
-        return [Send(frame), *self.advanced()]
+        return [self._data(data), *self.advanced()]
 
     def tick(self, now_ms: int) -> list[Action]:
         actions = super().tick(now_ms)

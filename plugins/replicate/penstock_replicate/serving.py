@@ -12,7 +12,7 @@ from penstock.escape import get_logger
 from penstock_replicate.beside import MasterFiles, Reading
 from penstock_replicate.copies import Copies
 from penstock_replicate.ha import HaOptions
-from penstock_replicate.loop import Link, Loop, tried
+from penstock_replicate.loop import Link, Loop
 from penstock_replicate.master import PIECE_BYTES, MasterPeer
 from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges
 from penstock_replicate.rocketmq import SILENCE_MS, PlainMasterPeer, is_report
@@ -82,8 +82,8 @@ class _MasterLink(Link):
             at, size = action.log_offset, action.size
             if self.is_full:
                 self._read = action
-            elif size <= PIECE_BYTES and log.is_recent(at):
-                self._told(peer.read_done, tried(lambda: log.read(at, size)))
+            elif size <= PIECE_BYTES and (data := log.recent(at, size)):
+                self._told(peer.read_done, data)
             else:
                 self.loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
         elif isinstance(action, Hash) and isinstance(peer, MasterPeer):
@@ -102,9 +102,15 @@ class _MasterLink(Link):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._read is not None:
-            action, self._read = self._read, None
+        action, self._read = self._read, None
+        if action is not None:
             self.run([action])
+        self.advanced()
+
+    def advanced(self) -> None:
+        """Send of the log, unless the other side has not taken what was sent."""
+        if not self.is_full:
+            self.run(self.peer.advanced())
 
 
 class Server:
@@ -166,7 +172,7 @@ class Server:
         self.log.bell.answer()
         self._copies.look()
         for link in self._links():
-            link.run(link.peer.advanced())
+            link.advanced()
 
     def _links(self) -> list[_MasterLink]:
         return [link for link in self._loop.links if isinstance(link, _MasterLink)]

@@ -34,9 +34,9 @@ class IdleLog:
         """Return nothing: the log is empty."""
         return b""
 
-    def is_recent(self, log_offset: int) -> bool:
-        """Return True: there is nothing to read."""
-        return True
+    def recent(self, log_offset: int, size: int) -> bytes:
+        """Return nothing: the log is empty."""
+        return b""
 
     def digest(self, start: int, stop: int) -> bytes:
         """Return a digest of nothing."""
