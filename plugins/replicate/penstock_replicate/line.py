@@ -19,7 +19,7 @@ from penstock_replicate.wire import host_and_port
 
 T = TypeVar("T")
 SLICE_S = 0.25
-_RECEIVE_BYTES = 256 << 10
+_RECEIVE_BYTES = 1 << 20
 
 
 class LineError(OSError):
@@ -40,6 +40,8 @@ class Line:
         self._tls, self._look = tls, look
         self._socket = socket.socket()
         self._closing = threading.Lock()
+        # Made once: to allocate as much for each answer takes longer than to receive it.
+        self._memory = memoryview(bytearray(_RECEIVE_BYTES))
 
     def connect(self, timeout_s: float) -> None:
         """Make the connection; raises `OSError`, or `ValueError` for a host that cannot be."""
@@ -85,12 +87,12 @@ class Line:
     def receive(self) -> bytes:
         """Return what has come, b"" if nothing comes in a slice; raises `OSError` if the connection has ended."""
         try:
-            data = self._socket.recv(_RECEIVE_BYTES)
+            size = self._socket.recv_into(self._memory)
         except TimeoutError:
             return b""
-        if not data:
+        if not size:
             raise LineError("the other side has closed the connection")
-        return data
+        return bytes(self._memory[:size])
 
     def send(self, data: bytes, timeout_s: float) -> None:
         """Send bytes; raises `OSError` if the connection has ended, or the other side does not read for a time."""

@@ -19,6 +19,7 @@ from penstock_replicate.peer import Action, Close, Machine, Send
 
 logger = get_logger(__name__)
 T = TypeVar("T")
+_RECEIVE_BYTES = 64 << 10
 # The bytes that are not sent yet, from which on no more of the log is read.
 _UNSENT_BYTES = 1 << 20
 # How long a closed connection may send what it still has to say.
@@ -36,7 +37,7 @@ def tried(job: Callable[[], T]) -> T | BaseException:
         return error
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """A connection: gives its machine what comes, and carries its actions out. For the loop's thread."""
 
     peer: Machine
@@ -144,6 +145,14 @@ class Link(asyncio.Protocol):
         if self._early:
             self.data_received(bytes(self._early))
 
+    def get_buffer(self, _size: int) -> memoryview:
+        """Return where asyncio puts what comes: to allocate its own buffer takes longer than to receive an answer."""
+        return self.loop.memory
+
+    def buffer_updated(self, size: int) -> None:
+        """Give the machine what has come."""
+        self.data_received(bytes(self.loop.memory[:size]))
+
     def data_received(self, data: bytes) -> None:
         """Give the machine what has come."""
         if not self._is_begun:
@@ -174,6 +183,7 @@ class Loop:
         loop: the event loop.
         links: the open connections.
         tls: how connections are encrypted; None if they are not.
+        memory: what a connection has received, until it is taken.
     """
 
     def __init__(
@@ -184,7 +194,7 @@ class Loop:
         threads: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.tls = tls
+        self.tls, self.memory = tls, memoryview(bytearray(_RECEIVE_BYTES))
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_log_error)
         self.links: set[Link] = set()
