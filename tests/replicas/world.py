@@ -170,6 +170,8 @@ class World:
         # Where the master has lost bytes that the follower has: the two must part there.
         self.parts_at: int | None = None
         self.error: Close | None = None
+        # How many bytes of frames the follower's store has taken by itself.
+        self.landed_bytes = 0
         # How many pieces on their way to the follower will be changed.
         self.flips = 0
         # Contents that the offsets of groups had on the master, each with the log end then.
@@ -283,7 +285,7 @@ class World:
                 yield "sync_follower"
 
     def _piece(self, way: bytearray) -> bytes:
-        size = self.chance.choice((1, 7, 100, 1000, 4000))
+        size = self.chance.choice((1, 7, 100, 1000, *[len(way)] * 6))
         piece = bytes(way[:size])
         del way[:size]
         return piece
@@ -299,6 +301,14 @@ class World:
             piece = (
                 piece[:at] + bytes((piece[at] ^ 1 << self.chance.randrange(8),)) + piece[at + 1 :]
             )
+        next_offset = line.follower.next_offset
+        # In its turn, and not always: frames that come alone also go through the machine.
+        if next_offset is not None and line is self.lines[-1] and not line.by_follower and self.chance.random() < 0.8:  # fmt: skip
+            taken, end = self.follower.land(bytes(piece), next_offset)
+            line.follower.passed(end)
+            piece = piece[taken:]
+            self.landed_bytes += taken
+            self._landed(line)
         line.by_follower.extend(line.follower.take(piece))
 
     def _act_master(self, line: Line) -> None:

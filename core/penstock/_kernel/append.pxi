@@ -306,6 +306,11 @@ cdef class Appender:
         self.gathered = gathered
         self.end = min(end, capacity)
 
+    @property
+    def is_paused(self):
+        """Whether `pause` was called since the last `attach`, or no memory was given."""
+        return self.end == 0
+
     def pause(self):
         """Make the next put take the slow path, which reads the channel's properties again; safe at any time."""
         self.end = 0
@@ -353,36 +358,47 @@ cdef class Appender:
         self.placed(position + draft.size, now_ms)
         return True
 
-    def copy(self, int64_t log_offset, data, rows, int passed=0):
-        """Store records of another log at a log offset; return False if that needs the lock, or is wrong.
+    def land(self, bytes data not None, int64_t log_offset, int64_t size_max, bytes ranges not None, int passed=0):
+        """Store the records in the frames of another log's bytes with which some bytes begin, where this log ends.
 
-        `rows` are those that `scan` returned of `data`; `passed` are reasons of `refuse` that do not concern copies.
+        Only what comes most often is taken: whole frames of whole, valid records, which fit into the segment and have
+        no marks of a batch. The caller decides about the first other frame.
+
+        Args:
+            data: frames; see `frame`. The payload of one of kind "D" is a log offset (big-endian i64) and the bytes there.
+            log_offset: of the first byte.
+            size_max: the maximum size of a record.
+            ranges: as for `scan`.
+            passed: reasons of `refuse` that do not concern them.
+
+        Returns:
+            How many bytes of `data` were taken, and the log offset after the last record.
         """
-        cdef Held held = Held(data)
-        cdef HeldRows given = HeldRows(rows)
-        cdef Span source = held.span()
-        cdef int64_t number, stop = 0, newest_ms = self.last_time_ms
+        cdef Span span = span_of(data), records
+        cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
+        cdef int64_t taken = 0, length, at, size, newest_ms
+        cdef const uint8_t *p
         cdef uint8_t *to
-        cdef Record row
-        for number in range(given.count):
-            memcpy(&row, given.p + number * <int64_t>sizeof(Record), sizeof(Record))
-            if row.position != stop or not FIXED_SIZE <= row.size <= source.n - stop:
-                raise ValueError("the rows do not match the records")
-            stop += row.size
-            newest_ms = max(newest_ms, row.store_ms)
-        if stop != source.n:
-            raise ValueError("the rows do not match the records")
-        # To copy more than that would keep other threads from running.
-        if stop > LONG_BYTES or self.refusals & ~passed or self.open_page[0] == 0 or not self.lock.is_free():
-            return False
-        to = self.place(log_offset - self.base_offset, stop)
-        if to is NULL:
-            return False
-        for number in range(given.count):
-            memcpy(&row, given.p + number * <int64_t>sizeof(Record), sizeof(Record))
-            record_copy(to + row.position, source.p + row.position, row.size)
-        self.placed(log_offset - self.base_offset + stop, newest_ms)
-        return True
+        if self.refusals & ~passed or self.open_page[0] == 0 or not self.lock.is_free():
+            return 0, log_offset
+        while True:
+            p = span.p + taken
+            length = whole_frame(p, span.n - taken)
+            if not 8 < length <= LONG_BYTES or p[KIND_AT] != LOG_BYTES or get64(p + HEAD_BYTES) != log_offset:
+                return taken, log_offset
+            records.p, records.n = p + HEAD_BYTES + 8, length - 8
+            newest_ms = whole_records(records, log_offset, size_max, &c)
+            to = NULL if newest_ms < 0 else self.place(log_offset - self.base_offset, records.n)
+            if to is NULL:
+                return taken, log_offset
+            at = 0
+            while at < records.n:
+                size = get32(records.p + at)
+                record_copy(to + at, records.p + at, size)
+                at += size
+            self.placed(log_offset - self.base_offset + records.n, max(newest_ms, self.last_time_ms))
+            log_offset += records.n
+            taken += HEAD_BYTES + length
 
     def appended(self, int64_t end_offset):
         """Apply the flush policy to records that nobody waits for."""

@@ -6,6 +6,8 @@ cdef enum:
     KIND_AT = 4
     CRCS_AT = 5
     HEAD_BYTES = 13
+    # The kind of a frame of a log's bytes: "D".
+    LOG_BYTES = 68
 
 
 def frame(bytes kind not None, bytes payload not None, bytes more not None=b""):
@@ -49,6 +51,32 @@ def frame_end(bytes data not None, int64_t start, dict limits not None):
         if crc32c_more(crc, p + HEAD_BYTES, length) != <uint32_t>get32(p + CRCS_AT + 4):
             return -3
     return start + HEAD_BYTES + length
+
+
+cdef int64_t whole_frame(const uint8_t *p, int64_t room) noexcept nogil:
+    """Return how many bytes the payload of the frame that begins here has; -1 if it is not whole, or was changed."""
+    cdef int64_t length
+    cdef uint32_t crc
+    if room < HEAD_BYTES:
+        return -1
+    length, crc = <uint32_t>get32(p), crc32c_more(0, p, CRCS_AT)
+    if crc != <uint32_t>get32(p + CRCS_AT) or length > room - HEAD_BYTES:
+        return -1
+    crc = crc32c_more(crc, p + HEAD_BYTES, length)
+    return length if crc == <uint32_t>get32(p + CRCS_AT + 4) else -1
+
+
+cdef int64_t whole_records(Span data, int64_t log_offset, int64_t size_max, const Checks *checks) noexcept nogil:
+    """Return the newest store time of whole, valid records without marks of a batch; -1 if they are not just that."""
+    cdef int64_t at = 0, newest_ms = 0
+    cdef Record row
+    while at < data.n:
+        if record_parse(data.p + at, data.n - at, &row) != RECORD_OK or row.size > size_max or row.prepared < 0:
+            return -1
+        if not is_valid_at(data.p + at, &row, log_offset + at, checks):
+            return -1
+        newest_ms, at = max(newest_ms, row.store_ms), at + row.size
+    return newest_ms
 
 
 @cython.final

@@ -628,12 +628,17 @@ class CommitLog:
         """
         sizes, newest_ms = [len(data)], 0
         if records is not None:
-            if self.appender.copy(log_offset, data, records.packed, NO_MESSAGES):
-                return
-            sizes = records.sizes.tolist()
-            newest_ms = int(records.store_times_ms.max())
+            sizes, newest_ms = records.sizes.tolist(), int(records.store_times_ms.max())
         with memoryview(data) as view:
             self._append_piece(log_offset, view, sizes, newest_ms)
+
+    def land(self, frames: bytes, log_offset: int, size_max: int) -> tuple[int, int]:
+        """Append the records in frames as they come most often, checked and without the lock; see `Appender.land`."""
+        given = frames, log_offset, size_max, self.log.coverage.packed, NO_MESSAGES
+        if self.appender.is_paused:
+            with self.lock:
+                self._attach()
+        return self.appender.land(*given)
 
     def end_segment(self, log_offset: int) -> None:
         """Fill the segment from `log_offset`, where this log ends, and continue in the next one, as another log did."""

@@ -411,8 +411,8 @@ class FollowedStore:
         self._log = self._engine.log
         self.segment_bytes = self._log.log.segment_bytes
         body_bytes_max = opener.config.log.body_bytes_max
-        record_max = max(body_bytes_max + _BESIDE_BODY_BYTES, _RECORD_BYTES_LEAST)
-        self._stream = CopiedBytes(self.segment_bytes, record_max, self._log.end_offset)
+        self._record_max = max(body_bytes_max + _BESIDE_BODY_BYTES, _RECORD_BYTES_LEAST)
+        self._stream = CopiedBytes(self.segment_bytes, self._record_max, self._log.end_offset)
         self._is_accepted = False
         self._held = opener.held
         self.is_wanted = False
@@ -546,6 +546,39 @@ class FollowedStore:
         if pieces:
             self._log.appender.appended(end)
         return end
+
+    def land(self, frames: bytes, log_offset: int) -> tuple[int, int]:
+        """Append, in one step, the records in the frames with which some bytes begin, where the log ends.
+
+        Takes frames as they come most often: whole, short, with whole and valid records, none of an atomic batch, that
+        fit into the segment. Nothing is said about the rest: it is for `feed`.
+
+        Args:
+            frames: frames, as `contracts.frame` makes them. The payload of one of kind "D" is a log offset (big-endian
+                i64) and the log's bytes there.
+            log_offset: where the first one is to begin.
+
+        Returns:
+            How many bytes were taken, and the log offset of the next byte to take.
+
+        Raises:
+            StoreFailedError: the store takes no more bytes.
+        """
+        self._store._owner()
+        stream = self._stream
+        if (
+            not (self._is_accepted and log_offset == stream.end_offset == stream.next_offset)
+            or self._held.parts
+        ):
+            return 0, log_offset
+        try:
+            taken, stream.end_offset = self._log.land(frames, log_offset, self._record_max)
+            if taken:
+                self._log.appender.appended(stream.end_offset)
+        except BaseException:
+            self.forget()
+            raise
+        return taken, stream.end_offset
 
     def _append(self, piece: CopiedPiece) -> None:
         at, data, records = piece

@@ -125,6 +125,17 @@ class FollowerPeer(Peer):
         """Return what to do when the connection is made."""
         return [Send(wire.FIRST_REPORT)]
 
+    @property
+    def next_offset(self) -> int | None:
+        """The log offset with which the frames that come next go on; None if the store may not take them by itself."""
+        is_open = self._state is _State.FOLLOW and not self.reader.held_bytes and not self.is_over
+        return self._next if is_open else None
+
+    def passed(self, log_offset: int) -> None:
+        """Note that the store has taken frames by itself, up to a log offset."""
+        self._heard_ms, self._next = self._now_ms, log_offset
+        self.master_visible = max(self.master_visible, log_offset)
+
     def _begin(self) -> Iterator[Action]:
         yield from ()
 

@@ -233,13 +233,27 @@ class StoreFollower:
                 if not self._look():
                     return Close(reason="this side closes")
             if data and close is None:
-                close = self._run(link, peer.take(data))
+                close = self._take(link, data)
                 self.changed()
         return close
 
+    def _take(self, link: _Followed, data: bytes) -> Close | None:
+        """Let the store take what it can by itself, and the machine the rest; return why the connection is to end."""
+        peer = link.peer
+        if isinstance(peer, FollowerPeer) and (at := peer.next_offset) is not None:
+            try:
+                with self._storing:
+                    taken, end = self._store.land(data, at)
+            except BaseException as error:
+                return self._failed(error)
+            peer.passed(end)
+            if taken == len(data):
+                return self._land(link)
+            data = data[taken:]
+        return self._run(link, peer.take(data)) or self._land(link)
+
     def _run(self, link: _Followed, actions: Sequence[Action]) -> Close | None:
         """Carry out actions of the machine, in their order; return why the connection is to end."""
-        has_fed = False
         for action in actions:
             if isinstance(action, Send):
                 link.line.send(action.data, SILENCE_MS / 1000)
@@ -251,10 +265,9 @@ class StoreFollower:
                     answer = self._stored(link, action)
             except BaseException as error:
                 return self._failed(error, is_fed=isinstance(action, Feed | SideFile))
-            has_fed = has_fed or isinstance(action, Feed)
             if answer and (close := self._run(link, answer)) is not None:
                 return close
-        return self._land(link) if has_fed else None
+        return None
 
     def _stored(self, link: _Followed, action: Action) -> Sequence[Action]:
         """Do with the store what the machine asks for; return what it says of that."""
@@ -278,10 +291,12 @@ class StoreFollower:
         return ()
 
     def _land(self, link: _Followed) -> Close | None:
-        """Acknowledge what was appended, and sync it before if the flush policy is to sync at once."""
+        """Acknowledge what was appended, and sync it if the flush policy is to sync at once."""
         store, close = self._store, None
+        if not link.is_accepted:
+            return None
         end, flushed = store.end_offset, store.flushed_offset
-        if store.syncs_each:
+        if store.syncs_each and flushed < end:
             is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
             if is_near or end - flushed >= _SYNC_BYTES:
                 close = self._run(link, self._progress(link))

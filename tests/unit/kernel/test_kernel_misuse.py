@@ -73,40 +73,54 @@ def test_an_object_that_was_not_made_whole_is_not_there(name: str) -> None:
 
 def test_records_of_another_log_are_stored_only_where_they_may_be() -> None:
     base = 1 << 20
-    first = encode_record(
-        RecordFields(topic=b"t", body=b"a", log_offset=base + 16, store_time_ms=7)
-    )
-    at = base + 16 + len(first)
-    data = first + encode_record(RecordFields(topic=b"t", body=b"", log_offset=at, store_time_ms=5))
-    rows, stop, _, _ = _kernel.scan(data, base + 16, _kernel.CRC, b"")
-    assert stop == len(data)
+
+    def sent(at: int, data: bytes, kind: bytes = b"D") -> bytes:
+        return _kernel.frame(kind, at.to_bytes(8, "big"), data)
+
+    def made(at: int, **fields: Any) -> bytes:
+        return encode_record(RecordFields(**{"topic": b"t", "body": b"a", "log_offset": at, "store_time_ms": 7, **fields}))  # fmt: skip
+
+    first = made(base + 16)
+    second = made(base + 16 + len(first), store_time_ms=5)
+    data = first + second
+    stop = len(data)
     memory, extent, lock = bytearray(1024), _kernel.Extent(16), _kernel.AppendLock(1, lambda: 0)
     appender = _kernel.Appender(encoder(), lock, refuse)
 
-    def took(log_offset: int = base + 16, *, end: int = 1024, capacity: int = 1024) -> bool:
+    def took(frames: bytes, log_offset: int = base + 16, *, end: int = 1024, capacity: int = 1024, most: int = 1024) -> tuple[int, int]:  # fmt: skip
         appender.attach(extent, base, capacity, memoryview(memory), end)
-        return appender.copy(log_offset, data, rows, 4)
+        taken, after = appender.land(frames, log_offset, most, b"", 4)
+        return taken, after - log_offset
 
-    assert not took(base + 15)
-    assert not took(base + 17)
-    assert not took(end=16 + stop - 1)
-    assert not took(capacity=16 + stop + 7)
+    whole = sent(base + 16, data)
+    limits: list[dict[str, int]] = [{"log_offset": base + 15}, {"end": 15 + stop}, {"capacity": 23 + stop}, {"most": len(first) - 1}]  # fmt: skip
+    assert all(took(whole, **limit) == (0, 0) for limit in limits)
+    assert took(sent(base + 17, made(base + 17)), base + 17) == (0, 0)
     with lock:
-        assert not took()
+        assert took(whole) == (0, 0)
     for reason in (1, 2, 8):
         appender.refuse(reason)
-        assert not took()
+        assert took(whole) == (0, 0)
         appender.allow(reason)
-    for wrong in (data[:-1], data + b"x"):
-        with pytest.raises(ValueError, match="rows"):
-            appender.copy(base + 16, wrong, rows)
+    garbled = [whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :] for at in range(len(whole))]
+    others = [
+        b"",
+        whole[:-1],
+        sent(base + 15, data),
+        sent(base + 16, data, b"E"),
+        sent(base + 16, b""),
+    ]
+    others += [sent(base + 16, each) for each in (data[:-1], data + b"x", first + first, data + made(base + 16 + stop, prepared_offset=-1))]  # fmt: skip
+    others.append(sent(base + 16, made(base + 16, body=b"b").replace(b"b", b"c")))
+    assert all(took(wrong) == (0, 0) for wrong in garbled + others)
     assert (bytes(memory), extent.wrote) == (bytes(1024), 16)
     appender.refuse(4)
-    assert took(end=16 + stop, capacity=16 + stop + 8)
+    frames = sent(base + 16, first) + sent(base + 16 + len(first), second)
+    assert took(frames + b"J", end=16 + stop, capacity=24 + stop) == (len(frames), stop)
     assert bytes(memory) == (bytes(16) + data).ljust(1024, b"\0")
     assert (extent.wrote, extent.committed, appender.last_time_ms) == (16 + stop, 16 + stop, 7)
     appender.detach()
-    assert not appender.copy(base + 16 + stop, data, rows)
+    assert appender.land(sent(base + 16 + stop, b"x"), base + 16 + stop, 1024, b"") == (0, base + 16 + stop)  # fmt: skip
 
 
 def test_a_draft_without_a_message_encodes_nothing() -> None:
