@@ -31,11 +31,12 @@ from tests.replicas.test_waiting_puts import Scripted
 
 import penstock
 from penstock import FollowedStore, Message
-from penstock.contracts import FollowBegin
+from penstock.contracts import FollowBegin, QueueIndex
 from penstock.errors import CorruptionError, DiskFullError, ReplicationError
 from penstock.files import Files
 from penstock.testing import InlineWorkers, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
+from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_replicate import beside, wire
 from penstock_replicate.beside import ENDS, REMOVED_TOPICS, MasterFiles
 from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
@@ -379,6 +380,16 @@ def test_ends_of_queues_on_a_full_disk_are_taken_later() -> None:
     copy.close()
     with reader(disk) as found:
         assert found.max_offset("idle", 3) == 5
+
+
+def test_ends_of_queues_that_an_index_cannot_keep_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ConsumeQueueDispatcher, "keep_end", QueueIndex.keep_end)
+    _, copy, ends = shrunk(5)
+    with copy:
+        beside.write(copy, ends)
+    assert "1 queues without messages begin at 0" in caplog.text
 
 
 def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:

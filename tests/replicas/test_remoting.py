@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -20,7 +21,8 @@ from tests.replicas.test_wire import garbled
 import penstock
 from penstock.errors import ArgumentError
 from penstock.testing import FaultyFiles
-from penstock_replicate import StoreFollower, follow, following
+from penstock_replicate import StoreFollower, beside, follow, following
+from penstock_replicate.beside import trouble_of
 from penstock_replicate.peer import Action, Close, Level, Send
 from penstock_replicate.remoting import FRAME_BYTES_MAX, BrokerPeer
 from penstock_replicate.rocketmq import chunk
@@ -181,9 +183,15 @@ Servers = tuple[socket.socket, socket.socket]
 def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
     log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next round begins when somebody waits for it."""
-    c, files, written = tmp_path / "c", FaultyFiles(), list[tuple[str, int]]()
+    """The next round begins when somebody waits for it, and what has not changed is not parsed again."""
+    c, files, written, parsed = tmp_path / "c", FaultyFiles(), list[tuple[str, int]](), list[str]()
     slaves, clients = servers
+
+    def parse(name: str, data: bytes) -> str:
+        parsed.append(name)
+        return trouble_of(name, data)
+
+    monkeypatch.setattr(beside, "trouble_of", parse)
     first, end, last = log.begins[3], log.begins[9], log.begins[10]
     monkeypatch.setattr(following, "ASK_S", 3600)
     with (
@@ -218,6 +226,7 @@ def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
         files.plan.watch = None
     assert (c / "config" / "consumerOffset.json").read_bytes() == OFFSETS
     assert written == [(name, end) for name in NAMES]
+    assert parsed == [f"config/{name}" for name in NAMES]
     with penstock.open(c, environ={}, read_only=True) as store:
         assert store.committed_offset("g", "t", 1) == 7
 
@@ -299,6 +308,54 @@ def test_a_broker_that_does_not_answer_is_asked_again(
             eventually(lambda: "no answer" in copy.status()["beside_error"])
             assert asked.recv(4096) == b""
         clients.accept()[0].close()
+
+
+def test_a_broker_that_closes_between_two_rounds_is_connected_to_again_without_a_warning(
+    log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c, (slaves, clients) = tmp_path / "c", servers
+    monkeypatch.setattr(following, "ASK_S", 3600)
+    with (
+        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
+        slaves.accept()[0] as line,
+    ):  # fmt: skip
+        line.sendall(chunk(0, log.raw[: log.begins[3]]))
+        with clients.accept()[0] as asked:
+            answer_round(asked, log.begins[3])
+            eventually((c / "config" / "timercheck").exists)
+            asked.shutdown(socket.SHUT_WR)
+            assert asked.recv(4096) == b""
+        monkeypatch.setattr(following, "ASK_S", 0)
+        assert not copy.catching_up()(0)
+        with clients.accept()[0]:
+            assert copy.status()["beside_error"] == ""
+
+
+def test_a_close_does_not_wait_for_the_rest_of_a_brokers_files(
+    log: MasterLog, servers: Servers, tmp_path: Path
+) -> None:
+    c, (slaves, clients), files = tmp_path / "c", servers, FaultyFiles()
+    closing = list[threading.Thread]()
+    with (
+        follow(
+            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, files=files, **READING
+        ) as copy,
+        slaves.accept()[0] as line, clients.accept()[0] as asked,
+    ):  # fmt: skip
+
+        def close(call: str, path: Path) -> None:
+            if call == "rename" and path.parent.name == "config" and not closing:
+                thread = threading.Thread(target=copy.close)
+                thread.start()
+                closing.append(thread)
+                eventually(lambda: copy.status()["state"] == "ended")
+
+        files.plan.watch = close
+        line.sendall(chunk(0, log.raw[: log.begins[3]]))
+        answer_round(asked, log.begins[3])
+        eventually(lambda: closing)
+        closing[0].join()
+    assert [each.name for each in (c / "config").iterdir()] == NAMES[:1]
 
 
 def test_a_broker_whose_log_never_comes_is_named_and_asked_again(

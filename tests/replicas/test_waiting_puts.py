@@ -18,7 +18,8 @@ from tests.faults.interrupts import Interrupt
 from tests.lanes import rounds
 
 from penstock import Durability, Message, PutStatus, Receipt, Store
-from penstock.contracts import Context, ReplicatedLog, Replicator, Strategy
+from penstock._kernel import Bell, CopyGate
+from penstock.contracts import Context, FlushPolicy, ReplicatedLog, Replicator, Strategy
 from penstock.errors import OffsetError, StoreFailedError
 from penstock.testing import (
     FaultyFiles,
@@ -99,7 +100,8 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
     def open_one(name: str = "store", **settings: Any) -> tuple[Store, Scripted]:
         given = {key.replace("__", "."): value for key, value in settings.items()}
-        store = open_store(tmp_path / name, strategies=[Scripted], replicate="scripted", **given)
+        given = {"strategies": [Scripted], "replicate": "scripted", **given}
+        store = open_store(tmp_path / name, **given)
         stores.append(store)
         return store, Scripted.made[-1]
 
@@ -170,6 +172,15 @@ def test_one_slow_copy_costs_one_time_out(opened: Opened) -> None:
     assert store.put("t", b"does not wait").status == PutStatus.SLAVE_NOT_AVAILABLE
     copies.have(end_of(late))
     assert store.put("t", b"waits again").status == PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_a_time_out_of_before_the_copies_were_judged_does_not_count() -> None:
+    """A put that ends earlier, and times out later, made all later puts return without a wait."""
+    gate = CopyGate(Bell())
+    gate.miss(200)
+    gate.reach(0, available=True, missed=200)
+    gate.miss(100)
+    assert (gate.missed, gate.available) == (200, True)
 
 
 def test_copies_never_fall_back(opened: Opened) -> None:
@@ -379,3 +390,24 @@ def test_a_prepared_message_is_committed_on_copies_too(opened: Opened, flush: st
     there = {"sync": Durability.ON_DISK_HERE_AND_THERE, "async": Durability.ON_DISK_THERE}
     receipt = copied.commit()
     assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, there[flush])
+
+
+class Hearing(FlushPolicy):
+    """Hears of appends."""
+
+    name = "hearing"
+    waits = False
+    heard: ClassVar[list[int]] = []
+
+    def after_append(self, end_offset: int) -> None:
+        self.heard.append(end_offset)
+
+
+def test_a_commit_waits_for_the_removal_too_and_a_policy_hears_of_it_once(opened: Opened) -> None:
+    given = {"strategies": [Scripted, Hearing], "replicate__scripted__timeout_ms": 1}
+    store, copies = opened(flush="hearing", **given)
+    prepared = store.prepare("t", b"x", group="g")
+    copies.have(0)
+    Hearing.heard.clear()
+    assert prepared.commit().status == PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert [copies.log.missed_offset] == [copies.log.visible_offset] == Hearing.heard
