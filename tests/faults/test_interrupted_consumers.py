@@ -124,7 +124,7 @@ def test_a_signal_handler_may_close_a_consumer_in_the_middle_of_a_call(
         interrupt = Interrupt(number, act=consumer.close)
         thread = threading.Thread(target=run, args=(interrupt, job, consumer), daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive(), f"it hangs after a close at {interrupt.place}"
         was_interrupted = interrupt.left <= 0
         # What `begin_ack` returns leaves the rest to a later call.

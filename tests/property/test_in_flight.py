@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.lanes import examples
 
-from penstock_messaging.consuming.consumed_message import HandedMessage
+from penstock_messaging.consuming.consumed_message import BOUND, OUT, HandedMessage
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
 
 WAIT_NS, MOST, QUEUES = 10, 4, 2
@@ -240,3 +240,51 @@ TestOrdered = OrderedMachine.TestCase
 TestInFlight.settings = TestOrdered.settings = settings(
     max_examples=examples(100), stateful_step_count=60, deadline=None
 )
+
+
+# --- bound to a transaction, and interrupted
+
+
+def two_out() -> tuple[InFlight, QueueFlight, Any, Any]:
+    """Return what is in flight, the queue, and two messages that are handed out."""
+    consumer: Any = None
+    owned: Any = Owned("orders", 0)
+    stored: Any = [Stored(0), Stored(1)]
+    in_flight = InFlight(ack_wait_ns=10, out_max=2)
+    flight = QueueFlight(consumer, owned, StartPosition(0), is_retry=False)
+    in_flight.add(flight, stored, 2)
+    first, second = in_flight.take(2, 0)
+    return in_flight, flight, first, second
+
+
+def held() -> object:
+    """Return a transaction that has not ended."""
+    return held
+
+
+def test_an_interrupt_between_the_steps_of_binding_is_completed() -> None:
+    in_flight, flight, first, second = two_out()
+    # As if `bind` was interrupted after the state, and `give_back` before it.
+    first.state = BOUND
+    in_flight.bind(second, held)
+    del in_flight.bound[second]
+    second.state = OUT
+    in_flight.mend([flight], 5)
+    # Nothing holds the first one: its transaction never got it.
+    assert (list(in_flight.bound), list(in_flight.out)) == ([], [second, first])
+    in_flight.finish(first)
+    in_flight.finish(second)
+    assert (flight.base, in_flight.out, in_flight.bound) == (2, {}, {})
+
+
+def test_what_a_transaction_that_is_gone_has_bound_is_given_back() -> None:
+    in_flight, flight, first, second = two_out()
+    transactions: list[object] = [held]
+    in_flight.bind(first, lambda: transactions[0])
+    in_flight.bind(second, held)
+    in_flight.give_back(first, 1, held)
+    in_flight.mend([flight], 5)
+    assert list(in_flight.bound) == [first, second]
+    transactions[0] = None
+    in_flight.mend([flight], 5)
+    assert (list(in_flight.bound), in_flight.out, first.state) == ([second], {first: 15}, OUT)
