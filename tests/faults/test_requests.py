@@ -203,6 +203,28 @@ def test_a_store_that_is_moved_meanwhile_is_not_made_anew(path: Path, begin: Beg
     assert not path.exists()
 
 
+def test_a_writer_makes_no_folder_anew_where_its_store_was(tmp_path: Path) -> None:
+    """Its queues and index did, for messages that they had not dispatched yet."""
+    root, workers, clock = tmp_path / "s", ManualWorkers(), ManualClock()
+    with open_store(root, files=Files(), spawn=workers, clock=clock) as store:
+        store.put("t", b"x", keys=["k"], queue=0)
+        root.rename(tmp_path / "moved")
+        workers.run("penstock-follow")
+        assert not root.exists()
+        (tmp_path / "moved").rename(root)
+        clock.now_ms += 1000
+        assert [message.body for message in store.find("k", "t")] == [b"x"]
+
+
+def test_a_note_of_what_was_loaded_makes_no_folder_anew_where_the_store_was(tmp_path: Path) -> None:
+    penstock.open(tmp_path / "s", environ={}).close()
+    with asking.StoreToChange(tmp_path / "s", None, 60_000) as store:
+        (tmp_path / "s").rename(tmp_path / "moved")
+        with pytest.raises(FileNotFoundError, match="was moved or removed"):
+            store.files.make_folder(tmp_path / "s" / "penstock" / "loads")
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_writer_that_has_not_said_who_it_is_yet_is_not_asked(path: Path, begin: Begin, capsys: Capture) -> None:  # fmt: skip
     begin()
     (path / "penstock" / "holder").unlink()

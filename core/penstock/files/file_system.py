@@ -69,8 +69,9 @@ class Files:
             folders. None gives access to the owner only, less what the umask removes.
     """
 
-    # A class attribute, for subclasses whose constructor does not set it.
+    # Class attributes, for subclasses whose constructor does not set them.
     _mode: int | None = None
+    _anchors: frozenset[Path] = frozenset()
 
     def __init__(self, mode: int | None = None) -> None:
         self._mode = mode
@@ -207,15 +208,25 @@ class Files:
         is_link = os.path.islink(path) and os.path.isdir(path)
         return Path(os.path.realpath(path)) if is_link else path
 
+    def anchor(self, root: Path) -> None:
+        """Let `make_folder` never create a store's folder as a missing parent: the store may have been moved."""
+        self._anchors |= {root}
+
     def make_folder(self, path: Path) -> list[Path]:
         """Create `path` and its missing parents; return the folders in which a new name was created.
 
         Another process may create the same folder at the same time. The returned folders are not synced; a caller that
-        does not sync them uses `make_folder_durably`.
+        does not sync them uses `make_folder_durably`. Raises `FileNotFoundError` if an anchor is among the missing
+        parents.
         """
         if self.is_folder(path):
             return []
-        changed = [] if path.parent.exists() else self.make_folder(path.parent)
+        is_missing = not path.parent.exists()
+        if is_missing and path.parent in self._anchors:
+            raise FileNotFoundError(
+                errno.ENOENT, "the store was moved or removed", str(path.parent)
+            )
+        changed = self.make_folder(path.parent) if is_missing else []
         try:
             os.mkdir(path, FOLDER_MODE)
         except FileExistsError:

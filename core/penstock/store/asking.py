@@ -60,6 +60,7 @@ class StoreToChange(ExitStack):
         self._reading: Store | None = None
         self._files, self._clock = Files(), Clock()
         self._inode = self._files.inode(root)
+        self._files.anchor(self._files.followed(root))
         # The last change that another process has made for this object.
         self._done = ""
         self._wakes = Wakes(self._files, root)

@@ -249,6 +249,7 @@ class Opener:
         self.asked = asked
         self.registry = registry
         self.files = files
+        files.anchor(self.root)
         self.clock = clock
         plugins = asked.plugins
         self._worker_group = WorkerGroup(
