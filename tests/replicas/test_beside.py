@@ -389,7 +389,7 @@ def test_ends_of_queues_that_an_index_cannot_keep_are_warned_of(
     _, copy, ends = shrunk(5)
     with copy:
         beside.write(copy, ends)
-    assert "1 queues without messages begin at 0" in caplog.text
+    assert "1 queues without records begin at 0" in caplog.text
 
 
 def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:

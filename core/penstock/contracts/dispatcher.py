@@ -432,7 +432,7 @@ _END_MAX, _SIZE_END, _OFFSET_END = (1 << 62) // QUEUE_ENTRY_SIZE, (1 << 31) - 1,
 
 
 class QueueEnd(NamedTuple):
-    """The last entry of a queue of whose records the log has none any more: the queue goes on after it.
+    """The last entry of a queue without records, which retention has deleted: the queue goes on after it.
 
     Attributes:
         topic: the topic.
@@ -559,7 +559,7 @@ class QueueReader(ABC):
         return QueueBounds(topic, queue, low, low)
 
     def lone_ends(self) -> Iterator[QueueEnd]:
-        """Yield the ends of the queues of whose records the log has none any more."""
+        """Yield the ends of the queues without records: retention has deleted them, and the queues go on there."""
         for topic, queue in self.queues():
             low, high = self.ends(topic, queue)
             last = self.entries(topic, queue, high - 1, high) if low == high > 0 else ()
@@ -610,8 +610,8 @@ class QueueIndex(QueueReader, Dispatcher):
     def keep_end(self, end: QueueEnd) -> None:
         """Let a queue go on after its last entry, whose record the log does not have; its offsets would begin at 0.
 
-        Called after the last batch of a rebuild, and on a copy of another store, for queues of which the log may have
-        no record. A queue that ends later must not change. The next `flush` makes it durable.
+        Called after the last batch of a rebuild, and on a copy of another store, for queues that may be
+        without records. A queue that ends later must not change. The next `flush` makes it durable.
         """
 
 

@@ -126,7 +126,7 @@ class ReplicatedLog(Protocol):
         """Return which parts of the log Penstock wrote, with which checksums, as JSON values for a copy."""
 
     def lone_ends(self) -> Sequence[Sequence[Any]]:
-        """Return the ends of queues that the log does not show (`QueueReader.lone_ends`), as JSON values."""
+        """Return the ends of queues without records (`QueueReader.lone_ends`), as JSON values."""
 
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
         """State that enough distinct stores have every byte before `log_offset`.

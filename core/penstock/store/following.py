@@ -629,8 +629,8 @@ class FollowedStore:
         """Let queues go on where the master's do, durably.
 
         Args:
-            told: as the master's `ReplicatedLog.lone_ends` returned it. Queues of whose records this log has some, or
-                had, do not change.
+            told: as the master's `ReplicatedLog.lone_ends` returned it. A queue of which this log has records, or had
+                some, does not change.
 
         Raises:
             ReplicationError: that cannot be; nothing was changed.
@@ -645,7 +645,7 @@ class FollowedStore:
             raise ReplicationError(self.root, master, f"its ends of queues: {error}") from error
         index = engine.queue_index
         if ends and type(index).keep_end is QueueIndex.keep_end:
-            text = "%s: %d queues without messages begin at 0 after a promotion: dispatcher %s cannot keep their ends"
+            text = "%s: %d queues without records begin at 0 after a promotion: dispatcher %s cannot keep their ends"
             logger.warning(text, self.root, len(ends), index.name)
         for end in ends:
             if end.log_offset < self.min_offset:

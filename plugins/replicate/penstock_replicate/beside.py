@@ -10,7 +10,7 @@ A promoted copy goes on with them. They are, in the order in which they are sent
     config/consumerOffset.json     offsets of groups
     config/delayOffset.json        how far each delay level is delivered
     config/timercheck              how far timer messages are taken in and delivered
-    consumequeue                   no file: where queues go on of whose records the master's log has none any more
+    consumequeue                   no file: where the master's queues without records go on
 
 Not sent: `timerlog/` and `timerwheel`, which are rebuilt, and `penstock/groups` and `penstock/decisions`, which are of
 the consumers of one machine. A message that was acknowledged after one that was not is delivered again.
