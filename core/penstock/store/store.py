@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from penstock._kernel import Batch, Producer
@@ -539,12 +539,17 @@ class Store(ExtensionCalls, Producer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             self.close()
         except StoreFailedError:
             # An error raised in the block takes precedence; otherwise the caller must get this one.
-            if error[0] is None:
+            if kind is None:
                 raise
 
 
