@@ -1,4 +1,4 @@
-"""A copy of a whole broker goes on where the broker was; and a whole broker is a slave of Penstock, and then the master."""
+"""A copy of a whole broker goes on where the broker was; a whole broker is a slave of Penstock, and then the master."""
 
 import json
 import socket
@@ -60,14 +60,9 @@ def test_a_copy_of_a_broker_goes_on_where_the_broker_was(
         eventually(lambda: config(copy, "delayOffset.json")["offsetTable"].get("1") == 1)
         end = follower.status()["received"]
         broker.stop()
-    assert committed(copy, "billing") == committed(root, "billing")
-    for name, table, entry in (
-        ("topics.json", "topicConfigTable", "orders"), ("subscriptionGroup.json", "subscriptionGroupTable", "billing"),
-    ):  # fmt: skip
-        ours, theirs = (config(each, name)[table] for each in (copy, root))
-        assert ours[entry] == theirs[entry]
     assert (read_check(Files(), copy) is not None) == has_timers
     assert log_of(copy, end) == log_of(root, end)
+    check_files(copy, root)
     penstock.promote(copy, environ={})
     clock, workers = ManualClock(int(time.time() * 1000) + 3 * HOUR_MS), ManualWorkers()
     with open_store(copy, clock=clock, spawn=workers, **SETTINGS):
@@ -89,8 +84,21 @@ def test_a_copy_of_a_broker_goes_on_where_the_broker_was(
         assert committed(copy, "billing") == before
 
 
+def check_files(copy: Path, root: Path) -> None:
+    """Check that a copy has the files beside the log that its broker has, as far as nothing changes by itself."""
+    assert committed(copy, "billing") == committed(root, "billing")
+    for name, table, entry in (
+        ("topics.json", "topicConfigTable", "orders"), ("subscriptionGroup.json", "subscriptionGroupTable", "billing"),
+    ):  # fmt: skip
+        ours, theirs = (config(each, name)[table] for each in (copy, root))
+        assert ours[entry] == theirs[entry]
+
+
 def registered(names: str, ha: str) -> socket.socket:
-    """Tell a name server where a master listens for slaves, and a wrong place for what they ask; it knows that as long as the connection lasts."""
+    """Tell a name server where a master listens for slaves, and a wrong place for what they ask.
+
+    It knows that as long as the connection lasts.
+    """
     topics = {
         "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
         "topicConfigTable": {},
@@ -122,7 +130,10 @@ def registered(names: str, ha: str) -> socket.socket:
 def test_a_broker_is_a_slave_of_penstock_and_then_the_master(
     version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
-    """It asks for what is beside the log as well, where nobody listens, and goes on. One of 5.x finds us by its name server only."""
+    """It asks for what is beside the log as well, where nobody listens, and goes on.
+
+    One of 5.x finds us by its name server only.
+    """
     root, slave, broker = tmp_path / "master", tmp_path / "slave", make_broker(version)
     with master(root, **SERVING) as store:
         last, ha = store.put("orders", b"before", queue=0), status_of(root)["listen"]

@@ -1,9 +1,9 @@
-"""Plays stories of a master and its follower, each a store on a simulated disk of its own, without a socket or a thread.
+"""Plays stories of a master and its follower, each a store on a simulated disk of its own, without sockets and threads.
 
-A story is drawn from a seed, as a list of steps: a name, and the seed of what the step draws, so that a story that fails
-is made shorter by leaving out steps. The line between the two delivers pieces of any size, and may be held, cut, or flip
-a bit; each side carries out the actions of its protocol object one by one, so a crash comes between any two. What counts
-as promised is what a receipt says, or an acknowledgement.
+A story is drawn from a seed, as a list of steps: a name, and the seed of what the step draws, so that a story that
+fails is made shorter by leaving out steps. The line between the two delivers pieces of any size, and may be held, cut,
+or flip a bit; each side carries out the actions of its protocol object one by one, so a crash comes between any two.
+What counts as promised is what a receipt says, or an acknowledgement.
 
 A side may be doomed: the disk then takes an image at one of its next calls, and nothing that the side sends after that
 moment arrives.

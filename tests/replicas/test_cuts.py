@@ -1,4 +1,4 @@
-"""A copy becomes a master in one durable step; a log that differs from its master's is cut where they part, and loses no byte."""
+"""A copy becomes a master in one durable step; a log that differs is cut where it parts, and loses no byte."""
 
 import pytest
 from tests.lanes import cases

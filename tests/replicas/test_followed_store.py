@@ -1,4 +1,4 @@
-"""A store that follows another one: what it takes and refuses, what readers beside it see, and what a crash leaves of it."""
+"""A store that follows another one: what it takes and refuses, what readers beside it see, what a crash leaves."""
 
 import errno
 import os
@@ -143,7 +143,8 @@ def test_nothing_is_made_without_a_begin_and_nothing_is_changed_without_acceptan
         with pytest.raises(StorageError, match="no master has accepted"):
             store.feed(0, log.raw)
         for replica, ranges in (
-            (identity(history="x"), log.ranges), (identity(), {}), (identity(epochs=(Epoch(0, 0, -1, "a"),)), log.ranges),
+            (identity(history="x"), log.ranges), (identity(), {}),
+            (identity(epochs=(Epoch(0, 0, -1, "a"),)), log.ranges),
         ):  # fmt: skip
             with pytest.raises(ReplicationError, match="host:10912"):
                 store.accept(replica, ranges, zero_filler=True)

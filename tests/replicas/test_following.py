@@ -95,7 +95,9 @@ def test_a_new_copy_begins_where_the_masters_log_does() -> None:
     pair = Pair(FakeLog(bytes(SEGMENT) + BYTES, min_offset=SEGMENT), NEW)
     accept, *feeds = pair.meet()
     assert accept == Accept(
-        replica=Replica(history=HISTORY, store=FRESH, role="follower", master="m:1", protocol="penstock", epochs=(FIRST,)),
+        replica=Replica(
+            history=HISTORY, store=FRESH, role="follower", master="m:1", protocol="penstock", epochs=(FIRST,)
+        ),
         ranges={"ranges": []},
         begin=FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT),
     )  # fmt: skip

@@ -90,11 +90,13 @@ def test_a_round_ends_with_the_files_as_the_broker_has_them_and_the_end_of_its_l
 
 
 BAD = {
-    "too long": struct.pack(">I", FRAME_BYTES_MAX + 1), "too short": struct.pack(">I", 3), "no header": struct.pack(">II", 4, 1),
-    "a header of too many bytes": frame(b'{"code":0,"opaque":1,"flag":1}'.ljust(2 << 20)), "no codec": frame(b"{}", codec=2), "no JSON": frame(b"{"),
-    "no object": frame(b"[]"), "too deep": frame(b"[" * 100_000), "no number": answer("1"), "no code": answer(1, code=None),
+    "too long": struct.pack(">I", FRAME_BYTES_MAX + 1), "too short": struct.pack(">I", 3),
+    "no header": struct.pack(">II", 4, 1), "no codec": frame(b"{}", codec=2), "no JSON": frame(b"{"),
+    "a header of too many bytes": frame(b'{"code":0,"opaque":1,"flag":1}'.ljust(2 << 20)), "no object": frame(b"[]"),
+    "too deep": frame(b"[" * 100_000), "no number": answer("1"), "no code": answer(1, code=None),
     "no flag": answer(1, flag=True), "a long number": frame(b'{"code":0,"flag":1,"opaque":' + b"9" * 5000 + b"}"),
-    "not asked": answer(2), "cut": frame(bytes(5), codec=1), "no text": frame(struct.pack(">hbhiii", 0, 0, 0, 1, 1, 2) + b"\xff\xff", codec=1),
+    "not asked": answer(2), "cut": frame(bytes(5), codec=1),
+    "no text": frame(struct.pack(">hbhiii", 0, 0, 0, 1, 1, 2) + b"\xff\xff", codec=1),
 }  # fmt: skip
 
 
@@ -119,8 +121,8 @@ def test_requests_of_a_broker_are_not_answered_and_a_round_has_one_answer_to_eac
 @pytest.mark.parametrize(
     "figures",
     [b"", b"\xff", b"[]", b'{"table":1}', b'{"table":{}}', b'{"table":{"commitLogMaxOffset":"x"}}', b"[" * 100_000,
-     b'{"table":{"commitLogMaxOffset":-1}}', b'{"table":{"commitLogMaxOffset":Infinity}}', BODIES[28].replace(b'"70', b" " * (1 << 20) + b'"70'),
-     b'{"table":{"commitLogMaxOffset":9223372036854775808}}'],
+     b'{"table":{"commitLogMaxOffset":-1}}', b'{"table":{"commitLogMaxOffset":Infinity}}',
+     b'{"table":{"commitLogMaxOffset":9223372036854775808}}', BODIES[28].replace(b'"70', b" " * (1 << 20) + b'"70')],
 )  # fmt: skip
 def test_figures_without_the_end_of_the_log_end_the_connection(figures: bytes, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(BODIES, 28, figures)

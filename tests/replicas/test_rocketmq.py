@@ -99,7 +99,8 @@ class Served:
     """The master's end of a slave's connection, whose actions are carried out at once."""
 
     def __init__(
-        self, log: FakeLog, first: int | None = None, copies: Copies | None = None, address: str = "s:1", now_ms: int = 0
+        self, log: FakeLog, first: int | None = None, copies: Copies | None = None, address: str = "s:1",
+        now_ms: int = 0,
     ) -> None:  # fmt: skip
         self.log, self.sent, self.end = log, list[bytes](), ""
         self.copies = copies or copies_of(log, wait_for="received")
@@ -282,8 +283,9 @@ def test_a_new_copy_is_made_when_a_record_has_begun_and_not_before() -> None:
     [
         (NEW, chunk(0, b"x" * 36), "no record at 0"), (NEW, chunk(0, record(7, 100)), "no record at 0"),
         (mine(None, 0), chunk(9, b"x"), "file begins at 9"),
-        (mine(COPY), chunk(100, record(100, 100)), "100 instead of 200"), (mine(COPY), chunk(201), "201 instead of 200"),
-        (NEW, chunk(-1, b"x"), "a chunk of"), (NEW, (0).to_bytes(8, "big") + (1 << 23).to_bytes(4, "big"), "a chunk of"),
+        (mine(COPY), chunk(100, record(100, 100)), "100 instead of 200"),
+        (mine(COPY), chunk(201), "201 instead of 200"), (NEW, chunk(-1, b"x"), "a chunk of"),
+        (NEW, (0).to_bytes(8, "big") + (1 << 23).to_bytes(4, "big"), "a chunk of"),
     ],
 )  # fmt: skip
 def test_bytes_that_cannot_continue_the_log_change_nothing(mine: Mine, data: bytes, word: str) -> None:  # fmt: skip

@@ -190,7 +190,8 @@ def test_unknown_keys_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (b"D", bytes(8)), (b"D", b"\xff" * 9), (b"A", bytes(15)), (b"A", b"\xff" * 16), (b"H", b""), (b"H", b"\x80" + bytes(7)),
+        (b"D", bytes(8)), (b"D", b"\xff" * 9), (b"A", bytes(15)), (b"A", b"\xff" * 16), (b"H", b""),
+        (b"H", b"\x80" + bytes(7)),
     ],
 )  # fmt: skip
 def test_offsets_and_lengths_are_checked(kind: bytes, payload: bytes) -> None:

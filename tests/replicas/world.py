@@ -207,8 +207,8 @@ class World:
             self.follower = None
             return
         self.follower = penstock.open_follower(
-            self.b.root, begin=begin, cut_at=cut_at, files=self.b.disk, clock=self.b.clock, spawn=self.b.workers, environ={},
-            **self.both, **self.settings["follower"],
+            self.b.root, begin=begin, cut_at=cut_at, files=self.b.disk, clock=self.b.clock, spawn=self.b.workers,
+            environ={}, **self.both, **self.settings["follower"],
         )  # fmt: skip
 
     def connect(self) -> Line | None:
