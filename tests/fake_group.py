@@ -94,6 +94,9 @@ class FakeQueue:
         self._journal.nacked[offset] = (level, tries)
         return ticket
 
+    def has_refused(self, offset: int) -> bool:
+        return offset in self._journal.nacked
+
     def retry(self, offset: int, tries: int, base: int) -> int:
         ticket = self._record(base)
         self._journal.tries[offset] = tries

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from tests.lanes import rounds
 
 from penstock import ConsumerClosedError, LostQueueError
 from penstock.store.store import Store
-from penstock.testing import ManualClock, open_store
+from penstock.testing import ManualClock, ManualWorkers, open_store
 
 COUNT, ACK_WAIT_S = 8, 5.0
 # Every so many places of a job; at night at every single one.
 STEP = rounds(gate=9, night=1)
 CLOSE_STEP = rounds(gate=31, night=1)
+NACK_STEP = rounds(gate=5, night=1)
 Job = Callable[[Any], object]
 
 
@@ -91,6 +93,32 @@ def test_an_interrupted_call_loses_no_message(
             assert not lost, f"{lost} after an interrupt at {interrupt.place}"
             assert not consumer.pending(), interrupt.place
         number += STEP
+
+
+@pytest.mark.slow
+def test_after_an_interrupted_nack_the_message_comes_once(tmp_path: Path, clock: ManualClock) -> None:  # fmt: skip
+    """The writer made a retry of what was recorded, and the consumer delivered it once more as well."""
+    number, was_interrupted, workers = 1, True, ManualWorkers()
+    with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
+        for body in (b"0", b"1"):
+            store.put("orders", body, queue=0)
+        while was_interrupted:
+            with store.consumer(f"g{number}", "orders", ack_wait=ACK_WAIT_S) as consumer:
+                first, second = consumer.poll(2, 0)
+                interrupt = Interrupt(number)
+                was_interrupted = interrupt.during(partial(consumer.nack, first, delay=1))
+                # Its entry must not replace that of the refusal.
+                consumer.ack(second)
+                seen: list[bytes] = []
+                for _ in range(3):
+                    workers.run_all()
+                    clock.now_ms += int(ACK_WAIT_S * 1000) + 1
+                    workers.run_all()
+                    found = consumer.poll(5, 0)
+                    consumer.ack(found)
+                    seen += [message.body for message in found]
+                assert seen == [b"0"], interrupt.place
+            number += NACK_STEP
 
 
 def iterate_and_ack(consumer: Any) -> None:

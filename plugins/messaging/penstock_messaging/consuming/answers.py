@@ -264,10 +264,15 @@ class Answers:
             flight.ticket = flight.owned.nack(
                 message.offset, level, rules.tries, flight.base, tries, reason
             )
+            self._in_flight.finish(message, NACKED)
         except LostQueueError:
             self._queues.lose(flight)
             raise
-        self._in_flight.finish(message, NACKED)
+        except BaseException:
+            # An interrupt: a refusal that is recorded is retried, so the message must not be delivered again as well.
+            if flight.owned.has_refused(message.offset):
+                self._in_flight.finish(message, NACKED)
+            raise
         return flight.ticket
 
     # --- neither

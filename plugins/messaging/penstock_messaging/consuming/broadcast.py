@@ -54,6 +54,10 @@ class BroadcastQueue:
         """Record nothing."""
         return 0
 
+    def has_refused(self, offset: int) -> bool:
+        """Return False: nothing is recorded."""
+        return False
+
     def retry(self, offset: int, tries: int, base: int) -> int:
         """Record nothing."""
         return 0

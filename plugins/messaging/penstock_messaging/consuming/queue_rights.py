@@ -84,6 +84,9 @@ class QueueRight(Protocol):
         have ended; `reason` says why.
         """
 
+    def has_refused(self, offset: int) -> bool:
+        """Return whether a `nack` of this message that was interrupted is recorded."""
+
     def retry(self, offset: int, tries: int, base: int) -> int:
         """Record how often a message of an ordered queue was refused."""
 

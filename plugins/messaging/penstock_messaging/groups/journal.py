@@ -21,10 +21,12 @@ from penstock.errors import LostQueueError, StorageError
 from penstock.escape import shown
 from penstock.files import File, Files
 from penstock.files.lock_file import leave_in_child
+from penstock.format.arrays import np
 from penstock.format.hashes import crc32c
 from penstock_messaging.groups.entries import (
     BODY,
     CRC,
+    ENTRY,
     ENTRY_BYTES,
     Entries,
     EntryKind,
@@ -196,6 +198,26 @@ class Journal:
             self._position += size
             self._sequence = sequence
             return sequence
+
+    def has_refused(self, offset: int) -> bool:
+        """Return whether the last event is the refusal of a message, also one whose append an interrupt has cut off.
+
+        Entries are then appended after it, since the writer may have taken it in.
+        """
+        with self._appends:
+            if self._refusal is not None:
+                return False
+            raw = self._file.pread(2 * ENTRY_BYTES, self._position - ENTRY_BYTES)
+            last = np.frombuffer(raw, ENTRY, count=1)
+            uncounted = valid_entries(raw[ENTRY_BYTES:], last)
+            entry = (uncounted if len(uncounted) else last)[0]
+            found = int(entry["kind"]), int(entry["offset"]), int(entry["number"])
+            is_refused = found == (EntryKind.NACK, offset, self._number)
+            if is_refused and len(uncounted):
+                self._position += ENTRY_BYTES
+                self._sequence += 1
+                self._refusals += 1
+            return is_refused
 
     def _make_ready(self, size: int) -> None:
         """Ensure that the next `size` bytes can be written; begins a new file if this one is full."""

@@ -125,6 +125,10 @@ class OwnedQueue:
         self._on_refused()
         return ticket
 
+    def has_refused(self, offset: int) -> bool:
+        """Return whether a `nack` of this message that was interrupted is recorded."""
+        return self._journal.has_refused(offset)
+
     def retry(self, offset: int, tries: int, base: int) -> int:
         """Record how often an ordered consumer has tried a message; return a ticket for `sync`."""
         return self._journal.append(EntryKind.RETRY, offset, 1, base, 0, min(tries, GROUP_SETTING))
