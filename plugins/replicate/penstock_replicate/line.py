@@ -5,15 +5,14 @@ master is unreachable or silent.
 """
 
 import contextlib
-import errno
-import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from ssl import SSLContext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock_replicate.wire import host_and_port
 
@@ -45,20 +44,19 @@ class Line:
 
     def connect(self, timeout_s: float) -> None:
         """Make the connection; raises `OSError`, or `ValueError` for a host that cannot be."""
-        end_s, number = time.monotonic() + timeout_s, errno.EHOSTUNREACH
-        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in found:
-            self.close()
-            self._socket = made = socket.socket(family, kind, protocol)
-            made.setblocking(False)
-            number = made.connect_ex(address)
-            if number == errno.EINPROGRESS:
-                self._waited(self._is_connected, end_s)
-                number = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if not number:
-                break
-        else:
-            raise OSError(number, os.strerror(number))
+        end_s = time.monotonic() + timeout_s
+        *others, last = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in others:
+            with contextlib.suppress(ConnectionError):
+                self._reach(socket.socket(family, kind, protocol), address, end_s)
+                return
+        self._reach(socket.socket(*last[:3]), last[4], end_s)
+
+    def _reach(self, made: socket.socket, address: Any, end_s: float) -> None:
+        self.close()
+        self._socket = made
+        made.setblocking(False)
+        self._waited(partial(self._connect, address), end_s)
         made.settimeout(SLICE_S)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -67,11 +65,15 @@ class Line:
             )
             self._waited(encrypted.do_handshake, end_s)
 
-    def _is_connected(self) -> None:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        if not poll.poll(SLICE_S * 1000):
-            raise TimeoutError
+    def _connect(self, address: Any) -> None:
+        try:
+            self._socket.connect(address)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            poll.poll(SLICE_S * 1000)
+            # The next call says what has come of it.
+            raise TimeoutError from None
 
     def _waited(self, call: Callable[[], T], end_s: float) -> T:
         """Return what a call returns that waits for one slice, and is repeated then."""
