@@ -243,6 +243,24 @@ def test_a_log_begins_nowhere_but_where_the_master_said() -> None:
     assert isinstance(end, Close)
 
 
+def test_what_was_just_written_is_sent_at_once_unless_the_copy_lags() -> None:
+    """Nothing of what a copy does not read may stay in memory."""
+    pair = Pair(FakeLog(), NEW)
+    pair.meet()
+    pair.log.put(b"x")
+    assert pair.master.advanced() == [Send(wire.data_frame(0, b"x"))]
+    assert pair.master.advanced() == []
+    pair.log.put(b"yz")
+    pair.master.is_full = True
+    assert pair.master.advanced() == [Read(1, 2)]
+    assert pair.master.read_done(b"yz") == [Send(wire.data_frame(1, b"yz"))]
+    # The piece ends with its segment; the rest is read as what is older.
+    pair.master.is_full = False
+    pair.log.put(bytes(SEGMENT))
+    first, rest = pair.master.advanced()
+    assert (first, rest) == (Send(wire.data_frame(3, bytes(SEGMENT - 3))), Read(SEGMENT, 3))
+
+
 def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     pair = Pair(FakeLog(), NEW)
     pair.meet()

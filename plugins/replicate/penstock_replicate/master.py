@@ -199,7 +199,8 @@ class MasterPeer(Peer):
         if left <= 0:
             return []
         actions = [*self._files.removals()]
-        if left <= PIECE_BYTES and (data := self._log.recent(self.position, left)):
+        is_near = left <= PIECE_BYTES and not self.is_full
+        if is_near and (data := self._log.recent(self.position, left)):
             actions.append(self._data(data))
             left -= len(data)
         if left:

@@ -116,6 +116,7 @@ class Machine(ABC):
     Attributes:
         is_over: the connection is closed, or about to be.
         is_deaf: the connection is not read for now, so the other side is not silent.
+        is_full: the other side has not taken yet what was sent; a `Read` is carried out when it has.
     """
 
     # Who the other side is.
@@ -125,7 +126,7 @@ class Machine(ABC):
         self, *, heartbeat_ms: int, silence_ms: int, now_ms: int, secret: Secret | None = None
     ) -> None:
         self._secret = secret
-        self.is_over = self.is_deaf = False
+        self.is_over = self.is_deaf = self.is_full = False
         self._heartbeat_ms = heartbeat_ms
         self._silence_ms = silence_ms
         self._now_ms = self._heard_ms = self._sent_ms = now_ms

@@ -102,15 +102,9 @@ class _MasterLink(Link):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        action, self._read = self._read, None
-        if action is not None:
+        if self._read is not None:
+            action, self._read = self._read, None
             self.run([action])
-        self.advanced()
-
-    def advanced(self) -> None:
-        """Send of the log, unless the other side has not taken what was sent."""
-        if not self.is_full:
-            self.run(self.peer.advanced())
 
 
 class Server:
@@ -172,7 +166,8 @@ class Server:
         self.log.bell.answer()
         self._copies.look()
         for link in self._links():
-            link.advanced()
+            link.peer.is_full = link.is_full
+            link.run(link.peer.advanced())
 
     def _links(self) -> list[_MasterLink]:
         return [link for link in self._loop.links if isinstance(link, _MasterLink)]

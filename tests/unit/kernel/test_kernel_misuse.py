@@ -123,6 +123,15 @@ def test_records_of_another_log_are_stored_only_where_they_may_be() -> None:
     assert appender.land(sent(base + 16 + stop, b"x"), base + 16 + stop, 1024, b"") == (0, base + 16 + stop)  # fmt: skip
 
 
+def test_frames_that_cannot_be_are_refused() -> None:
+    for kind in (b"", b"ab"):
+        with pytest.raises(ValueError, match="one byte"):
+            _kernel.frame(kind, b"")
+    for start in (-1, 4, 1 << 62):
+        with pytest.raises(ValueError, match="outside"):
+            _kernel.frame_end(b"abc", start, {})
+
+
 def test_a_draft_without_a_message_encodes_nothing() -> None:
     with pytest.raises(ValueError, match="draft has no message"):
         _kernel.Draft.__new__(_kernel.Draft).encode(0, 0)
