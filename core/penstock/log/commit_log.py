@@ -628,7 +628,9 @@ class CommitLog:
         """
         sizes, newest_ms = [len(data)], 0
         if records is not None:
-            sizes, newest_ms = records.sizes.tolist(), int(records.store_times_ms.max())
+            newest_ms = records.last_time_ms
+            if len(records) > 1:
+                sizes, newest_ms = records.sizes.tolist(), int(records.store_times_ms.max())
         with memoryview(data) as view:
             self._append_piece(log_offset, view, sizes, newest_ms)
 
