@@ -328,6 +328,22 @@ def test_what_a_replicator_reads(opened: Opened, write: str) -> None:
         log.digest(0, log.visible_offset + 1)
 
 
+def test_only_what_was_just_written_is_recent(opened: Opened) -> None:
+    """What an earlier process has written, or long ago, may be on the disk only: the event loop must not wait for it."""
+    settings: dict[str, Any] = {"flush": "none", "replicate__scripted__waits": False}
+    store, _ = opened(geometry__segment_bytes=16 << 20, **settings)
+    before = end_of(store.put("t", b"a"))
+    store.close()
+    store, copies = opened(geometry__segment_bytes=16 << 20, **settings)
+    first = store.put("t", b"b")
+    assert copies.log.recent(0, 1) == copies.log.recent(before - 1, 1) == b""
+    assert copies.log.recent(before, 1) == copies.log.read(before, 1) != b""
+    for _ in range(5):
+        last = store.put("t", bytes(1 << 20))
+    assert copies.log.recent(first.log_offset, 1) == b""
+    assert copies.log.recent(last.log_offset, 1 << 20) == copies.log.read(last.log_offset, 1 << 20)
+
+
 class TestScripted(ReplicatorContract):
     @pytest.fixture
     def strategy(self) -> type[Strategy]:
