@@ -551,7 +551,7 @@ class FollowedStore:
         """Append, in one step, the records in the frames with which some bytes begin, where the log ends.
 
         Takes frames as they come most often: whole, short, with whole and valid records, none of an atomic batch, that
-        fit into the segment. Nothing is said about the rest: it is for `feed`.
+        fit into the segment. Nothing is said about the rest: it is for `feed`. With `syncs_each`, `flush` must follow.
 
         Args:
             frames: frames, as `contracts.frame` makes them. The payload of one of kind "D" is a log offset (big-endian
@@ -573,7 +573,7 @@ class FollowedStore:
             return 0, log_offset
         try:
             taken, stream.end_offset = self._log.land(frames, log_offset, self._record_max)
-            if taken:
+            if taken and not self.syncs_each:
                 self._log.appender.appended(stream.end_offset)
         except BaseException:
             self.forget()

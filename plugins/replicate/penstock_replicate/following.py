@@ -49,6 +49,8 @@ _PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, i
     PROTOCOL: (PlainFollowerPeer, REPORT_MS, ROCKETMQ_SILENCE_MS),
 }
 _RETRY_S = 0.5
+# How often those who wait look at what has come: to wake them at each record would slow it down.
+_NEWS_S = 0.05
 # How often a broker is asked for what is beside its log, how long it may take to answer all of it, and how long the
 # log may rest before it has reached what was answered.
 ASK_S, ANSWER_S, STALL_S = 5.0, 30.0, 30.0
@@ -167,7 +169,7 @@ class StoreFollower:
             self.changed()
             end_s = time.monotonic() + _RETRY_S
             while self._look() and time.monotonic() < end_s:
-                self._rest(SLICE_S)
+                self._until(lambda: False, SLICE_S)
 
     def _look(self) -> bool:
         """Publish the status, and see whether another process wants the store; return whether to go on."""
@@ -234,7 +236,6 @@ class StoreFollower:
                     return Close(reason="this side closes")
             if data and close is None:
                 close = self._take(link, data)
-                self.changed()
         return close
 
     def _take(self, link: _Followed, data: bytes) -> Close | None:
@@ -292,19 +293,18 @@ class StoreFollower:
 
     def _land(self, link: _Followed) -> Close | None:
         """Acknowledge what was appended, and sync it if the flush policy is to sync at once."""
-        store, close = self._store, None
+        store = self._store
         if not link.is_accepted:
             return None
         end, flushed = store.end_offset, store.flushed_offset
         if store.syncs_each and flushed < end:
             is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
             if is_near or end - flushed >= _SYNC_BYTES:
-                close = self._run(link, self._progress(link))
                 try:
                     store.flush()
                 except BaseException as error:
                     return self._failed(error)
-        return close or self._run(link, self._progress(link))
+        return self._run(link, self._progress(link))
 
     def _progress(self, link: _Followed) -> Sequence[Action]:
         """Acknowledge how far the store is; the flush policy syncs, too."""
@@ -373,7 +373,7 @@ class StoreFollower:
         while not self._has_ended:
             link = self.link
             if link is None:
-                self._rest(None, lambda: self.link is not None)
+                self._until(lambda: self.link is not None, None)
                 continue
             is_current = partial(self._is_current, link)
             try:
@@ -383,7 +383,7 @@ class StoreFollower:
             except (OSError, ValueError) as error:
                 if is_current():
                     self._note(f"the broker at {address}: {error}")
-            self._rest(ASK_S, lambda: not is_current())  # noqa: B023 - it is called here
+            self._until(lambda: not is_current(), ASK_S)  # noqa: B023 - it is called here
 
     def _is_current(self, link: _Followed) -> bool:
         return link is self.link and not self._has_ended
@@ -406,7 +406,7 @@ class StoreFollower:
             if not self._trouble:
                 self._asked_s = begun_s
             self.changed()
-            self._rest(ASK_S, lambda: self._is_hurried or not self._is_current(link))
+            self._until(lambda: self._is_hurried or not self._is_current(link), ASK_S)
             try:
                 early = line.receive()
             except OSError:
@@ -438,7 +438,7 @@ class StoreFollower:
             return self._store.end_offset if link.is_accepted else -1
 
         while end() < max(log_end, 0):
-            self._rest(STALL_S, lambda: end() > seen or not self._is_current(link))  # noqa: B023
+            self._until(lambda: end() > seen or not self._is_current(link), STALL_S)  # noqa: B023
             if not self._is_current(link) or end() <= seen:
                 return False
             seen = end()
@@ -471,10 +471,15 @@ class StoreFollower:
                     link.line.shut()
         return troubles
 
-    def _rest(self, timeout_s: float | None, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a time, until something has changed so that it is over, or the following has ended."""
+    def _until(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until something is so, or the following has ended; return whether it is, before a time has passed."""
+        end_s = time.monotonic() + (1e9 if timeout_s is None else timeout_s)
         with self._state:
-            self._state.wait_for(lambda: self._has_ended or is_over(), timeout_s)
+            while not (found := self._has_ended or is_over()):
+                if (left_s := end_s - time.monotonic()) <= 0:
+                    break
+                self._state.wait(min(left_s, _NEWS_S))
+        return found
 
     # --- for callers
 
@@ -519,8 +524,6 @@ class StoreFollower:
         def is_level() -> bool:
             nonlocal first
             link = self.link
-            if self._has_ended:
-                return True
             if link is None or not link.is_accepted:
                 return False
             peer = link.peer
@@ -536,8 +539,7 @@ class StoreFollower:
             return is_told and has_files and bool(self._store.end_offset >= peer.master_visible)
 
         def wait(timeout_s: float | None) -> bool:
-            with self._state:
-                found = self._state.wait_for(is_level, timeout_s)
+            found = self._until(is_level, timeout_s)
             self._check()
             return found
 
@@ -545,8 +547,7 @@ class StoreFollower:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the following has ended, and raise why; returns False after `timeout_s`."""
-        with self._state:
-            self._state.wait_for(lambda: self._has_ended, timeout_s)
+        self._until(lambda: False, timeout_s)
         self._check()
         return False
 
