@@ -25,7 +25,7 @@ from penstock_replicate import StoreFollower, beside, follow, following
 from penstock_replicate.beside import trouble_of
 from penstock_replicate.peer import Action, Close, Level, Send
 from penstock_replicate.remoting import FRAME_BYTES_MAX, BrokerPeer
-from penstock_replicate.rocketmq import chunk
+from penstock_replicate.rocketmq import chunk, report
 
 CHECK = struct.pack(">7q", *range(1, 8))
 OFFSETS = b'{"offsetTable":{"t@g":{0:3,1:7}}}'
@@ -180,6 +180,30 @@ def has_received(copy: StoreFollower, end: int) -> bool:
 
 
 Servers = tuple[socket.socket, socket.socket]
+
+
+def test_a_copy_whose_disk_is_slow_says_how_far_it_is(
+    log: MasterLog, servers: Servers, tmp_path: Path
+) -> None:
+    """Its master took it for dead."""
+    files, go, end = FaultyFiles(), threading.Event(), log.begins[3]
+
+    def hold(call: str, path: Path) -> None:
+        if call == "sync" and path.parent.name == "commitlog":
+            go.wait(WAIT_S)
+
+    given = {**READING, "flush": "sync", "files": files}
+    with (
+        follow(tmp_path / "c", address_of(servers[0]), protocol="rocketmq", environ={}, **given) as copy,
+        servers[0].accept()[0] as line,
+    ):  # fmt: skip
+        assert line.recv(8) == report(0)
+        files.plan.watch = hold
+        line.sendall(chunk(0, log.raw[:end]))
+        while line.recv(8) != report(end):
+            pass
+        assert copy.status()["flushed"] < end
+        go.set()
 
 
 def test_files_are_written_when_the_log_is_durable_that_they_speak_of(

@@ -226,6 +226,70 @@ def test_a_master_that_was_restored_from_a_backup_is_not_followed(tmp_path: Path
     assert b"not in the backup" in saved
 
 
+def test_a_following_that_has_ended_says_so_and_lets_the_store_go(tmp_path: Path) -> None:
+    """Its thread had ended: the status stayed, and no process could promote the copy."""
+    m, c, other = (tmp_path / name for name in ("m", "c", "other"))
+    with master(m) as store, master(other) as second:
+        store.put("t", b"x")
+        second.put("t", b"y")
+        with copy_of(c, status_of(m)["listen"]):
+            pass
+        with follow(c, status_of(other)["listen"], environ={}) as copy:
+            eventually(lambda: "ended" in status_of(c)["text"])
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "penstock",
+                    "replica",
+                    "promote",
+                    str(c),
+                    "--timeout",
+                    "60s",
+                ],
+                timeout=WAIT_S,
+                check=False,
+            )
+            assert done.returncode == 0
+            with pytest.raises(ReplicationError):
+                copy.wait(WAIT_S)
+
+
+def test_a_host_is_tried_at_each_of_its_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    find = socket.getaddrinfo
+
+    def found(*asked: Any, **more: Any) -> list[Any]:
+        good = find(*asked, **more)
+        # Of a family that the address is not of, and one that no connection has.
+        return [(socket.AF_UNIX, *good[0][1:]), (*good[0][:4], ("255.255.255.255", 1)), *good]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    with master(tmp_path / "m") as store:
+        store.put("t", b"x")
+        with copy_of(tmp_path / "c", status_of(tmp_path / "m")["listen"]):
+            pass
+
+
+def test_a_name_that_is_never_found_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """A dead master may take its name server along, and then its copy is to be promoted."""
+    m, c, asked, answer = tmp_path / "m", tmp_path / "c", threading.Event(), threading.Event()
+    with master(m) as store:
+        store.put("t", b"x")
+        with copy_of(c, status_of(m)["listen"]):
+            pass
+
+    def never(*_: object, **__: object) -> list[Any]:
+        asked.set()
+        answer.wait(WAIT_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    with follow(c, "nowhere:1", environ={}):
+        assert asked.wait(WAIT_S)
+    penstock.promote(c, environ={})
+    answer.set()
+
+
 def test_once_ends_when_the_copy_has_all(tmp_path: Path) -> None:
     """It waited anew each second for what comes in two of them."""
     m, c = tmp_path / "m", tmp_path / "c"

@@ -383,8 +383,8 @@ cdef class Appender:
             return 0, log_offset
         while True:
             p = span.p + taken
-            length = whole_frame(p, span.n - taken)
-            if not 8 < length <= LONG_BYTES or p[KIND_AT] != LOG_BYTES or get64(p + HEAD_BYTES) != log_offset:
+            length = whole_frame(p, span.n - taken, LOG_BYTES, LONG_BYTES)
+            if length <= 8 or get64(p + HEAD_BYTES) != log_offset:
                 return taken, log_offset
             records.p, records.n = p + HEAD_BYTES + 8, length - 8
             newest_ms = whole_records(records, log_offset, size_max, &c)

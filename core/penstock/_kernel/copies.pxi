@@ -53,13 +53,18 @@ def frame_end(bytes data not None, int64_t start, dict limits not None):
     return start + HEAD_BYTES + length
 
 
-cdef int64_t whole_frame(const uint8_t *p, int64_t room) noexcept nogil:
-    """Return how many bytes the payload of the frame that begins here has; -1 if it is not whole, or was changed."""
+cdef int64_t whole_frame(const uint8_t *p, int64_t room, uint8_t kind, int64_t most) noexcept nogil:
+    """Return how many bytes the payload of the frame that begins here has; -1 if it is not whole, or was changed.
+
+    So it is if the frame is of another kind, or its payload has more bytes than `most`: then it is not looked at.
+    """
     cdef int64_t length
     cdef uint32_t crc
     if room < HEAD_BYTES:
         return -1
     length, crc = <uint32_t>get32(p), crc32c_more(0, p, CRCS_AT)
+    if p[KIND_AT] != kind or length > most:
+        return -1
     if crc != <uint32_t>get32(p + CRCS_AT) or length > room - HEAD_BYTES:
         return -1
     crc = crc32c_more(crc, p + HEAD_BYTES, length)

@@ -191,14 +191,19 @@ class LogFlusher:
         found = self.gate.flushed_offset if self._waits else self._log.log.committed_offset
         return found if self.shown is None else self.shown(found)
 
-    def flush(self) -> int:
-        """Make everything durable that was appended before the call; see `contracts.Flusher`."""
+    def flush(self, timeout_ms: int = -1) -> int:
+        """Make everything durable that was appended before the call; see `contracts.Flusher`.
+
+        With a time limit, in a store with threads, it may return before: look at what it returns.
+        """
         outcome = _kernel.LATE
         try:
-            outcome = self._wait_for_all(-1, runs=True)
+            outcome = self._wait_for_all(timeout_ms, runs=True)
         finally:
             self.collect_results()
         self.check()
+        if outcome == _kernel.LATE and timeout_ms >= 0:
+            return self.flushed_offset
         if outcome != _kernel.FLUSHED:
             raise self._closed()
         if not self._waits:

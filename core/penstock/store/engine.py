@@ -290,10 +290,10 @@ class Engine:
             pause_ms=self.config.retention.pause_ms,
         )  # fmt: skip
         policy, appender = self.policy, self.log.appender
-        self._hears_appends = type(policy).after_append is not FlushPolicy.after_append
-        applies_always = policy.waits or self._hears_appends
+        self.hears_appends = type(policy).after_append is not FlushPolicy.after_append
+        applies_always = policy.waits or self.hears_appends
         appender.connect(self.apply_policy, *_ACCEPTED, applies_always=applies_always)
-        if policy.waits and not self._hears_appends:
+        if policy.waits and not self.hears_appends:
             appender.wait_at(
                 self.flusher.gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )  # fmt: skip
@@ -456,7 +456,7 @@ class Engine:
         self, end_offset: int, wait: bool, is_new: bool
     ) -> tuple[PutStatus, Durability]:
         policy = self.policy
-        if self._hears_appends and is_new:
+        if self.hears_appends and is_new:
             policy.after_append(end_offset)
         if not policy.waits:
             if self.log.appender.is_idle:

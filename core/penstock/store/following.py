@@ -573,7 +573,7 @@ class FollowedStore:
             return 0, log_offset
         try:
             taken, stream.end_offset = self._log.land(frames, log_offset, self._record_max)
-            if taken and not self.syncs_each:
+            if taken and (self._engine.hears_appends or not self.syncs_each):
                 self._log.appender.appended(stream.end_offset)
         except BaseException:
             self.forget()
@@ -657,9 +657,9 @@ class FollowedStore:
         self._stream.forget()
         self._stream.end_offset = self.end_offset
 
-    def flush(self) -> int:
-        """Make everything durable that was fed; return the log offset reached."""
-        return self._store._owner().flusher.flush()
+    def flush(self, timeout_ms: int = -1) -> int:
+        """Make everything durable that was fed; return the log offset reached, a lower one after `timeout_ms`."""
+        return self._store._owner().flusher.flush(timeout_ms)
 
     # --- the end
 

@@ -170,11 +170,16 @@ class StoreFollower:
             end_s = time.monotonic() + _RETRY_S
             while self._look() and time.monotonic() < end_s:
                 self._until(lambda: False, SLICE_S)
+        # Others are told why it has ended, and may want the store.
+        while not self._is_closed:
+            self._look()
+            with self._state:
+                self._state.wait_for(lambda: self._is_closed, SLICE_S)
 
     def _look(self) -> bool:
         """Publish the status, and see whether another process wants the store; return whether to go on."""
         store = self._store
-        if store is not None and not self._has_ended:
+        if store is not None and not self._is_closed:
             store.publish(self.status())
             if store.is_wanted:
                 self._last_error = "another process promotes this copy"
@@ -212,10 +217,10 @@ class StoreFollower:
             except (OSError, ValueError) as error:
                 # A name of a host that cannot be is no OSError.
                 return Close(reason=f"{self.master} cannot be reached: {error}")
-            self.link = _Followed(line, peer)
+            self.link = link = _Followed(line, peer)
             self.changed()
             try:
-                return self._through(self.link)
+                return self._through(link)
             except OSError as error:
                 return Close(reason=str(error))
 
@@ -229,11 +234,7 @@ class StoreFollower:
                 looked_s = time.monotonic()
                 # While this thread was busy, the other side was not silent.
                 peer.is_deaf = bool(data)
-                close = self._run(link, [*peer.tick(_now_ms()), *self._progress(link)])
-                if self._store is not None and self._store.failure is not None:
-                    close = self._failed(self._store.failure)
-                if not self._look():
-                    return Close(reason="this side closes")
+                close = self._beat(link)
             if data and close is None:
                 close = self._take(link, data)
         return close
@@ -249,9 +250,16 @@ class StoreFollower:
                 return self._failed(error)
             peer.passed(end)
             if taken == len(data):
-                return self._land(link)
+                return self._land(link, is_near=True)
             data = data[taken:]
         return self._run(link, peer.take(data)) or self._land(link)
+
+    def _beat(self, link: _Followed) -> Close | None:
+        """Tell the master, at least each heartbeat, how far the copy is; look around."""
+        close = self._run(link, [*link.peer.tick(_now_ms()), *self._progress(link)])
+        if self._store is not None and self._store.failure is not None:
+            return self._failed(self._store.failure)
+        return close if self._look() else Close(reason="this side closes")
 
     def _run(self, link: _Followed, actions: Sequence[Action]) -> Close | None:
         """Carry out actions of the machine, in their order; return why the connection is to end."""
@@ -291,19 +299,23 @@ class StoreFollower:
             return link.peer.hashed(start, stop, digest)
         return ()
 
-    def _land(self, link: _Followed) -> Close | None:
+    def _land(self, link: _Followed, *, is_near: bool = False) -> Close | None:
         """Acknowledge what was appended, and sync it if the flush policy is to sync at once."""
         store = self._store
         if not link.is_accepted:
             return None
         end, flushed = store.end_offset, store.flushed_offset
         if store.syncs_each and flushed < end:
-            is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
-            if is_near or end - flushed >= _SYNC_BYTES:
+            is_near = is_near or link.peer.master_visible - end <= _FAR_BEHIND_BYTES
+            while flushed < end and (is_near or end - flushed >= _SYNC_BYTES):
                 try:
-                    store.flush()
+                    flushed = store.flush(int(SLICE_S * 1000))
                 except BaseException as error:
                     return self._failed(error)
+                # A slow disk is no silence.
+                link.peer.is_deaf = True
+                if flushed < end and (close := self._beat(link)) is not None:
+                    return close
         return self._run(link, self._progress(link))
 
     def _progress(self, link: _Followed) -> Sequence[Action]:
@@ -467,7 +479,7 @@ class StoreFollower:
                 except DiskFullError as error:
                     return [str(error)]
                 except BaseException as error:
-                    self._error = self._told(error)
+                    self._error = self._error or self._told(error)
                     link.line.shut()
         return troubles
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeVar
@@ -37,26 +38,48 @@ class Line:
     def __init__(self, address: str, tls: SSLContext | None, look: Callable[[], bool]) -> None:
         self._host, self._port = host_and_port(address)
         self._tls, self._look = tls, look
-        self._socket = socket.socket()
+        self._socket: socket.socket | None = None
         self._closing = threading.Lock()
         # Made once: to allocate as much for each answer takes longer than to receive it.
         self._memory = memoryview(bytearray(_RECEIVE_BYTES))
 
     def connect(self, timeout_s: float) -> None:
-        """Make the connection; raises `OSError`, or `ValueError` for a host that cannot be."""
-        end_s = time.monotonic() + timeout_s
-        *others, last = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in others:
-            with contextlib.suppress(ConnectionError):
-                self._reach(socket.socket(family, kind, protocol), address, end_s)
-                return
-        self._reach(socket.socket(*last[:3]), last[4], end_s)
+        """Make the connection, to the first address of the host that answers; raises `OSError`.
 
-    def _reach(self, made: socket.socket, address: Any, end_s: float) -> None:
+        Raises `ValueError` for a host that cannot be.
+        """
+        end_s = time.monotonic() + timeout_s
+        found = self._waited(partial(self._resolving().result, SLICE_S), end_s)
+        for number, address in enumerate(found):
+            now_s = time.monotonic()
+            try:
+                self._reach(address, now_s + (end_s - now_s) / (len(found) - number))
+            except OSError:
+                if number == len(found) - 1 or not self._look():
+                    raise
+            else:
+                return
+
+    def _resolving(self) -> Future[list[Any]]:
+        """Look the host up in a thread, since nobody can end that; return what will have its addresses."""
+        found: Future[list[Any]] = Future()
+
+        def resolve() -> None:
+            try:
+                found.set_result(
+                    socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                )
+            except BaseException as error:
+                found.set_exception(error)
+
+        threading.Thread(target=resolve, name="penstock-resolve", daemon=True).start()
+        return found
+
+    def _reach(self, address: Any, end_s: float) -> None:
         self.close()
-        self._socket = made
+        self._socket = made = socket.socket(*address[:3])
         made.setblocking(False)
-        self._waited(partial(self._connect, address), end_s)
+        self._waited(partial(self._connect, made, address[4]), end_s)
         made.settimeout(SLICE_S)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -65,12 +88,13 @@ class Line:
             )
             self._waited(encrypted.do_handshake, end_s)
 
-    def _connect(self, address: Any) -> None:
+    @staticmethod
+    def _connect(made: socket.socket, address: Any) -> None:
         try:
-            self._socket.connect(address)
+            made.connect(address)
         except BlockingIOError:
             poll = select.poll()
-            poll.register(self._socket, select.POLLOUT)
+            poll.register(made, select.POLLOUT)
             poll.poll(SLICE_S * 1000)
             # The next call says what has come of it.
             raise TimeoutError from None
@@ -89,7 +113,7 @@ class Line:
     def receive(self) -> bytes:
         """Return what has come, b"" if nothing comes in a slice; raises `OSError` if the connection has ended."""
         try:
-            size = self._socket.recv_into(self._memory)
+            size = self._made.recv_into(self._memory)
         except TimeoutError:
             return b""
         if not size:
@@ -100,18 +124,27 @@ class Line:
         """Send bytes; raises `OSError` if the connection has ended, or the other side does not read for a time."""
         left, end_s = memoryview(data), time.monotonic() + timeout_s
         while left:
-            left = left[self._waited(lambda: self._socket.send(left), end_s) :]  # noqa: B023 - it is called here
+            left = left[self._waited(lambda: self._made.send(left), end_s) :]  # noqa: B023 - it is called here
+
+    @property
+    def _made(self) -> socket.socket:
+        assert self._socket is not None
+        return self._socket
 
     def shut(self) -> None:
         """End a wait of the other thread, whose call raises then."""
         with self._closing, contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            if self._socket is not None:
+                # That of the class for TLS would let the other thread go on without it.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""
         with self._closing:
-            self._socket.close()
+            if self._socket is not None:
+                self._socket.close()
 
     def leave(self) -> None:
         """In a forked child, close what belongs to the parent; the other side does not notice it."""
-        self._socket.close()
+        self._closing = threading.Lock()
+        self.close()

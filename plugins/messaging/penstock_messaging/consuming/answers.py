@@ -270,8 +270,9 @@ class Answers:
             raise
         except BaseException:
             # An interrupt: a refusal that is recorded is retried, so the message must not be delivered again as well.
-            if flight.owned.has_refused(message.offset):
-                self._in_flight.finish(message, NACKED)
+            with suppress(OSError):
+                if flight.owned.has_refused(message.offset):
+                    self._in_flight.finish(message, NACKED)
             raise
         return flight.ticket
 
