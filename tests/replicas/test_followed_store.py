@@ -3,6 +3,7 @@
 import errno
 import os
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 from tests.faults.interrupts import Interrupt
-from tests.lanes import cases, rounds
+from tests.lanes import SEED, cases, rounds
 from tests.replicas.logs import (
     ROOT,
     SEGMENT,
@@ -53,6 +54,8 @@ from penstock.format.record import RecordFields, encode_record
 from penstock.log.scan import batch_marks
 from penstock.testing import ManualWorkers, SimulatedDisk
 from penstock.testing.platter import Image, Survival
+from penstock_flush.policies import SyncFlush
+from penstock_replicate.wire import data_frame
 
 
 def state_of(store: FollowedStore | Store) -> str:
@@ -264,6 +267,61 @@ def test_wrong_bytes_are_named_and_none_of_the_call_is_appended(log: MasterLog) 
             with pytest.raises(OffsetError):
                 store.feed(wrong_place, b"x")
         feed(store, log, log.end)
+
+
+def test_what_lands_is_what_would_be_fed(log: MasterLog) -> None:
+    """Twins get the same pieces, some of them changed: one takes frames in one step where it can, one is fed only."""
+    outcomes = Counter[bool]()
+    for number in range(rounds(gate=60, night=5000)):
+        chance = Random(f"{SEED} {number}")
+        settings = chance.choice(({}, {"flush": "sync", "write": "file"}))
+        pieces = drawn_pieces(log, chance)
+        found, landed_bytes = list[object](), 0
+        for lands in (True, False):
+            disk, error = SimulatedDisk(), ""
+            store = accepted(disk, log, at=0, **settings)
+            for at, data in pieces:
+                try:
+                    if lands and store.land(data_frame(at, data), at)[0]:
+                        landed_bytes += len(data)
+                    else:
+                        store.feed(at, data)
+                except (CorruptionError, OffsetError) as caught:
+                    error = str(caught)
+                    break
+            store.flush()
+            found.append((error, store.end_offset, store.shown_offset, store.next_offset))
+            store.close()
+            found.append((raw_log(disk), findings(reader(disk))))
+        assert found[:2] == found[2:], number
+        outcomes[landed_bytes > 0] += 1
+    assert outcomes[True] > outcomes[False] > 0
+
+
+def drawn_pieces(log: MasterLog, chance: Random) -> list[tuple[int, bytes]]:
+    """Return the begin of a log in pieces, most of them whole records; a byte is changed in half of the draws."""
+    ends = sorted(
+        end + (chance.randrange(-9, 9) if chance.random() < 0.02 else 0)
+        for end in chance.sample(log.begins[1:], len(log.begins) // 2)
+    )
+    found = [(start, log.raw[start:stop]) for start, stop in pairwise([0, *ends]) if start < stop]
+    if chance.random() < 0.5:
+        number = chance.randrange(len(found))
+        at, data = found[number]
+        changed = bytearray(data)
+        changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        found[number] = at, bytes(changed)
+    return found
+
+
+def test_a_policy_hears_of_what_has_landed(log: MasterLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    monkeypatch.setattr(SyncFlush, "after_append", lambda _, end: heard.append(end))
+    with accepted(SimulatedDisk(), log, at=0, flush="sync", write="file") as store:
+        # The first record begins a file, which `land` does not.
+        feed(store, log, first := log.begins[1])
+        _, end = store.land(data_frame(first, log.raw[first : log.begins[2]]), first)
+        assert heard == [first, end] == [first, log.begins[2]]
 
 
 @pytest.mark.parametrize("settings", [{}, {"write": "file"}])

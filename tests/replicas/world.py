@@ -456,6 +456,8 @@ class World:
         start = max(stats["log_min_offset"], self.follower.min_offset)
         stop = min(stats["log_end_offset"], self.follower.end_offset)
         if start < stop:
+            # Writers may gather what was appended; who reads through the store sees it, and so do all after that.
+            self.follower.read(self.follower.min_offset, 1)
             size = self.settings["geometry.segment_bytes"]
             mine = self.a.log_bytes(size, start, stop)
             theirs = self.b.log_bytes(size, start, stop)

@@ -365,7 +365,8 @@ cdef class Appender:
         no marks of a batch. The caller decides about the first other frame.
 
         Args:
-            data: frames; see `frame`. The payload of one of kind "D" is a log offset (big-endian i64) and the bytes there.
+            data: frames; see `frame`. The payload of one of kind "D" is a log offset (big-endian i64) and the bytes
+                there.
             log_offset: of the first byte.
             size_max: the maximum size of a record.
             ranges: as for `scan`.

@@ -1,9 +1,10 @@
 /* CRC-32 as in zlib (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records. And CRC-32C
    (0x82F63B78), that of frames: by the processor's instructions if it has them, otherwise with tables.
 
-   For CRC-32, if the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
-   before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or fewer, are
-   processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it loads.
+   For CRC-32, if the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that
+   is d bits before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or
+   fewer, are processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it
+   loads.
 
    No state, no locks, no Python: callable without the GIL. Only [p, p + n) is read. */
 #pragma once

@@ -116,6 +116,7 @@ class StoreFollower:
         self._lines: set[Line] = set()
         self._error: PenstockError | None = None
         self._last_error = ""
+        self._published: tuple[Any, dict[str, Any]] | None = None
         self._failed_at, self._failures = -1, 0
         # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
         self._trouble, self._asked_s = "", -1.0
@@ -180,7 +181,11 @@ class StoreFollower:
         """Publish the status, and see whether another process wants the store; return whether to go on."""
         store = self._store
         if store is not None and not self._is_closed:
-            store.publish(self.status())
+            status = self.status()
+            # A copy that rests writes nothing.
+            if (store, status) != self._published:
+                store.publish(status)
+                self._published = store, status
             if store.is_wanted:
                 self._last_error = "another process promotes this copy"
                 # Closing waits for this thread.
