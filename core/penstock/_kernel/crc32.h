@@ -68,7 +68,13 @@ static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n) { retu
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-CRC_BY_INSTRUCTIONS(crc32c_by_instructions, "sse4.2", _mm_crc32_u64, _mm_crc32_u8)
+/* Newer versions of clang have a feature of its own for these instructions. */
+#if defined(__clang__) && __clang_major__ >= 14
+#define CRC32C_FEATURES "sse4.2,crc32"
+#else
+#define CRC32C_FEATURES "sse4.2"
+#endif
+CRC_BY_INSTRUCTIONS(crc32c_by_instructions, CRC32C_FEATURES, _mm_crc32_u64, _mm_crc32_u8)
 
 /* The factors by which the two halves of 16 bytes are multiplied to advance them by `bits`. */
 typedef struct { uint64_t first, second; } CrcFold;
