@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import attrs
-from tests.replicas.world import OFFSETS, REMOVALS, Side, World, drawn_settings
+from tests.replicas.world import OFFSETS, REMOVALS, Side, World, drawn_settings, offsets_in
 
 import penstock
 from penstock import Message, PenstockError
@@ -264,7 +264,7 @@ class Machine:
         world.a, world.b = world.b, world.a
         world.offsets.clear()
         world.store = world.open_master()
-        assert world.file_of(world.a) == promised_offsets, world.store.recovery
+        world.check_promised_offsets(offsets_in(promised_offsets))
         # Of the old master.
         world.offsets.append((world.file_of(world.b), 0))
         world.open_follower()
@@ -308,6 +308,8 @@ class Machine:
             return
         world.parts_at = None
         world.offsets.append((world.file_of(world.b), 0))
+        # It has undone the removal of a topic whose queues are gone, and has no record from which they could be made.
+        world.lacks_ends |= world.lacks_removal and world.follower.is_empty
         end = world.follower.end_offset
         world.durable_there = min(world.durable_there, end)
         world.received_there = min(world.received_there, end)

@@ -426,6 +426,17 @@ class World:
             end = self.follower.end_offset
             assert min(ends) <= end, f"the copy ends at {end}, its offsets are of {ends}"
 
+    def check_promised_offsets(self, promised: dict[tuple[str, str], int]) -> None:
+        """Check that a master that was a copy has the offsets of groups that it had; none is beyond its queue's end."""
+        found = offsets_in(self.file_of(self.a))
+        known, expected = self.store.topics(), dict(promised)
+        for (name, queue), at in promised.items():
+            topic = name.partition("@")[0]
+            if int(queue) in known.get(topic, ()):
+                end = self.store.max_offset(topic, int(queue))
+                expected[name, queue] = min(end, at)
+        assert found == expected, (found, expected, self.store.recovery)
+
     # --- what holds
 
     def took(self, receipts: Sequence[Receipt]) -> None:
