@@ -199,8 +199,8 @@ def test_retention_may_have_passed_a_copy(copy: Mine, needs_copy: bool) -> None:
     pair = Pair(FakeLog(BYTES, min_offset=SEGMENT), copy)
     take = pair.master.take
 
-    def late(data: bytes) -> list[Action]:
-        pair.log.min_offset = 2 * SEGMENT if b"follow" in data else pair.log.min_offset
+    def late(data: bytes | memoryview) -> list[Action]:
+        pair.log.min_offset = 2 * SEGMENT if b"follow" in bytes(data) else pair.log.min_offset
         return take(data)
 
     pair.master.take = late  # type: ignore[method-assign] # between two frames

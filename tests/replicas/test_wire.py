@@ -107,6 +107,26 @@ def test_pieces_of_any_size_give_the_frames_that_were_sent(chance: Random) -> No
     assert reader.held_bytes == 0
 
 
+@given(st.randoms(use_true_random=False))
+def test_what_is_given_back_comes_again(chance: Random) -> None:
+    frames, stream = drawn(chance)
+    reader, found, kept = FrameReader(ALL), list[Frame](), b""
+    while stream:
+        size = chance.randrange(1, 400)
+        piece = kept + stream[:size]
+        found += reader.take(memoryview(piece))
+        kept, stream = piece[len(piece) - reader.give_back() :], stream[size:]
+        assert reader.held_bytes == 0
+    assert (found, kept) == (frames, b"")
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), *range(980, 1100), 4096, 5001, 1 << 20])
+def test_a_frame_has_the_crc_of_its_bytes(size: int) -> None:
+    data = Random(size).randbytes(size)
+    assert wire.data_frame(7, data) == framed(b"D", (7).to_bytes(8, "big") + data)
+    assert read(wire.data_frame(7, memoryview(data))) == [Data(7, data)]
+
+
 def test_a_garbled_stream_ends_in_a_violation_or_a_prefix_of_what_was_sent() -> None:
     violations = 0
     for number in range(rounds(gate=3_000, night=1_000_000)):

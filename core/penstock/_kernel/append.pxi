@@ -358,7 +358,7 @@ cdef class Appender:
         self.placed(position + draft.size, now_ms)
         return True
 
-    def land(self, bytes data not None, int64_t log_offset, int64_t size_max, bytes ranges not None, int passed=0):
+    def land(self, data, int64_t log_offset, int64_t size_max, bytes ranges not None, int passed=0):
         """Store the records in the frames of another log's bytes with which some bytes begin, where this log ends.
 
         Only what comes most often is taken: whole frames of whole, valid records, which fit into the segment and have
@@ -375,7 +375,8 @@ cdef class Appender:
         Returns:
             How many bytes of `data` were taken, and the log offset after the last record.
         """
-        cdef Span span = span_of(data), records
+        cdef Held held = Held(data)
+        cdef Span span = held.span(), records
         cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
         cdef int64_t taken = 0, length, at, size, newest_ms
         cdef const uint8_t *p

@@ -10,9 +10,10 @@ cdef enum:
     LOG_BYTES = 68
 
 
-def frame(bytes kind not None, bytes payload not None, bytes more not None=b""):
+def frame(bytes kind not None, bytes payload not None, more=b""):
     """Return the frame of a payload, of which a second part may be given by itself; `kind` is one byte."""
-    cdef Span first = span_of(payload), second = span_of(more)
+    cdef Held held = Held(more)
+    cdef Span first = span_of(payload), second = held.span()
     cdef bytes made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + first.n + second.n)
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
     cdef uint32_t crc
@@ -27,13 +28,14 @@ def frame(bytes kind not None, bytes payload not None, bytes more not None=b""):
     return made
 
 
-def frame_end(bytes data not None, int64_t start, dict limits not None):
+def frame_end(data, int64_t start, dict limits not None):
     """Return where the frame that begins at `start` ends: after the data's end if it, or its head, is not whole.
 
     Returns -1 if its length or kind was changed on the way; -2 if `limits`, the greatest length of a payload by kind,
     do not allow it; -3 if it is whole, and was changed.
     """
-    cdef Span span = span_of(data)
+    cdef Held held = Held(data)
+    cdef Span span = held.span()
     cdef const uint8_t *p
     cdef int64_t length
     cdef uint32_t crc
@@ -45,12 +47,36 @@ def frame_end(bytes data not None, int64_t start, dict limits not None):
     crc, length = crc32c_more(0, p, CRCS_AT), <uint32_t>get32(p)
     if crc != <uint32_t>get32(p + CRCS_AT):
         return -1
-    if length > <int64_t>limits.get(data[start + KIND_AT:start + CRCS_AT], -1):
+    if length > <int64_t>limits.get(PyBytes_FromStringAndSize(<const char *>p + KIND_AT, 1), -1):
         return -2
     if length <= span.n - start - HEAD_BYTES:
-        if crc32c_more(crc, p + HEAD_BYTES, length) != <uint32_t>get32(p + CRCS_AT + 4):
+        if length < LONG_BYTES:
+            crc = crc32c_more(crc, p + HEAD_BYTES, length)
+        else:
+            with nogil:
+                crc = crc32c_more(crc, p + HEAD_BYTES, length)
+        if crc != <uint32_t>get32(p + CRCS_AT + 4):
             return -3
     return start + HEAD_BYTES + length
+
+
+def whole_end(data, int64_t most):
+    """Return where the last whole record or filler ends of those with which some bytes begin, at most `most` of them.
+
+    Only their sizes are looked at. Returns 0 if there is no whole one.
+    """
+    cdef Held held = Held(data)
+    cdef Span span = held.span()
+    cdef int64_t at = 0, size
+    cdef int32_t magic
+    if most < span.n:
+        span.n = most
+    while span.n - at >= 8:
+        size, magic = get32(span.p + at), get32(span.p + at + 4)
+        if not 8 <= size <= span.n - at or not (magic == MAGIC_V1 or magic == MAGIC_V2 or magic == MAGIC_BLANK):
+            break
+        at += size
+    return at
 
 
 cdef int64_t whole_frame(const uint8_t *p, int64_t room, uint8_t kind, int64_t most) noexcept nogil:

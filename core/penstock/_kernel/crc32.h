@@ -1,10 +1,9 @@
 /* CRC-32 as in zlib (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records. And CRC-32C
-   (0x82F63B78), that of frames: by the processor's instructions if it has them, otherwise with tables.
+   (0x82F63B78), that of frames: short ones by the processor's instructions if it has them, otherwise with tables.
 
-   For CRC-32, if the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that
-   is d bits before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or
-   fewer, are processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it
-   loads.
+   If the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
+   before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or fewer, are
+   processed with tables. On aarch64, the processor's CRC instructions are used. The module chooses when it loads.
 
    No state, no locks, no Python: callable without the GIL. Only [p, p + n) is read. */
 #pragma once
@@ -79,22 +78,32 @@ CRC_BY_INSTRUCTIONS(crc32c_by_instructions, CRC32C_FEATURES, _mm_crc32_u64, _mm_
 /* The factors by which the two halves of 16 bytes are multiplied to advance them by `bits`. */
 typedef struct { uint64_t first, second; } CrcFold;
 
-static CrcFold crc_fold_16, crc_fold_64, crc_fold_256;
+typedef struct { uint32_t (*tables)[256]; CrcFold by_16, by_64, by_256; } CrcFolds;
+
+static CrcFolds crc32_folds, crc32c_folds;
 static int crc_folds, crc_folds_wide;
 
 /* x to the power `n`, reflected; the product of two reflected numbers is one bit too low, so the factor is shifted. */
-static uint64_t crc_power(int n)
+static uint64_t crc_power(uint32_t polynomial, int n)
 {
     uint32_t value = 0x80000000u;
     while (n--)
-        value = value & 1 ? CRC_POLYNOMIAL ^ (value >> 1) : value >> 1;
+        value = value & 1 ? polynomial ^ (value >> 1) : value >> 1;
     return (uint64_t)value << 1;
 }
 
-static CrcFold crc_fold_of(int bits)
+static CrcFold crc_fold_of(uint32_t polynomial, int bits)
 {
-    CrcFold fold = {crc_power(bits + 32), crc_power(bits - 32)};
+    CrcFold fold = {crc_power(polynomial, bits + 32), crc_power(polynomial, bits - 32)};
     return fold;
+}
+
+static CrcFolds crc_folds_of(uint32_t polynomial, uint32_t (*tables)[256])
+{
+    CrcFolds folds = {
+        tables, crc_fold_of(polynomial, 128), crc_fold_of(polynomial, 512), crc_fold_of(polynomial, 2048)
+    };
+    return folds;
 }
 
 #define CRC_LANES(fold) _mm_set_epi64x((long long)(fold).second, (long long)(fold).first)
@@ -104,10 +113,10 @@ static CrcFold crc_fold_of(int bits)
 
 /* Folds 256 bytes a step, in four registers of 64; leaves 64 bytes in `cursors`. Needs at least 256 bytes. */
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
-static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *cursors)
+static size_t crc_fold_wide(const CrcFolds *f, uint32_t state, const uint8_t *p, size_t n, __m128i *cursors)
 {
-    const __m512i far = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_256));
-    const __m512i near = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_64));
+    const __m512i far = _mm512_broadcast_i32x4(CRC_LANES(f->by_256));
+    const __m512i near = _mm512_broadcast_i32x4(CRC_LANES(f->by_64));
     const uint8_t *start = p;
     __m512i x[4];
     for (int k = 0; k < 4; k++)
@@ -135,14 +144,14 @@ static const uint8_t crc_moves[48] = {
 
 /* Needs at least 64 bytes. */
 __attribute__((target("pclmul,sse4.1")))
-static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
+static uint32_t crc_by_folding(const CrcFolds *f, uint32_t state, const uint8_t *p, size_t n)
 {
-    const __m128i far = CRC_LANES(crc_fold_64), near = CRC_LANES(crc_fold_16);
+    const __m128i far = CRC_LANES(f->by_64), near = CRC_LANES(f->by_16);
     __m128i x[4];
     uint8_t rest[16];
     size_t done = 64;
     if (n >= 256 && crc_folds_wide) {
-        done = crc_fold_wide(state, p, n, x);
+        done = crc_fold_wide(f, state, p, n, x);
     } else {
         for (int k = 0; k < 4; k++)
             x[k] = CRC_LOAD(p + 16 * k);
@@ -164,12 +173,13 @@ static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
     }
     /* These sixteen bytes have the same remainder as the whole input. */
     _mm_storeu_si128((__m128i *)rest, x[0]);
-    return crc_by_tables(0, rest, 16);
+    return crc_by(f->tables, 0, rest, 16);
 }
 
 static void crc_choose(void)
 {
-    crc_fold_16 = crc_fold_of(128), crc_fold_64 = crc_fold_of(512), crc_fold_256 = crc_fold_of(2048);
+    crc32_folds = crc_folds_of(CRC_POLYNOMIAL, crc_tables);
+    crc32c_folds = crc_folds_of(CRC32C_POLYNOMIAL, crc32c_tables);
     __builtin_cpu_init();
     crc32c_has_instructions = __builtin_cpu_supports("sse4.2");
     crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
@@ -178,7 +188,15 @@ static void crc_choose(void)
 
 static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
 {
-    return n >= 64 && crc_folds ? crc_by_folding(state, p, n) : crc_by_tables(state, p, n);
+    return n >= 64 && crc_folds ? crc_by_folding(&crc32_folds, state, p, n) : crc_by_tables(state, p, n);
+}
+
+/* For fewer bytes, the instructions are as fast. */
+static inline uint32_t crc32c_state(uint32_t state, const uint8_t *p, size_t n)
+{
+    if (n >= 1024 && crc_folds)
+        return crc_by_folding(&crc32c_folds, state, p, n);
+    return crc32c_has_instructions ? crc32c_by_instructions(state, p, n) : crc_by(crc32c_tables, state, p, n);
 }
 
 #elif defined(__aarch64__)
@@ -203,10 +221,18 @@ static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
     return crc_has_instructions ? crc_by_instructions(state, p, n) : crc_by_tables(state, p, n);
 }
 
+static inline uint32_t crc32c_state(uint32_t state, const uint8_t *p, size_t n)
+{
+    return crc32c_has_instructions ? crc32c_by_instructions(state, p, n) : crc_by(crc32c_tables, state, p, n);
+}
+
 #else
-#define crc32c_by_instructions(state, p, n) (state)
 static void crc_choose(void) {}
 static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n) { return crc_by_tables(state, p, n); }
+static inline uint32_t crc32c_state(uint32_t state, const uint8_t *p, size_t n)
+{
+    return crc_by(crc32c_tables, state, p, n);
+}
 #endif
 
 /* Must be called once, before any other function of this file. */
@@ -223,5 +249,5 @@ static inline uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) { re
 /* The same for CRC-32C. */
 static inline uint32_t crc32c_more(uint32_t crc, const uint8_t *p, size_t n)
 {
-    return ~(crc32c_has_instructions ? crc32c_by_instructions(~crc, p, n) : crc_by(crc32c_tables, ~crc, p, n));
+    return ~crc32c_state(~crc, p, n);
 }

@@ -33,7 +33,7 @@ A complete third-party flush policy::
 
 # Parts of the compiled kernel: for writers, a buffer that takes a record in one call, and a copy of records that writes
 # each size last; for replicators, frames of bytes with their checksums.
-from penstock._kernel import GatherBuffer, frame, frame_end, store_records
+from penstock._kernel import GatherBuffer, frame, frame_end, store_records, whole_end
 from penstock.contracts.base import (
     CONTRACT_VERSION,
     INDEX_ENTRY_SIZE,
@@ -213,4 +213,5 @@ __all__ = [
     "split_entries",
     "store_records",
     "synced",
+    "whole_end",
 ]

@@ -101,11 +101,14 @@ class CopiedBytes:
 
     def _divide(self, view: memoryview, pieces: list[CopiedPiece]) -> None:
         if self._waiting:
-            self._waiting += view
-            if len(self._waiting) < self._needed(self._waiting):
-                return
+            # No more than the record needs: what follows it is not copied.
+            while missing := self._needed(self._waiting) - len(self._waiting):
+                if not view:
+                    return
+                self._waiting += view[:missing]
+                view = view[missing:]
             whole, self._waiting = self._waiting, bytearray()
-            view = memoryview(whole)
+            self._take_records(memoryview(whole), pieces)
         while view:
             take = self._take_filler if self._filler else self._take_records
             view = view[take(view, pieces) :]

@@ -244,10 +244,12 @@ class StoreFollower:
                 close = self._take(link, data)
         return close
 
-    def _take(self, link: _Followed, data: bytes) -> Close | None:
+    def _take(self, link: _Followed, data: memoryview) -> Close | None:
         """Let the store take what it can by itself, and the machine the rest; return why the connection is to end."""
         peer = link.peer
-        if isinstance(peer, FollowerPeer) and (at := peer.next_offset) is not None:
+        if not isinstance(peer, FollowerPeer):
+            return self._run(link, peer.take(bytes(data))) or self._land(link)
+        if (at := peer.next_offset) is not None:
             try:
                 with self._storing:
                     taken, end = self._store.land(data, at)
@@ -257,7 +259,10 @@ class StoreFollower:
             if taken == len(data):
                 return self._land(link, is_near=True)
             data = data[taken:]
-        return self._run(link, peer.take(data)) or self._land(link)
+        close = self._run(link, peer.take(data))
+        # It is not copied: the rest comes behind it.
+        link.line.keep(peer.reader.give_back())
+        return close or self._land(link)
 
     def _beat(self, link: _Followed) -> Close | None:
         """Tell the master, at least each heartbeat, how far the copy is; look around."""
@@ -425,7 +430,7 @@ class StoreFollower:
             self.changed()
             self._until(lambda: self._is_hurried or not self._is_current(link), ASK_S)
             try:
-                early = line.receive()
+                early = bytes(line.receive())
             except OSError:
                 # It has closed the connection between two rounds, which is no trouble.
                 return
@@ -445,7 +450,7 @@ class StoreFollower:
                 line.send(action.data, ANSWER_S)
             if time.monotonic() >= end_s or not self._is_current(link):
                 raise LineError("no answer")
-            actions = peer.take(line.receive())
+            actions = peer.take(bytes(line.receive()))
 
     def _has_reached(self, link: _Followed, log_end: int) -> bool:
         """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""

@@ -19,7 +19,9 @@ from penstock_replicate.wire import host_and_port
 
 T = TypeVar("T")
 SLICE_S = 0.25
-_RECEIVE_BYTES = 1 << 20
+# What is received at once ends with a frame of the most bytes that is sent. One larger frame comes before the log, with
+# a file of at most 2 MiB.
+_RECEIVE_BYTES, _LEAST_BYTES, _MEMORY_BYTES = (1 << 20) + 21, 64 << 10, (2 << 20) + (128 << 10)
 
 
 class LineError(OSError):
@@ -41,7 +43,8 @@ class Line:
         self._socket: socket.socket | None = None
         self._closing = threading.Lock()
         # Made once: to allocate as much for each answer takes longer than to receive it.
-        self._memory = memoryview(bytearray(_RECEIVE_BYTES))
+        self._memory = memoryview(bytearray(_MEMORY_BYTES))
+        self._kept = self._size = 0
 
     def connect(self, timeout_s: float) -> None:
         """Make the connection, to the first address of the host that answers; raises `OSError`.
@@ -110,15 +113,28 @@ class Line:
                 if time.monotonic() >= end_s:
                     raise LineError("no answer") from None
 
-    def receive(self) -> bytes:
-        """Return what has come, b"" if nothing comes in a slice; raises `OSError` if the connection has ended."""
+    def receive(self) -> memoryview:
+        """Return what was kept and what has come, nothing if nothing comes in a slice; it is valid until the next call.
+
+        Raises `OSError` if the connection has ended.
+        """
+        kept = self._kept
         try:
-            size = self._made.recv_into(self._memory)
+            size = self._made.recv_into(
+                self._memory[kept : max(_RECEIVE_BYTES, kept + _LEAST_BYTES)]
+            )
         except TimeoutError:
-            return b""
+            return self._memory[:0]
         if not size:
             raise LineError("the other side has closed the connection")
-        return bytes(self._memory[:size])
+        self._size, self._kept = kept + size, 0
+        return self._memory[: self._size]
+
+    def keep(self, size: int) -> None:
+        """Return the last bytes of what was received again, with what comes next."""
+        if size < self._size:
+            self._memory[:size] = self._memory[self._size - size : self._size]
+        self._kept = size
 
     def send(self, data: bytes, timeout_s: float) -> None:
         """Send bytes; raises `OSError` if the connection has ended, or the other side does not read for a time."""

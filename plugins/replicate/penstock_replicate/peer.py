@@ -131,7 +131,7 @@ class Machine(ABC):
         self._silence_ms = silence_ms
         self._now_ms = self._heard_ms = self._sent_ms = now_ms
 
-    def take(self, data: bytes) -> list[Action]:
+    def take(self, data: bytes | memoryview) -> list[Action]:
         """Return what to do about bytes that have come."""
         self._heard_ms = self._now_ms
         actions: list[Action] = []
@@ -144,7 +144,7 @@ class Machine(ABC):
         return actions
 
     @abstractmethod
-    def _taken(self, data: bytes) -> Iterator[Action]:
+    def _taken(self, data: Any) -> Iterator[Action]:
         """Return what to do about bytes; raises `WireViolation` if they are not expected."""
 
     def tick(self, now_ms: int) -> list[Action]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from penstock.contracts import FollowBegin, Replica, ReplicatedLog
+from penstock.contracts import FollowBegin, Replica, ReplicatedLog, whole_end
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from penstock_replicate.copies import NOTHING, Copies, Copy
 from penstock_replicate.follower import Mine
@@ -69,15 +69,11 @@ def begins_record(head: bytes, log_offset: int, segment_bytes: int | None) -> bo
 
 def _whole_records(data: memoryview) -> int:
     """Return the size of the whole records that fit into a chunk, else that of the first one; 0 if it is none."""
-    stop = 0
-    while stop + SIZE_AND_MAGIC.size <= len(data):
-        size, _ = SIZE_AND_MAGIC.unpack_from(data, stop)
-        if size < SIZE_AND_MAGIC.size:
-            return stop
-        if stop + size > min(CHUNK_BYTES, len(data)):
-            return stop or int(size)
-        stop += size
-    return stop or SIZE_AND_MAGIC.size
+    if stop := whole_end(data, CHUNK_BYTES):
+        return stop
+    least = SIZE_AND_MAGIC.size
+    size = SIZE_AND_MAGIC.unpack_from(data)[0] if len(data) >= least else least
+    return int(size) if size >= least else 0
 
 
 class PlainMasterPeer(Machine):

@@ -127,7 +127,7 @@ def bye(code: str, text: str) -> bytes:
     return control("bye", code=code, text=text[:TEXT_MAX])
 
 
-def data_frame(log_offset: int, data: bytes) -> bytes:
+def data_frame(log_offset: int, data: bytes | memoryview) -> bytes:
     """Return a frame of the log's bytes."""
     return frame(b"D", _OFFSET.pack(log_offset), data)
 
@@ -154,11 +154,13 @@ class FrameReader:
         self.limits = limits
         self.held_bytes = 0
         # What has come of an incomplete frame, and how many bytes are needed to go on.
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._needed = _HEADER_BYTES
 
-    def take(self, data: bytes) -> Iterator[Frame]:
+    def take(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Yield the frames that `data` completes; `limits` may be changed between two of them.
+
+        Nothing is copied unless a frame comes in pieces.
 
         Raises `WireViolation` at the first frame that is not allowed or was changed on the way.
         """
@@ -166,19 +168,25 @@ class FrameReader:
         self.held_bytes += len(data)
         if self.held_bytes < self._needed:
             return
-        whole, start = b"".join(self._pieces), 0
-        view = memoryview(whole)
+        view = memoryview(data if len(self._pieces) == 1 else b"".join(self._pieces))
+        start = 0
         try:
-            while (stop := frame_end(whole, start, self.limits)) <= self.held_bytes:
+            while (stop := frame_end(view, start, self.limits)) <= self.held_bytes:
                 if stop < 0:
-                    raise _violation(whole[start:], stop)
-                kind = whole[start + _KIND_AT : start + _KIND_AT + 1]
+                    raise _violation(bytes(view[start:]), stop)
+                kind = bytes(view[start + _KIND_AT : start + _KIND_AT + 1])
                 payload, start = view[start + _HEADER_BYTES : stop], stop
                 yield _DECODERS[kind](payload)
             self._needed = stop - start
         finally:
-            rest = whole[start:]
+            rest = view[start:]
             self._pieces, self.held_bytes = [rest] if rest else [], len(rest)
+
+    def give_back(self) -> int:
+        """Forget what is held, the last bytes of those that came last, which will come again; return how much."""
+        held, self._pieces, self.held_bytes = self.held_bytes, [], 0
+        self._needed = _HEADER_BYTES
+        return held
 
 
 def _violation(frame: bytes, reason: int) -> WireViolation:

@@ -18,7 +18,7 @@ from tests.conftest import OpenStore, append_record
 
 from penstock import Message, StoredMessage, _kernel
 from penstock.format.columns import ROW
-from penstock.format.record import RecordFields, encode_record
+from penstock.format.record import MAGIC_BLANK, SIZE_AND_MAGIC, RecordFields, encode_record
 
 ENCODED = encode_record(RecordFields(topic=b"t", body=b"b", properties=b"A\x01b\x02"))
 
@@ -121,6 +121,26 @@ def test_records_of_another_log_are_stored_only_where_they_may_be() -> None:
     assert (extent.wrote, extent.committed, appender.last_time_ms) == (16 + stop, 16 + stop, 7)
     appender.detach()
     assert appender.land(sent(base + 16 + stop, b"x"), base + 16 + stop, 1024, b"") == (0, base + 16 + stop)  # fmt: skip
+
+
+def test_whole_records_end_where_their_sizes_say() -> None:
+    record = encode_record(RecordFields(topic=b"t", body=b"a"))
+    size, filler = len(record), SIZE_AND_MAGIC.pack(20, MAGIC_BLANK) + bytes(12)
+    data = record * 3 + filler
+    ends = (0, size, 2 * size, 3 * size, len(data))
+    for most in range(len(data) + 9):
+        end = max(each for each in ends if each <= most)
+        assert _kernel.whole_end(data, most) == end
+        assert _kernel.whole_end(memoryview(data)[:most], 1 << 62) == end
+    for none in (
+        b"",
+        bytes(40),
+        b"\xff" * 40,
+        SIZE_AND_MAGIC.pack(7, MAGIC_BLANK) * 9,
+        SIZE_AND_MAGIC.pack(-8, MAGIC_BLANK) * 9,
+    ):
+        assert _kernel.whole_end(none, len(none)) == 0
+    assert _kernel.whole_end(data, -1) == 0
 
 
 def test_frames_that_cannot_be_are_refused() -> None:
