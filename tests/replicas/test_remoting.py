@@ -65,7 +65,7 @@ def in_answers(found: BrokerPeer, said: Any, refused: tuple[int, ...] = ()) -> l
     """Answer what a peer asks in a round, in pieces, the least of a byte; return its last actions."""
     actions = found.start()
     while len(actions) == 1 and isinstance(actions[0], Send):
-        code, opaque = asked_in(actions[0].data)
+        code, opaque = asked_in(bytes(actions[0].data))
         raw = said(opaque, code=1) if code in refused else said(opaque, BODIES[code])
         size = max(len(raw) // 500, 1)
         *others, actions = (found.take(raw[at : at + size]) for at in range(0, len(raw), size))

@@ -116,7 +116,7 @@ class Served:
         while todo:
             match todo.pop(0):
                 case Send(data):
-                    self.sent.append(data)
+                    self.sent.append(bytes(data))
                 case Read(log_offset, size):
                     todo += self.peer.read_done(self.log.read(log_offset, size))
                 case Close(reason=reason):

@@ -10,11 +10,14 @@ cdef enum:
     LOG_BYTES = 68
 
 
-def frame(bytes kind not None, bytes payload not None, more=b""):
-    """Return the frame of a payload, of which a second part may be given by itself; `kind` is one byte."""
+def frame(bytes kind not None, bytes payload not None, more=b"", *, bint is_apart=False):
+    """Return the frame of a payload, of which a second part may be given by itself; `kind` is one byte.
+
+    With `is_apart` the second part is left out: it is sent by itself, after what is returned.
+    """
     cdef Held held = Held(more)
     cdef Span first = span_of(payload), second = held.span()
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + first.n + second.n)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + first.n + (0 if is_apart else second.n))
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
     cdef uint32_t crc
     if PyBytes_GET_SIZE(kind) != 1 or first.n + second.n > INT32_MAX:
@@ -24,7 +27,9 @@ def frame(bytes kind not None, bytes payload not None, more=b""):
     crc = crc32c_more(0, p, CRCS_AT)
     put32(p + CRCS_AT, crc)
     put32(p + CRCS_AT + 4, crc32c_more(crc32c_more(crc, first.p, first.n), second.p, second.n))
-    put_span(put_span(p + HEAD_BYTES, first), second)
+    p = put_span(p + HEAD_BYTES, first)
+    if not is_apart:
+        put_span(p, second)
     return made
 
 

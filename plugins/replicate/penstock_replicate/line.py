@@ -136,7 +136,7 @@ class Line:
             self._memory[:size] = self._memory[self._size - size : self._size]
         self._kept = size
 
-    def send(self, data: bytes, timeout_s: float) -> None:
+    def send(self, data: bytes | memoryview, timeout_s: float) -> None:
         """Send bytes; raises `OSError` if the connection has ended, or the other side does not read for a time."""
         left, end_s = memoryview(data), time.monotonic() + timeout_s
         while left:

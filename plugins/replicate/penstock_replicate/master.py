@@ -201,19 +201,13 @@ class MasterPeer(Peer):
         actions = [*self._files.removals()]
         is_near = left <= PIECE_BYTES and not self.is_full
         if is_near and (data := self._log.recent(self.position, left)):
-            actions.append(self._data(data))
+            actions += self._data(data)
             left -= len(data)
         if left:
             self._is_reading = True
             most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
             actions.append(Read(self.position, min(left, most)))
         return actions
-
-    def _data(self, data: bytes | memoryview) -> Action:
-        """Send the next bytes of the log."""
-        frame = wire.data_frame(self.position, data)
-        self.position += len(data)
-        return Send(frame)
 
     def send_files(self, reading: Reading | None = None) -> list[Action]:
         """Send some of the files beside the log; with a reading, those that are new in it are to be sent as well."""
@@ -231,9 +225,15 @@ class MasterPeer(Peer):
             return []
         if data is None:
             return self._removed(self.position)
-        # A frame of whole records spares the copy a copy; one of a larger record is what it is.
+        # A frame that ends with a record, unless that is larger, spares the copy a copy.
         whole = whole_end(data, len(data)) or len(data)
-        return [self._data(memoryview(data)[:whole]), *self.advanced()]
+        return [*self._data(memoryview(data)[:whole]), *self.advanced()]
+
+    def _data(self, data: bytes | memoryview) -> Iterator[Action]:
+        """Send the next bytes of the log."""
+        parts = wire.data_parts(self.position, data)
+        self.position += len(data)
+        return map(Send, parts)
 
     def tick(self, now_ms: int) -> list[Action]:
         actions = super().tick(now_ms)

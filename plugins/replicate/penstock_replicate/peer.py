@@ -21,7 +21,7 @@ from penstock_replicate.wire import Control, Data, Frame, FrameReader, Limits, W
 class Send:
     """Send these bytes."""
 
-    data: bytes
+    data: bytes | memoryview
 
 
 @attrs.frozen

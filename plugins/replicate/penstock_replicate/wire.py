@@ -44,6 +44,7 @@ FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
 GREETING = b"PENSTOCK"
 OFFSET_MAX = (1 << 62) - 1
 DATA_BYTES_MAX = 1 << 20
+_LONG_BYTES = 64 << 10
 # One question makes the other side read as much.
 DIGEST_BYTES_MAX = 1 << 20
 # Of each list, the newest are sent: more than that many unclean openings are compared by digests only.
@@ -130,6 +131,13 @@ def bye(code: str, text: str) -> bytes:
 def data_frame(log_offset: int, data: bytes | memoryview) -> bytes:
     """Return a frame of the log's bytes."""
     return frame(b"D", _OFFSET.pack(log_offset), data)
+
+
+def data_parts(log_offset: int, data: bytes | memoryview) -> Sequence[bytes | memoryview]:
+    """Return the parts of a frame of the log's bytes: they are not copied if they are many."""
+    is_apart = len(data) >= _LONG_BYTES
+    head = frame(b"D", _OFFSET.pack(log_offset), data, is_apart=is_apart)
+    return (head, data) if is_apart else (head,)
 
 
 def ack_frame(received: int, flushed: int) -> bytes:
