@@ -55,7 +55,7 @@ _NEWS_S = 0.05
 # log may rest before it has reached what was answered.
 ASK_S, ANSWER_S, STALL_S = 5.0, 30.0, 30.0
 # A copy that lacks more than that syncs now and then only: nobody waits for it.
-_FAR_BEHIND_BYTES, _SYNC_BYTES = 8 << 20, 64 << 20
+_FAR_BEHIND_BYTES, _SYNC_BYTES = 8 << 20, 256 << 20
 # Bytes that no log can have, five times at one place, are so on the master's disk and not only on the way.
 _ATTEMPTS = 5
 # How long a closing waits for a disk that does not answer: the threads are daemons.
@@ -257,7 +257,7 @@ class StoreFollower:
                 return self._failed(error)
             peer.passed(end)
             if taken == len(data):
-                return self._land(link, is_near=True)
+                return self._land(link)
             data = data[taken:]
         close = self._run(link, peer.take(data))
         # It is not copied: the rest comes behind it.
@@ -309,24 +309,26 @@ class StoreFollower:
             return link.peer.hashed(start, stop, digest)
         return ()
 
-    def _land(self, link: _Followed, *, is_near: bool = False) -> Close | None:
-        """Acknowledge what was appended, and sync it if the flush policy is to sync at once."""
+    def _land(self, link: _Followed) -> Close | None:
+        """Acknowledge what was appended, and sync it if the flush policy is to sync at once.
+
+        Far behind, it is synced now and then, and `_beat` acknowledges it.
+        """
         store = self._store
         if not link.is_accepted:
             return None
         end, flushed = store.end_offset, store.flushed_offset
-        if store.syncs_each and flushed < end:
-            is_near = is_near or link.peer.master_visible - end <= _FAR_BEHIND_BYTES
-            while flushed < end and (is_near or end - flushed >= _SYNC_BYTES):
-                try:
-                    flushed = store.flush(int(SLICE_S * 1000))
-                except BaseException as error:
-                    return self._failed(error)
-                # A slow disk is no silence.
-                link.peer.is_deaf = True
-                if flushed < end and (close := self._beat(link)) is not None:
-                    return close
-        return self._run(link, self._progress(link))
+        is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
+        while flushed < end and store.syncs_each and (is_near or end - flushed >= _SYNC_BYTES):
+            try:
+                flushed = store.flush(int(SLICE_S * 1000))
+            except BaseException as error:
+                return self._failed(error)
+            # A slow disk is no silence.
+            link.peer.is_deaf = True
+            if flushed < end and (close := self._beat(link)) is not None:
+                return close
+        return self._run(link, self._progress(link)) if is_near else None
 
     def _progress(self, link: _Followed) -> Sequence[Action]:
         """Acknowledge how far the store is; the flush policy syncs, too."""
