@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.contracts import Epoch, LogBell, Replica
+from penstock_replicate.wire import data_parts
 
 HISTORY = "0" * 32
 SEGMENT = 4096
@@ -13,6 +14,10 @@ SEGMENT = 4096
 
 def store_id(number: int) -> str:
     return f"{number:016x}"
+
+
+def data_frame(log_offset: int, data: bytes | memoryview) -> bytes:
+    return b"".join(data_parts(log_offset, data))
 
 
 class SilentBell:

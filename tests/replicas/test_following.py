@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.replicas.fakes import HISTORY, SEGMENT, FakeLog, store_id
+from tests.replicas.fakes import HISTORY, SEGMENT, FakeLog, data_frame, store_id
 
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock_replicate import wire
@@ -232,7 +232,7 @@ def test_bytes_are_taken_where_the_log_ends_only(log_offset: int) -> None:
     """A gap, or bytes that were there already, would be appended at another offset than the master's."""
     pair = Pair(FakeLog(BYTES[:5000]), mine())
     pair.meet()
-    *_, end = pair.follower.take(wire.data_frame(log_offset, b"x"))
+    *_, end = pair.follower.take(data_frame(log_offset, b"x"))
     assert isinstance(end, Close)
 
 
@@ -248,17 +248,17 @@ def test_what_was_just_written_is_sent_at_once_unless_the_copy_lags() -> None:
     pair = Pair(FakeLog(), NEW)
     pair.meet()
     pair.log.put(b"x")
-    assert pair.master.advanced() == [Send(wire.data_frame(0, b"x"))]
+    assert pair.master.advanced() == [Send(data_frame(0, b"x"))]
     assert pair.master.advanced() == []
     pair.log.put(b"yz")
     pair.master.is_full = True
     assert pair.master.advanced() == [Read(1, 2)]
-    assert pair.master.read_done(b"yz") == [Send(wire.data_frame(1, b"yz"))]
+    assert pair.master.read_done(b"yz") == [Send(data_frame(1, b"yz"))]
     # The piece ends with its segment; the rest is read as what is older.
     pair.master.is_full = False
     pair.log.put(bytes(SEGMENT))
     first, rest = pair.master.advanced()
-    assert (first, rest) == (Send(wire.data_frame(3, bytes(SEGMENT - 3))), Read(SEGMENT, 3))
+    assert (first, rest) == (Send(data_frame(3, bytes(SEGMENT - 3))), Read(SEGMENT, 3))
 
 
 def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
@@ -409,7 +409,7 @@ def test_what_does_not_begin_as_a_copy_gets_no_answer_but_a_reason(first: bytes)
 def test_nothing_of_the_log_is_taken_before_the_master_has_accepted() -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     pair.follower.start()
-    *_, end = pair.follower.take(wire.GREETING + wire.data_frame(0, BYTES))
+    *_, end = pair.follower.take(wire.GREETING + data_frame(0, BYTES))
     assert isinstance(end, Close)
 
 

@@ -9,6 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.lanes import SEED, rounds
+from tests.replicas.fakes import data_frame
 
 from penstock.contracts import Epoch
 from penstock_replicate import wire
@@ -55,7 +56,7 @@ def drawn(chance: Random) -> tuple[list[Frame], bytes]:
             case 0:
                 body = chance.randbytes(chance.randrange(1, 300))
                 frames.append(Data(first, body))
-                stream += wire.data_frame(first, body)
+                stream += data_frame(first, body)
             case 1:
                 frames.append(Ack(second, first))
                 stream += wire.ack_frame(second, first)
@@ -123,8 +124,8 @@ def test_what_is_given_back_comes_again(chance: Random) -> None:
 @pytest.mark.parametrize("size", [*range(1, 40), *range(980, 1100), 4096, 5001, 1 << 20])
 def test_a_frame_has_the_crc_of_its_bytes(size: int) -> None:
     data = Random(size).randbytes(size)
-    assert wire.data_frame(7, data) == framed(b"D", (7).to_bytes(8, "big") + data)
-    assert read(wire.data_frame(7, memoryview(data))) == [Data(7, data)]
+    assert data_frame(7, data) == framed(b"D", (7).to_bytes(8, "big") + data)
+    assert read(data_frame(7, memoryview(data))) == [Data(7, data)]
 
 
 def test_a_garbled_stream_ends_in_a_violation_or_a_prefix_of_what_was_sent() -> None:
@@ -160,7 +161,7 @@ def test_a_frame_that_may_not_come_is_refused_before_its_bytes(kind: bytes) -> N
 @pytest.mark.parametrize("bit", range(40))
 def test_a_length_that_was_changed_is_not_waited_for(bit: int) -> None:
     """Heartbeats filled the frame that would never end, for hours, and kept the connection."""
-    frame = bytearray(wire.data_frame(0, bytes(1000)))
+    frame = bytearray(data_frame(0, bytes(1000)))
     frame[bit // 8] ^= 1 << bit % 8
     with pytest.raises(WireViolation):
         list(FrameReader(ALL).take(bytes(frame[: HEADER.size])))

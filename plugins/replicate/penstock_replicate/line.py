@@ -15,13 +15,13 @@ from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeVar
 
-from penstock_replicate.wire import host_and_port
+from penstock_replicate.wire import ACCEPT_BYTES_MAX, DATA_BYTES_MAX, host_and_port
 
 T = TypeVar("T")
 SLICE_S = 0.25
-# What is received at once ends with a frame of the most bytes that is sent. One larger frame comes before the log, with
-# a file of at most 2 MiB.
-_RECEIVE_BYTES, _LEAST_BYTES, _MEMORY_BYTES = (1 << 20) + 21, 64 << 10, (2 << 20) + (128 << 10)
+_LEAST_BYTES = 64 << 10
+# As the longest frame of the log: the next one is not received with it, and need not be moved. `accept` may be longer.
+_RECEIVE_BYTES, _MEMORY_BYTES = DATA_BYTES_MAX + 21, ACCEPT_BYTES_MAX + 2 * _LEAST_BYTES
 
 
 class LineError(OSError):
@@ -118,17 +118,15 @@ class Line:
 
         Raises `OSError` if the connection has ended.
         """
-        kept = self._kept
+        kept, memory = self._kept, self._memory
         try:
-            size = self._made.recv_into(
-                self._memory[kept : max(_RECEIVE_BYTES, kept + _LEAST_BYTES)]
-            )
+            size = self._made.recv_into(memory[kept : max(_RECEIVE_BYTES, kept + _LEAST_BYTES)])
         except TimeoutError:
-            return self._memory[:0]
+            return memory[:0]
         if not size:
             raise LineError("the other side has closed the connection")
         self._size, self._kept = kept + size, 0
-        return self._memory[: self._size]
+        return memory[: self._size]
 
     def keep(self, size: int) -> None:
         """Return the last bytes of what was received again, with what comes next."""

@@ -69,11 +69,11 @@ def begins_record(head: bytes, log_offset: int, segment_bytes: int | None) -> bo
 
 def _whole_records(data: memoryview) -> int:
     """Return the size of the whole records that fit into a chunk, else that of the first one; 0 if it is none."""
-    if stop := whole_end(data, CHUNK_BYTES):
-        return stop
-    least = SIZE_AND_MAGIC.size
-    size = SIZE_AND_MAGIC.unpack_from(data)[0] if len(data) >= least else least
-    return int(size) if size >= least else 0
+    stop, least = whole_end(data, CHUNK_BYTES), SIZE_AND_MAGIC.size
+    if stop or len(data) < least:
+        return stop or least
+    size = int(SIZE_AND_MAGIC.unpack_from(data)[0])
+    return size if size >= least else 0
 
 
 class PlainMasterPeer(Machine):

@@ -128,11 +128,6 @@ def bye(code: str, text: str) -> bytes:
     return control("bye", code=code, text=text[:TEXT_MAX])
 
 
-def data_frame(log_offset: int, data: bytes | memoryview) -> bytes:
-    """Return a frame of the log's bytes."""
-    return frame(b"D", _OFFSET.pack(log_offset), data)
-
-
 def data_parts(log_offset: int, data: bytes | memoryview) -> Sequence[bytes | memoryview]:
     """Return the parts of a frame of the log's bytes: they are not copied if they are many."""
     is_apart = len(data) >= _LONG_BYTES
