@@ -12,6 +12,7 @@ import attrs
 import pytest
 from tests.faults.interrupts import Interrupt
 from tests.lanes import SEED, cases, rounds
+from tests.replicas.fakes import data_frame
 from tests.replicas.logs import (
     ROOT,
     SEGMENT,
@@ -55,7 +56,6 @@ from penstock.log.scan import batch_marks
 from penstock.testing import ManualWorkers, SimulatedDisk
 from penstock.testing.platter import Image, Survival
 from penstock_flush.policies import SyncFlush
-from penstock_replicate.wire import data_frame
 
 
 def state_of(store: FollowedStore | Store) -> str:
