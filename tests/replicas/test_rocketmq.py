@@ -410,11 +410,13 @@ def test_both_protocols_are_served_at_one_address_and_a_copy_keeps_its_own(tmp_p
         listen = status_of(m)["listen"]
         for _ in range(2):
             with (
-                copy_of(c, listen),
+                copy_of(c, listen) as ours,
                 follow(plain, listen, protocol="rocketmq", environ={}, **SMALL) as copy,
             ):
                 for number in range(60):
                     store.put("t", bytes(number * 100))
+                # A put waits for one of them.
+                assert ours.wait_caught_up(WAIT_S)
                 assert copy.wait_caught_up(WAIT_S)
         for path, protocol in ((c, "rocketmq"), (plain, "penstock")):
             with (
