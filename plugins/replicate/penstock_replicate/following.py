@@ -116,7 +116,6 @@ class StoreFollower:
         self._lines: set[Line] = set()
         self._error: PenstockError | None = None
         self._last_error = ""
-        self._published: tuple[Any, dict[str, Any]] | None = None
         self._failed_at, self._failures = -1, 0
         # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
         self._trouble, self._asked_s = "", -1.0
@@ -181,11 +180,7 @@ class StoreFollower:
         """Publish the status, and see whether another process wants the store; return whether to go on."""
         store = self._store
         if store is not None and not self._is_closed:
-            status = self.status()
-            # A copy that rests writes nothing.
-            if (store, status) != self._published:
-                store.publish(status)
-                self._published = store, status
+            store.publish(self.status())
             if store.is_wanted:
                 self._last_error = "another process promotes this copy"
                 # Closing waits for this thread.
@@ -240,8 +235,8 @@ class StoreFollower:
                 # While this thread was busy, the other side was not silent.
                 peer.is_deaf = bool(data)
                 close = self._beat(link)
-            if data and close is None:
-                close = self._take(link, data)
+            if close is None:
+                close = self._take(link, data) if data else self._land(link, rests=True)
         return close
 
     def _take(self, link: _Followed, data: memoryview) -> Close | None:
@@ -309,16 +304,16 @@ class StoreFollower:
             return link.peer.hashed(start, stop, digest)
         return ()
 
-    def _land(self, link: _Followed) -> Close | None:
+    def _land(self, link: _Followed, *, rests: bool = False) -> Close | None:
         """Acknowledge what was appended, and sync it if the flush policy is to sync at once.
 
-        Far behind, it is synced now and then, and `_beat` acknowledges it.
+        Far behind, unless nothing more comes, it is synced now and then, and `_beat` acknowledges it.
         """
         store = self._store
         if not link.is_accepted:
             return None
         end, flushed = store.end_offset, store.flushed_offset
-        is_near = link.peer.master_visible - end <= _FAR_BEHIND_BYTES
+        is_near = rests or link.peer.master_visible - end <= _FAR_BEHIND_BYTES
         while flushed < end and store.syncs_each and (is_near or end - flushed >= _SYNC_BYTES):
             try:
                 flushed = store.flush(int(SLICE_S * 1000))
