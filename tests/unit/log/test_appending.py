@@ -20,13 +20,11 @@ from penstock.errors import (
     BusyError,
     DiskFullError,
     MessageTooLargeError,
-    StoreClosedError,
     StoreFailedError,
-    SystemLimitError,
 )
 from penstock.files import File
 from penstock.files.blocks import Blocks
-from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
+from penstock.format.record import BLANK_SIZE
 from penstock.log.commit_log import CommitLog, LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, make_context, open_store
@@ -56,37 +54,10 @@ def log(context: Context, disk: SimulatedDisk) -> SegmentedLog:
     return SegmentedLog(disk, ROOT / "commitlog", SIZE, mapped=True)
 
 
-class RecordingAllocator(OnDemandAllocator):
-    """Notes which files it is asked to expect and to discard, and how often it was closed."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(NoOptions(), context)
-        self.expected: list[list[int]] = []
-        self.discarded: list[int] = []
-        self.closes = 0
-
-    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        assert (size, allocated) == (SIZE, False)
-        self.expected.append([int(path.name) for path in paths])
-
-    def discard(self, path: Path, *, in_use: bool = False) -> None:
-        self.discarded.append(int(path.name))
-        super().discard(path, in_use=in_use)
-
-    def close(self) -> None:
-        self.closes += 1
-
-
 @pytest.fixture
-def allocator(context: Context) -> RecordingAllocator:
-    return RecordingAllocator(context)
-
-
-@pytest.fixture
-def tail(
-    context: Context, log: SegmentedLog, disk: SimulatedDisk, allocator: RecordingAllocator
-) -> LogTail:
-    return LogTail(log, FileWriter(NoOptions(), context), allocator, disk)
+def tail(context: Context, log: SegmentedLog, disk: SimulatedDisk) -> LogTail:
+    options = NoOptions()
+    return LogTail(log, FileWriter(options, context), OnDemandAllocator(options, context), disk)
 
 
 def batch_of(*sizes: int) -> Batch:
@@ -106,131 +77,6 @@ def encoder() -> RecordEncoder:
         time_ms=lambda: 5,
         make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0),
     )
-
-
-def test_a_roll_fills_the_old_segment_with_one_blank_record(
-    tail: LogTail, log: SegmentedLog
-) -> None:
-    first = tail.roll()
-    tail.write(first, b"a")
-    tail.write(first, b"bc")
-    assert (first.base_offset, log.committed_offset) == (0, 3)
-    assert bytes(log.read(0, 3)) == b"abc"
-    fresh = tail.roll()
-    assert (fresh.base_offset, log.committed_offset) == (SIZE, SIZE)
-    assert SIZE_AND_MAGIC.unpack(bytes(log.read(3, 8))) == (SIZE - 3, MAGIC_BLANK)
-    assert [segment.base_offset for segment in tail.sealed] == [0]
-
-
-def test_without_a_record_a_full_segment_gets_no_blank_and_is_sealed_once(
-    tail: LogTail, log: SegmentedLog
-) -> None:
-    first = tail.roll()
-    tail.write_batch(first, b"x" * SIZE, (SIZE,))
-    tail.turn_to(tail.obtain(SIZE))
-    assert bytes(log.read(SIZE - 8, 8)) == b"x" * 8
-    assert (tail.sealed, log.committed_offset) == ([first], SIZE)
-    tail.segment = first
-    tail.turn_to(tail.obtain(2 * SIZE))
-    assert tail.sealed == [first]
-
-
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [(errno.ENOSPC, DiskFullError), (errno.EMFILE, SystemLimitError), (errno.EIO, OSError)],
-)
-def test_a_segment_that_cannot_be_made_leaves_the_log_as_it_was(
-    tail: LogTail, log: SegmentedLog, disk: SimulatedDisk, number: int, error: type[Exception]
-) -> None:
-    tail.write(tail.roll(), b"abc")
-    disk.plan.fail("create", number, times=1)
-    with pytest.raises(error):
-        tail.roll()
-    assert (len(log.segments), log.committed_offset) == (1, 3)
-    assert [entry.name for entry in disk.entries(ROOT / "commitlog")] == [f"{0:020d}"]
-    assert tail.roll().base_offset == SIZE
-
-
-def test_a_roll_that_fails_at_the_blank_record_gives_the_new_file_back(
-    tail: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk, log: SegmentedLog
-) -> None:
-    first = tail.roll()
-    tail.write(first, b"abc")
-    disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
-    with pytest.raises(DiskFullError, match="no space for 8 bytes"):
-        tail.roll()
-    assert (tail.segment, allocator.discarded, tail.sealed) == (first, [SIZE], [])
-    assert log.committed_offset == 3
-
-
-def test_a_part_of_a_batch_that_cannot_be_erased_is_an_error_of_its_own(
-    tail: LogTail, disk: SimulatedDisk
-) -> None:
-    segment = tail.roll()
-    disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog")
-    with pytest.raises(OSError, match="could not be erased") as raised:
-        tail.write_batch(segment, b"abc" * 1000, (1500, 1500))
-    assert raised.value.errno == errno.EIO
-    assert (segment.wrote_position, segment.committed_position) == (0, 0)
-
-
-def test_appending_goes_on_where_recovery_found_the_end(
-    tail: LogTail, log: SegmentedLog, disk: SimulatedDisk
-) -> None:
-    tail.write(tail.roll(), b"abcdef")
-    log.close()
-    log.load(repair=False)
-    again = LogTail(log, tail.writer, tail.allocator, disk)
-    again.resume(3)
-    assert again.segment is not None
-    again.write(again.segment, b"xy")
-    assert bytes(log.read(0, 6)) == b"abcxyf"
-    again.resume(1 << 40)
-
-
-def test_a_batch_is_planned_up_to_the_last_byte_that_leaves_room_for_a_blank(
-    tail: LogTail, allocator: RecordingAllocator
-) -> None:
-    first = tail.roll()
-    tail.write(first, b"x" * 100)
-    room = SIZE - 100 - BLANK_SIZE
-    (piece,) = tail.plan(batch_of(room - 200, 200), atomic=True)
-    assert piece[:5] == (first, 0, room, 100, 0)
-    assert list(piece.sizes) == [room - 200, 200]
-    one, two = tail.plan(batch_of(room - 200, 201), atomic=False)
-    assert one[:5] == (first, 0, room - 200, 100, 0)
-    assert (two.segment.base_offset, *two[1:5]) == (SIZE, room - 200, room + 1, 0, 1)
-    assert [list(piece.sizes) for piece in (one, two)] == [[room - 200], [201]]
-    tail.forget([one, two])
-    assert allocator.discarded == [SIZE]
-    (whole,) = tail.plan(batch_of(room - 200, 201), atomic=True)
-    assert (whole.segment.base_offset, *whole[1:5]) == (SIZE, 0, room + 1, 0, 0)
-
-
-def test_a_batch_has_all_its_segments_before_it_is_written_or_none(
-    tail: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk
-) -> None:
-    large = SIZE - 1000
-    pieces = tail.plan(batch_of(large, large, large), atomic=False)
-    assert [piece.segment.base_offset for piece in pieces] == [0, SIZE, 2 * SIZE]
-    tail.forget(pieces)
-    assert allocator.discarded == [0, SIZE, 2 * SIZE]
-    disk.plan.fail("create", errno.ENOSPC, times=1, after=2)
-    with pytest.raises(DiskFullError):
-        tail.plan(batch_of(large, large, large), atomic=False)
-    assert allocator.discarded[3:] == [0, SIZE]
-
-
-def test_what_is_written_of_a_batch_is_not_written_again(tail: LogTail, log: SegmentedLog) -> None:
-    batch = batch_of(SIZE - 1000, 2000)
-    pieces = tail.plan(batch, atomic=False)
-    assert not tail.has_begun(pieces)
-    tail.write_pieces(pieces[:1], memoryview(batch))
-    assert tail.has_begun(pieces)
-    tail.write_pieces(pieces, memoryview(bytes(SIZE - 1000) + bytes(memoryview(batch))[-2000:]))
-    assert bytes(log.read(0, SIZE - 1000)) == bytes(memoryview(batch))[:-2000]
-    assert log.committed_offset == SIZE + 2000
-    assert [segment.base_offset for segment in tail.sealed] == [0]
 
 
 def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
@@ -263,9 +109,9 @@ class ReservingWriter(FileWriter):
 
 
 def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
-    context: Context, log: SegmentedLog, disk: SimulatedDisk, allocator: RecordingAllocator
+    context: Context, tail: LogTail
 ) -> None:
-    tail = LogTail(log, ReservingWriter(NoOptions(), context), allocator, disk)
+    tail.writer = ReservingWriter(NoOptions(), context)
     first = tail.roll()
     tail.write(first, b"x" * 100)
     batch = batch_of(SIZE - 2000, SIZE - BLANK_SIZE, 2000)
@@ -283,21 +129,6 @@ def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
     assert (first.wrote_position, tail.segment) == (100, first)
 
 
-def test_at_the_end_what_was_allocated_ahead_is_given_back_and_all_is_closed_once(
-    tail: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk
-) -> None:
-    tail.give_back()
-    tail.write(tail.roll(), b"abc")
-    before, calls = disk.used, list[str]()
-    disk.plan.watch = lambda call, path: calls.append(call)
-    tail.give_back()
-    assert disk.used < before
-    assert calls[-1] == "sync"
-    tail.close()
-    tail.close()
-    assert allocator.closes == 1
-
-
 # --- records
 
 
@@ -308,11 +139,6 @@ def commit_log(log: SegmentedLog, tail: LogTail) -> CommitLog:
     return made
 
 
-def test_an_empty_batch_appends_nothing(commit_log: CommitLog) -> None:
-    assert commit_log.append_batch(Batch(commit_log.encoder)) == commit_log.last_time_ms == 3
-    assert commit_log.end_offset == 0
-
-
 def test_a_record_leaves_room_for_its_copies_and_a_blank_one(commit_log: CommitLog) -> None:
     commit_log.check_put(SIZE - 8 - 500)
     with pytest.raises(MessageTooLargeError, match="shorten the message by 1 bytes") as raised:
@@ -321,15 +147,6 @@ def test_a_record_leaves_room_for_its_copies_and_a_blank_one(commit_log: CommitL
     commit_log.check_size(SIZE - 8)
     with pytest.raises(MessageTooLargeError):
         commit_log.check_size(SIZE - 7)
-
-
-def test_after_a_stop_nothing_is_appended(commit_log: CommitLog) -> None:
-    commit_log.append_batch(batch_of(200))
-    commit_log.stop()
-    commit_log.stop()
-    with pytest.raises(StoreClosedError):
-        commit_log.append_batch(batch_of(200))
-    assert commit_log.end_offset == 200
 
 
 def test_after_a_part_of_a_batch_nothing_is_appended(

@@ -20,7 +20,7 @@ from penstock.format.record import (
     encode_record,
 )
 from penstock.log.queue_evidence import INNER_BATCH, Due, EntryWitness, QueueGenerations
-from penstock.log.resync import Corrupt, Valid, reject_by_counts, walk_segment
+from penstock.log.resync import Corrupt, End, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import WrittenLog, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher
@@ -217,6 +217,8 @@ def test_a_rejected_record_is_a_corrupt_range_for_every_walk(tmp_path: Path) -> 
     pieces = list(walk_segment(made.log, segment))
     at, size = made.places[2]
     assert [(p.start, p.stop) for p in pieces if isinstance(p, Corrupt)] == [(at, at + size)]
+    stops = [p.stop for p in pieces if not isinstance(p, End)]
+    assert [p.start for p in pieces] == [0, *stops], "each piece begins where the one before ends"
     seen = [o for p in pieces if isinstance(p, Valid) for o in p.columns.log_offsets.tolist()]
     assert seen == [made.places[n][0] for n in (0, 1, 3, 4)]
 

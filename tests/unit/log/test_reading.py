@@ -1,22 +1,17 @@
 """Records out of a log, by address or as batches: only valid ones; a wrong offset is told as that, not as corruption."""
 
 import itertools
-import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from tests.unit.log.conftest import Overwrite
 from tests.unit.log.logs import BODY_AT, flipped
 
 from penstock import Message
 from penstock.errors import CorruptionError, NoRecordError, OffsetError
-from penstock.files import Files
 from penstock.format.record import MAGIC_V1
-from penstock.log.record_reader import Entries, QueuePosition, RecordReader
+from penstock.log.record_reader import QueuePosition, RecordReader
 from penstock.log.resync import read_batches
 from penstock.log.segmented_log import SegmentedLog
 from penstock.testing import ManualWorkers, WrittenLog, open_store
@@ -33,22 +28,6 @@ def reader(log: SegmentedLog) -> RecordReader:
 # --- one record
 
 
-def test_a_large_record_is_read_from_any_segment(tmp_path: Path) -> None:
-    """It is read only if the file is as long as it states."""
-    body, size = bytes(3 << 19), 2 << 20
-    settings: dict[str, Any] = {"geometry.segment_bytes": size}
-    with open_store(tmp_path / "large", retention=[], **settings) as store:
-        receipts = [store.put("t", body, queue=0) for _ in range(3)]
-    made = SegmentedLog(Files(), tmp_path / "large" / "commitlog", size, mapped=False)
-    made.refresh()
-    for receipt in receipts:
-        found = RecordReader(made, live=False).message(receipt.log_offset, receipt.size)
-        assert found.body == body
-    os.truncate(tmp_path / "large" / "commitlog" / f"{2 * size:020d}", 1000)
-    with pytest.raises(CorruptionError, match="the end of the file"):
-        RecordReader(made, live=False).message(receipts[2].log_offset, receipts[2].size)
-
-
 def test_a_record_of_another_place_in_the_queues_is_not_taken_for_it(
     written: WrittenLog, reader: RecordReader
 ) -> None:
@@ -62,23 +41,6 @@ def test_a_record_of_another_place_in_the_queues_is_not_taken_for_it(
     ):  # fmt: skip
         with pytest.raises(CorruptionError, match="the record of entry"):
             reader.message(*where, other, ordinal)
-
-
-def test_a_corrupt_record_is_named_by_file_and_byte(
-    written: WrittenLog, reader: RecordReader, overwrite: Overwrite
-) -> None:
-    at, following = written.offsets()[3:5]
-    size = reader.message_at(at).size
-    overwrite(at + 94, b"\xff\xff")
-    reads: list[Callable[[], object]] = [
-        lambda: reader.message_at(at), lambda: reader.message(at, size)
-    ]  # fmt: skip
-    for read in reads:
-        with pytest.raises(CorruptionError) as raised:
-            read()
-        assert raised.value.position == at
-        assert raised.value.path.name == f"{0:020d}"
-    assert reader.message_at(following).body == written.sent[4].body
 
 
 @pytest.mark.parametrize(
@@ -97,64 +59,7 @@ def test_a_head_that_is_none_is_corruption(
         reader.message_at(at)
 
 
-def test_where_the_log_ends_it_is_out_of_range(reader: RecordReader, log: SegmentedLog) -> None:
-    for at in (-1, 100 * SEGMENT, SEGMENT - 4):
-        with pytest.raises(OffsetError):
-            reader.message_at(at)
-    log.segments[0].lease.retire(0, 0)
-    with pytest.raises(OffsetError):
-        reader.bytes_at(0, 8)
-
-
-def test_entries_are_read_together_up_to_the_first_that_is_not_valid(
-    written: WrittenLog, reader: RecordReader, overwrite: Overwrite
-) -> None:
-    batch, anywhere = written.batches()[0], QueuePosition(None, 0)
-    rows = np.arange(10)
-    entries = Entries(batch.queue_offsets[rows], batch.log_offsets[rows], batch.sizes[rows])
-    found = reader.leading(entries, anywhere)
-    assert [message.body for message in found] == [each.body for each in written.sent[:10]]
-    overwrite(int(entries.offsets[4]) + 94, b"\xff\xff")
-    assert len(reader.leading(entries, anywhere)) == 4
-    assert len(reader.leading(entries.head(3), anywhere)) == 3
-    assert reader.leading(entries.after(4), anywhere) == []
-
-
-def test_a_follower_looks_again_for_segments_that_it_does_not_know(
-    written: WrittenLog, first_segment: Path
-) -> None:
-    log = SegmentedLog(Files(), first_segment.parent, SEGMENT, mapped=False)
-    with pytest.raises(OffsetError):
-        RecordReader(log, live=False).message_at(0)
-    assert RecordReader(log, live=True).message_at(0).body == written.sent[0].body
-
-
 # --- batches
-
-
-@pytest.fixture
-def mapped(first_segment: Path) -> SegmentedLog:
-    made = SegmentedLog(Files(), first_segment.parent, SEGMENT, mapped=True)
-    made.refresh()
-    return made
-
-
-def test_batches_follow_each_other_and_have_every_record(
-    written: WrittenLog, log: SegmentedLog, mapped: SegmentedLog
-) -> None:
-    end = written.end_offset
-    for each in (log, mapped):
-        found = list(read_batches(each, 0, end, check_crc=True))
-        assert [b.start_offset for b in found[1:]] == [b.end_offset for b in found[:-1]]
-        assert (found[0].start_offset, found[-1].end_offset) == (0, end)
-        assert sum(map(len, found)) == 500
-        assert found[0].end_offset == SEGMENT, "the blank record counts as consumed"
-    third = written.offsets()[3]
-    (batch,) = read_batches(log, 0, third)
-    assert (len(batch), batch.end_offset) == (3, third)
-    assert list(read_batches(log, third, third)) == []
-    with pytest.raises(OffsetError):
-        next(read_batches(log, 100 * SEGMENT, 101 * SEGMENT))
 
 
 def test_the_batch_before_corrupt_bytes_ends_where_records_go_on(
@@ -166,24 +71,6 @@ def test_the_batch_before_corrupt_bytes_ends_where_records_go_on(
     assert (len(found[0]), found[0].end_offset) == (5, third)
     assert sum(map(len, found)) == 499
     assert f"bytes at log offset {second} are not a valid record" in caplog.text
-
-
-def test_dispatchers_that_load_see_the_log_up_to_the_end_that_recovery_found(
-    written: WrittenLog, overwrite: Overwrite
-) -> None:
-    """And not a byte more; what they get is checked, and a copy."""
-    assert written.view.spans()[-1][1] == written.end_offset
-    assert written.ending_at(SEGMENT + 100).spans() == [(0, SEGMENT), (SEGMENT, SEGMENT + 100)]
-    assert written.ending_at(SEGMENT).spans() == [(0, SEGMENT)]
-    starts = written.offsets()
-    overwrite(starts[5] + BODY_AT, b"\xff")
-    batches = list(written.ending_at(starts[10]).batches(0, 1 << 60))
-    assert sum(map(len, batches)) == 9
-    assert isinstance(batches[0].columns.window, bytes)
-    written.lose_head(1)
-    assert written.view.min_offset == SEGMENT
-    with pytest.raises(OffsetError):
-        written.view.read(0, 8)
 
 
 # --- where no record begins

@@ -57,18 +57,6 @@ def test_the_schema_is_known_before_anything_is_read(store: Store) -> None:
         store.to_reader("a", ["boddy"])
 
 
-def test_ranges_are_given_by_queue(store: Store) -> None:
-    found = store.to_reader(
-        ["a", "b"], ["topic", "queue", "queue_offset"], start={("a", 0): 90, ("b", 1): 99}, stop={("a", 1): 2}
-    ).read_all()  # fmt: skip
-    seen: dict[tuple[str, int], list[int]] = {}
-    for row in found.to_pylist():
-        seen.setdefault((row["topic"], row["queue"]), []).append(row["queue_offset"])
-    assert seen == {
-        ("a", 0): list(range(90, 100)), ("a", 1): [0, 1], ("b", 0): list(range(100)), ("b", 1): [99],
-    }  # fmt: skip
-
-
 def test_one_number_is_for_one_queue(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}, **SETTINGS) as store:
         store.put_many(Message("t", b"%d" % number, queue=0) for number in range(9))
@@ -81,12 +69,6 @@ def test_one_number_is_for_one_queue(tmp_path: Path) -> None:
             ValueError, match="of the topics that are read, and 'other' is not one of them"
         ):
             store.to_reader("t", stop={("other", 1): 2})
-
-
-def test_only_some_tags(store: Store) -> None:
-    expected = [n for n in range(0, COUNT, 3) if n % 5 % 3 == 1]
-    assert bodies(store.to_reader("a", tag="y")) == expected
-    assert bodies(store.to_reader("a", tag="y || nobody's")) == expected
 
 
 @pytest.mark.parametrize("tag", ["*", "x || y"])

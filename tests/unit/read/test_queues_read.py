@@ -1,4 +1,4 @@
-"""Queues as readers see them: at every bound, in a directory that is only partly understood, and what space they take."""
+"""Queues as readers see them: at every bound, and in a directory that is only partly understood."""
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,31 +9,14 @@ from tests.conftest import OpenStore
 from tests.damage.stores import flip
 from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
-from penstock.contracts.foreign import BATCH_QUEUES, POP_STATE, ROCKSDB_QUEUES, Foreign
+from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 from penstock.errors import (
     ArgumentError,
     ForeignContentError,
     MessageError,
-    TopicError,
 )
-from penstock.read.queues import ServedQueues, TopicSpace, has_queues, served, space_by_topic
-from penstock.store.store import Store
+from penstock.read.queues import ServedQueues, has_queues, served
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
-
-
-@pytest.fixture
-def store() -> Store:
-    made = open_store(Path("/store"), files=SimulatedDisk(), spawn=ManualWorkers(), retention=[])
-    for number in range(30):
-        made.put(
-            "t", b"%d" % number, queue=0, tag="odd" if number % 2 else "even", keys=[f"k{number}"]
-        )
-    return made
-
-
-def test_what_cannot_be_a_topic_is_refused(store: Store) -> None:
-    with pytest.raises(TopicError):
-        store.read("../t", 0)
 
 
 def test_a_time_may_be_a_datetime_with_a_zone() -> None:
@@ -111,12 +94,6 @@ def asked(index: Any, topic: str) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_where_all_is_understood_the_index_itself_is_asked(index: TwoTopics) -> None:
-    assert served(index, Path("/s"), []) is index
-    assert served(index, Path("/s"), [Foreign(POP_STATE, Path("/s/kvStore"))]) is index
-    assert has_queues(index)
-
-
 def test_a_topic_of_batch_queues_raises_by_its_name_and_others_are_served(
     index: TwoTopics,
 ) -> None:
@@ -146,30 +123,3 @@ def test_a_database_beside_the_files_hides_none_of_them(tmp_path: Path) -> None:
     assert served(full, Path("/s"), found) is full
     empty.queues = list  # type: ignore[method-assign] # it has none
     assert not has_queues(served(empty, Path("/s"), found))
-
-
-class Several(OneQueue):
-    """Two queues of one topic, one of another, all with the same entries."""
-
-    def queues(self) -> list[tuple[str, int]]:
-        return [("small", 0), ("large", 0), ("large", 1)]
-
-
-USED = [(0, 100), (100, 150), (0, 0), (250, 200)]
-
-
-def test_topics_come_largest_first_with_all_their_queues(tmp_path: Path) -> None:
-    told = list[int]()
-    found = space_by_topic(Several(tmp_path, USED), 250, told.append)
-    assert found == [TopicSpace("large", 6, 900, 500), TopicSpace("small", 3, 450, 250)]
-    assert told == [1, 2, 3]
-
-
-def test_entries_without_a_record_take_no_space(tmp_path: Path) -> None:
-    (space, _) = space_by_topic(Several(tmp_path, [(0, 0)] * 5), 0, lambda _: None)
-    assert space[1:] == (0, 0, 0)
-
-
-def test_an_empty_store_has_no_topics(tmp_path: Path) -> None:
-    index = OneQueue(tmp_path, [])
-    assert space_by_topic(index, 0, lambda _: None) == [TopicSpace("t", 0, 0, 0)]

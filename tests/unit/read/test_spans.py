@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import Message, QueueSpan
-from penstock.errors import CorruptionError, OffsetError
+from penstock.errors import CorruptionError
 
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 16384,
@@ -78,14 +78,6 @@ def test_rows_and_messages_come_in_the_order_of_the_log(
             assert messages_of(store, spans_of(store), tags=["y"]) == sent[1::2]
 
 
-def test_a_stretch_given_twice_comes_twice(tmp_path: Path) -> None:
-    """Two entries may point to one record: queues of light message queues do."""
-    sent = fill(tmp_path / "s", 60)
-    with opened(tmp_path / "s") as store:
-        spans = spans_of(store)
-        assert sorted(read(store, spans + spans)) == sorted(sent + sent)
-
-
 @pytest.mark.slow
 def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
     root = tmp_path / "s"
@@ -110,47 +102,6 @@ def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
             ] * 3
             if seed:
                 assert [b[:4] for b in writing] == [b[:4] for b in found]
-
-
-def test_what_is_not_as_usual_is_looked_at_in_full(tmp_path: Path) -> None:
-    """A queue file that is missing, short, or empty at its end."""
-    root = tmp_path / "s"
-    fill(root, 900)
-    queue = root / "consumequeue" / "a" / "0"
-    names = sorted(path.name for path in queue.iterdir())
-    assert len(names) > 1
-    (queue / names[0]).unlink()
-    last = max((root / "consumequeue" / "bb" / "1").iterdir())
-    with last.open("r+b") as file:
-        file.truncate(400)
-    (root / "consumequeue" / "new" / "4").mkdir(parents=True)
-    with opened(root) as store:
-        for b in store.lowlevel.bounds():
-            assert (b.min_offset, b.max_offset) == (
-                store.min_offset(b.topic, b.queue),
-                store.max_offset(b.topic, b.queue),
-            )
-
-
-@pytest.mark.slow
-def test_messages_that_are_gone_are_told_of(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    sent = fill(root, 600)
-    with opened(root) as store:
-        spans = spans_of(store)
-    with opened(root, read_only=False) as store:
-        store.discard_before(log_offset=2 * 16384)
-    with opened(root) as store:
-        with pytest.raises(OffsetError):
-            read(store, spans)
-        lost: list[tuple[str, int, int]] = []
-
-        def note(span: QueueSpan, _: OffsetError | None) -> None:
-            lost.extend((span.topic, span.queue, n) for n in range(span.start, span.stop))
-
-        found = read(store, spans, lost=note)
-    assert found == [row for row in sent if row[3] >= 2 * 16384]
-    assert sorted(lost) == sorted(row[:3] for row in sent if row[3] < 2 * 16384)
 
 
 def test_a_queue_that_is_gone_is_told_of_once(tmp_path: Path) -> None:
@@ -203,14 +154,6 @@ def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
         pytest.raises(CorruptionError),
     ):
         read(store, [QueueSpan("a", 0, 0, 1)])
-
-
-def test_a_segment_begun_after_opening_is_found(tmp_path: Path) -> None:
-    fill(tmp_path / "s", 20)
-    with opened(tmp_path / "s") as store:
-        assert len(read(store, spans_of(store))) == 20
-        fill(tmp_path / "s", 300, 2)
-        assert len(read(store, spans_of(store))) == 320
 
 
 def test_a_message_that_is_corrupt_is_skipped_and_counted_and_no_other(tmp_path: Path) -> None:

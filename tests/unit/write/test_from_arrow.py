@@ -8,11 +8,9 @@ import pyarrow as pa
 import pytest
 from tests.conftest import OpenStore
 
-from penstock import Message
-from penstock._kernel import Batch, QueueCursor, RecordEncoder
+from penstock._kernel import QueueCursor, RecordEncoder
 from penstock.errors import MessageError
-from penstock.format.hashes import java_hash
-from penstock.write.from_arrow import TableRows, encode_table, key_hashes
+from penstock.write.from_arrow import TableRows, encode_table
 
 
 def encoder() -> RecordEncoder:
@@ -28,21 +26,6 @@ TABLE = pa.table({
     "properties": pa.array([[("n", "1")], None, [("m", "2"), ("o", "3")]], pa.map_(pa.string(), pa.string())),
     "born_time": [datetime(2024, 1, 1, tzinfo=UTC)] * 3,
 })  # fmt: skip
-
-
-BORN_MS = 1_704_067_200_000
-
-
-def test_rows_make_the_records_that_messages_make() -> None:
-    expected = Batch(encoder())
-    for message in (
-        Message("a", b"x", queue=0, tag="red", keys=["k", "l"], properties={"n": "1"}, flag=1, born_time_ms=BORN_MS),
-        Message("b", b"", queue=1, flag=2, born_time_ms=BORN_MS),
-        Message("a", b"z", queue=0, properties={"m": "2", "o": "3"}, flag=3, born_time_ms=BORN_MS),
-    ):  # fmt: skip
-        expected.add(message)
-    found = encode_table(encoder(), TABLE)
-    assert bytes(memoryview(found)) == bytes(memoryview(expected))
 
 
 def test_plain_rows_are_encoded_without_a_message_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +89,3 @@ def test_numbers_given_as_text_or_truth_are_refused_with_nulls_or_without(
         store.put_arrow(
             pa.table({"topic": ["t"], "body": [b"a"], name: pa.array([None], pa.int8())})
         )
-
-
-def test_keys_have_javas_hash() -> None:
-    assert key_hashes(pa.array(["a", None, "🙂"])).tolist() == [java_hash("a"), 0, java_hash("🙂")]

@@ -1,10 +1,9 @@
 """Messages on their way in: what is refused by name, what a full disk took in part, what an extension makes of them."""
 
 import errno
-import itertools
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -27,10 +26,9 @@ from penstock.errors import (
 from penstock.files import File
 from penstock.files.blocks import Blocks
 from penstock.format.columns import Buffer
-from penstock.runtime.clock import Clock
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.platter import Survival
-from penstock.write.validation import add_rewritten, is_plain, rewritten
+from penstock.write.validation import rewritten
 from penstock_alloc.writers import FileChannel, FileWriter
 
 
@@ -121,18 +119,6 @@ def test_messages_do_not_come_back_if_their_writer_failed_after_it_had_written_t
         assert store.put("t", b"later", queue=0).queue_offset == 1
 
 
-def test_a_store_goes_on_after_a_full_disk_took_a_part_of_one_message(tmp_path: Path) -> None:
-    files = HalfFull(heals=False)
-    with open_store(tmp_path / "s", files=files, write="file") as store:
-        store.put("t", b"first", queue=0)
-        files.is_armed = True
-        with pytest.raises(DiskFullError):
-            store.put("t", b"refused", queue=0)
-        files.is_armed = False
-        store.put("t", b"later", queue=0)
-        assert [m.body for m in store.scan("t")] == [b"first", b"later"]
-
-
 @pytest.mark.parametrize(("count", "share"), [(1, 1), (3, 2 / 3)])
 def test_a_store_that_cannot_take_back_what_a_full_disk_took_stops(
     count: int, share: float, tmp_path: Path
@@ -184,40 +170,6 @@ def test_a_message_that_is_refused_is_named_by_its_place_in_the_batch(
         assert store.topics() == {}
 
 
-def test_no_tag_may_be_none_in_every_way_in(open_small: OpenStore) -> None:
-    none: Any = None
-    with open_small() as store:
-        for count in (1, 60, 1):
-            store.put_many([Message("t", b"x", queue=0, tag=none)] * count)
-        store.put("t", b"x", queue=0, tag=none)
-        assert {m.tag for m in store.scan("t")} == {""}
-        assert not list(store.verify())
-
-
-class Ticking(Clock):
-    """A clock that is a millisecond later each time it is asked."""
-
-    def __init__(self) -> None:
-        self._times = itertools.count(1_700_000_000_000)
-
-    def time_ms(self) -> int:
-        return next(self._times)
-
-
-def test_messages_of_a_batch_that_name_no_time_are_born_when_it_is_put(
-    open_small: OpenStore,
-) -> None:
-    clock = Ticking()
-    with open_small(clock=clock) as store:
-        before = clock.time_ms()
-        receipts = store.put_many(
-            [Message("t", b"a", queue=0), Message("t", b"b", queue=0, born_time_ms=7)]
-        )
-        first, second = store.scan("t")
-    assert before < first.born_time_ms <= receipts[0].store_time_ms
-    assert second.born_time_ms == 7
-
-
 @pytest.mark.parametrize(("message", "text", "kind"), [
     (Message("a/b", b"", queue=0), b"", TopicError), (Message("t", b"", queue=-1), b"", QueueError),
     (Message("t", "text", queue=0), b"", MessageError), (Message("t", b"", queue=0, flag=1 << 31), b"", MessageError),  # type: ignore[arg-type] # refused
@@ -267,27 +219,6 @@ def test_a_delay_that_is_none_is_refused(given: dict[str, Any], reason: str) -> 
     assert len(made) == 0
 
 
-def test_an_extension_gets_a_time_in_seconds() -> None:
-    seen: list[Message] = []
-
-    def keep(message: Message) -> Message:
-        seen.append(message)
-        return Message("t", b"", queue=0)
-
-    for at in (datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600, 1_767_225_599.9995):
-        batch(keep).add(Message("t", b"x", queue=0, deliver_at=at))
-    assert [message.deliver_at for message in seen] == [1_767_225_600] * 3
-
-
-def test_what_takes_its_place_is_stored_as_a_message_or_as_a_copy() -> None:
-    made = batch(lambda m: m.__replace__(queue=3, partition_key=None))
-    made.add(Message("t", b"x", partition_key="k"))
-    assert [cursor.queue for cursor in made.cursors] == [3]
-    made = batch(lambda m: (Message("later", m.body, queue=2), b"DELAY\x013\x02"))
-    add_rewritten(made, Message("t", b"x", queue=0, delay_level=3))
-    assert [(cursor.topic, cursor.queue) for cursor in made.cursors] == [("later", 2)]
-
-
 def test_without_anyone_to_ask_it_is_refused() -> None:
     with pytest.raises(MessageError, match="no extension is used here"):
         rewritten(batch(), Message("t", b"x", partition_key="k"))
@@ -299,12 +230,3 @@ def test_an_answer_that_requests_more_is_refused_and_does_not_go_round_in_circle
         with pytest.raises(PluginError, match="still has"):
             made.add(Message("t", b"x", partition_key="k"))
         assert len(made) == 0
-
-
-def test_plain_means_no_request() -> None:
-    assert is_plain(Message("t", b"", queue=0, delay_level=0))
-    assert is_plain(Message("t", b""))
-    assert not is_plain(Message("t", b"", queue=0, delay_level=1))
-    assert not is_plain(Message("t", b"", queue=0, delay=0.001))
-    assert not is_plain(Message("t", b"", queue=0, deliver_at=0))
-    assert not is_plain(Message("t", b"", partition_key=""))

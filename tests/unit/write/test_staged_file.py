@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import power_cut
 
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import CorruptionError, StorageError
@@ -48,19 +46,6 @@ def disk() -> SimulatedDisk:
     return made
 
 
-def test_what_is_written_is_read_back_after_a_power_cut(disk: SimulatedDisk) -> None:
-    with StagedFile.read(power_cut(disk), PATH) as file:
-        assert [(batch.group, len(batch)) for batch in file.batches] == [(3, 7), (4, 2)]
-        assert file.rows == 9
-        first = file.batches[0]
-        assert set(first.cursors) == {(f"t{n % 2}", n % 3) for n in range(6)}
-        assert len(first.data) == int(first.sizes.sum())
-        rest = first.behind(5)
-        assert (len(rest), len(rest.data)) == (2, int(rest.sizes.sum()))
-        again = rest.encoded(encoder())
-        assert (len(again), again.size) == (2, len(rest.data))
-
-
 def test_records_that_an_append_has_not_stamped_yet_are_encoded_as_they_were(
     disk: SimulatedDisk,
 ) -> None:
@@ -73,28 +58,6 @@ def test_records_that_an_append_has_not_stamped_yet_are_encoded_as_they_were(
     with StagedFile.read(disk, Path("/unsealed")) as file:
         (staged,) = file.batches
         assert bytes(memoryview(staged.encoded(encoder()))) == bytes(staged.data)
-
-
-def test_no_flipped_bit_is_taken(disk: SimulatedDisk) -> None:
-    whole = disk.read_whole(PATH)
-    for at in Random(1).sample(range(len(whole)), 120):
-        spoilt = bytearray(whole)
-        spoilt[at] ^= 1 << at % 8
-        disk.write_whole(PATH, bytes(spoilt))
-        with pytest.raises((CorruptionError, StorageError)) as raised:
-            StagedFile.read(disk, PATH)
-        assert str(PATH) in str(raised.value)
-
-
-def test_no_file_that_was_cut_short_or_grew_is_taken(disk: SimulatedDisk) -> None:
-    whole = disk.read_whole(PATH)
-    for size in range(0, len(whole), 7):
-        disk.write_whole(PATH, whole[:size])
-        with pytest.raises(CorruptionError):
-            StagedFile.read(disk, PATH)
-    disk.write_whole(PATH, whole + b"\0")
-    with pytest.raises(CorruptionError):
-        StagedFile.read(disk, PATH)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +84,6 @@ def test_marks_are_told_from_log_offsets_and_end_below_the_greatest_number(
         for mark in (0, MARK_MIN - 1, last + 1, 1 << 63):
             with pytest.raises(ValueError, match="all marks"):
                 batch.check_mark(mark)
-
-
-def test_a_file_that_is_not_wanted_is_gone() -> None:
-    disk = SimulatedDisk()
-    StagedWriter(disk, PATH, HOST, crc_property=False).discard()
-    assert not disk.exists(PATH)
 
 
 class _Log:
