@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Listen, OpenStore
+from tests.conftest import Listen
 from tests.hooked import hooked
 from tests.lanes import eventually
 from tests.unit.retention.stores import (
@@ -103,32 +103,6 @@ def test_who_makes_room_need_not_wait_for_the_next_round_to_write(tmp_path: Path
 # --- what goes, and what follows it
 
 
-@pytest.mark.slow
-def test_segments_go_and_queues_and_index_follow(open_small: OpenStore) -> None:
-    settings: dict[str, Any] = {"retention.age.reserved_hours": 0, "retention.age.delete_when": "*"}
-    with open_small(retention=["age"], spawn=ManualWorkers(), **settings) as store:
-        for number in range(2000):
-            store.put("t", b"x" * 200, queue=number % 2, keys=[f"k{number}"])
-        assert store.stats()["flushed_offset"] == 0
-        assert store.retain() == 9
-        assert store.stats()["flushed_offset"] > 9 * SEGMENT, "made durable before anything goes"
-        low = store.min_offset("t", 0)
-        assert low > 0
-        assert store.read("t", 0, 0).status == "OFFSET_TOO_SMALL"
-        first = store.read("t", 0, low).messages[0]
-        assert first.log_offset >= store.stats()["log_min_offset"] == 9 * SEGMENT
-        assert store.find("k0", "t") == []
-        assert store.find("k1999", "t")
-        assert not list(store.verify())
-        assert store.max_offset("t", 0) == 1000
-    with open_small() as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
-        assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (low, 1000)
-        assert not list(store.verify())
-        assert store.discard_before(time=1 << 36) == 0
-
-
 def test_a_segment_goes_only_when_every_dispatcher_has_all_of_it(tmp_path: Path) -> None:
     """Not when its first record is dispatched: what it has besides would never be found."""
     is_failing, clock = [False], ManualClock()
@@ -166,18 +140,6 @@ def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(tmp_path: Pa
 
 
 # --- policies that are wrong
-
-
-@pytest.mark.parametrize(("said", "gone"), [(-1, 0), (2, 2), (1 << 70, 5)])
-def test_a_vote_out_of_range_never_takes_what_it_does_not_name(
-    said: int, gone: int, tmp_path: Path
-) -> None:
-    """-1 was once read as "all but the last"."""
-    policy = policy_that(lambda _: Vote(said, "so it says"))
-    with opened(tmp_path / "s", strategies=[policy], retention=["under-test"]) as store:
-        fill(store, 6)
-        assert store.retain() == gone
-        assert bases(store) == [number * SEGMENT for number in range(gone, 6)]
 
 
 @pytest.mark.parametrize("says", [boom, lambda _: None, lambda _: Vote("x", "y")])  # type: ignore[arg-type] # wrong on purpose
@@ -219,19 +181,6 @@ def test_a_failing_policy_in_the_background_does_not_stop_the_store(tmp_path: Pa
         assert store.stats()["failure"] is None
 
 
-def test_the_reason_for_staying_names_every_policy(tmp_path: Path) -> None:
-    policies = [policy_that(lambda _: Vote(0, "not today"))]
-    with opened(
-        tmp_path / "s", strategies=policies, retention=["under-test", "size"],
-        **{"retention.size.bytes_max": 1 << 20},
-    ) as store:  # fmt: skip
-        fill(store, 3)
-        said = [departure.reason for departure in store.lowlevel.forecast(1)]
-        assert said == ["not today; the log has 0.1875 MiB, within the limit of 1 MiB"] * 2 + [
-            "the last segment is never deleted"
-        ]
-
-
 # --- disks and indexes that fail
 
 
@@ -257,20 +206,6 @@ def test_a_file_that_cannot_be_removed_holds_up_all_later_ones(
         assert store.retain() == 5
         assert bases(store) == [5 * SEGMENT]
         assert not list(store.verify())
-
-
-def test_a_close_while_a_file_cannot_be_removed_leaves_a_whole_log(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    with opened(tmp_path / "s", files=files) as store:
-        fill(store, 6)
-        store.flush()
-        files.plan.fail("remove", errno.EIO, path="commitlog")
-        with pytest.raises(StorageError, match="Input/output"):
-            store.retain()
-    with opened(tmp_path / "s") as store:
-        assert bases(store) == [number * SEGMENT for number in range(6)]
-        assert not list(store.verify())
-        assert store.retain() == 5
 
 
 def test_an_index_that_cannot_be_trimmed_holds_up_nobody(

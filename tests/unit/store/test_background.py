@@ -20,7 +20,6 @@ from penstock.files.lock_file import Lock
 from penstock.store.engine import CheckpointTask, Engine, FollowerTask
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
-from penstock_alloc.allocators import OnDemandAllocator
 from penstock_index.hash_index import HashIndexDispatcher
 
 ROOT = Path("/s")
@@ -36,20 +35,17 @@ CONFIG = SimpleNamespace(
 class Round:
     """A task that follows a log of 100 bytes, of which `reached` are dispatched by a round."""
 
-    def __init__(self, reached: int = 100, *, waits: bool = False, awaited: bool = False) -> None:
+    def __init__(self, reached: int = 100) -> None:
         self.reached = reached
         self.visible_offset = self.end_offset = 100
         self.progress, self.state = 0, SimpleNamespace(visible_offset=0)
-        self.troubles: dict[str, object] = {}
         self.errors: dict[str, OSError] = {}
-        self.awaited, self.now_ns, self.round_ns, self.calls = awaited, 0, 2_000_000, list[str]()
         self.appender = SimpleNamespace(is_idle=False, is_pausing=False)
         self.log, self.tail = self, SimpleNamespace(sealed=[])
-        self.sealed: list[object] = []
         me: Any = self
         engine: Any = SimpleNamespace(
             log=self, flusher=self, follower=self, progress=self, wakes=self, clock=self, config=CONFIG,
-            policy=SimpleNamespace(waits=waits), report_sealed=self.sealed.append, copying=None,
+            policy=SimpleNamespace(waits=False), report_sealed=None, copying=None,
         )  # fmt: skip
         self.task = FollowerTask(engine)
         self.task.worker = me
@@ -59,20 +55,17 @@ class Round:
         if "catch_up" in self.errors:
             raise self.errors.pop("catch_up")
         self.progress = self.reached
-        self.now_ns += self.round_ns
 
     def thread_ns(self) -> int:
-        return self.now_ns
+        return 0
 
     def publish(self, visible_offset: int) -> None:
         if "publish" in self.errors:
             raise self.errors.pop("publish")
-        self.calls.append("write")
         self.state.visible_offset = visible_offset
 
     def wake(self) -> bool:
-        self.calls.append("wake")
-        return self.awaited
+        return False
 
     def fail(self, reason: str) -> Exception:
         return StoreFailedError(reason, 0)
@@ -158,35 +151,7 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
     assert caplog.text.count("RuntimeError: a plugin is ill") == 2
 
 
-# --- a store
-
-
-class HearingAllocator(OnDemandAllocator):
-    """Notes which files are said to be full."""
-
-    name: ClassVar[str] = "hearing"
-    full: ClassVar[list[str]] = []
-
-    def sealed(self, path: Path) -> None:
-        self.full.append(path.name)
-
-
-def test_the_allocator_is_told_of_each_full_segment() -> None:
-    HearingAllocator.full.clear()
-    workers = ManualWorkers()
-    with open_store(
-        ROOT, files=SimulatedDisk(), spawn=workers, strategies=[HearingAllocator], alloc="hearing"
-    ) as store:
-        for _ in range(3):
-            store.put("t", b"x" * 40_000, queue=0)
-        workers.run("penstock-follow")
-        assert HearingAllocator.full == [f"{0:020d}", f"{SIZE:020d}"]
-
-
 # --- the append lock
-
-
-SIZE = 64 * 1024
 
 
 class Ticking(ManualClock):
@@ -265,16 +230,6 @@ def filled(disk: SimulatedDisk, **given: Any) -> Store:
     made = open_store(ROOT, files=disk, spawn=ManualWorkers(), flush="none", retention=[], **given)
     made.put_many(messages(20))
     return made
-
-
-def test_a_disk_that_fails_stops_the_store(disk: SimulatedDisk) -> None:
-    store = filled(disk, write="file")
-    disk.plan.fail("pwrite", errno.EIO, path="commitlog", times=1)
-    for _ in range(2):
-        with pytest.raises(StoreFailedError):
-            store.put_many(messages(3))
-    with pytest.raises(StoreFailedError):
-        store.close()
 
 
 def test_a_dispatcher_that_is_behind_leaves_the_store_unclean(disk: SimulatedDisk) -> None:

@@ -86,15 +86,6 @@ def test_an_offset_that_cannot_be_is_refused_and_the_file_stays(
         assert offsets_of(store) == [("g", "orders", 0, 3)]
 
 
-@pytest.mark.parametrize("offset", [0, 10, np.int64(4), np.uint8(4)], ids=repr)
-def test_any_integer_type_is_an_offset(offset: Any, filled: Path, open_small: OpenStore) -> None:
-    """`np.int64(3)` was refused with a bare TypeError."""
-    with open_small() as store:
-        store.commit_offset("g" * 255, "orders", np.int32(0), offset=offset)  # type: ignore[arg-type] # any integer
-    text = json.loads(table_of(filled).read_text())
-    assert text["offsetTable"]["orders@" + "g" * 255] == {"0": int(offset)}
-
-
 def test_offsets_move_together_and_only_from_the_expected_one(open_small: OpenStore) -> None:
     with open_small() as store:
         for queue in (0, 1):
@@ -173,19 +164,6 @@ def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
     spare = ConsumerOffsets(Files(), filled, read_only=True)
     path.unlink()
     assert spare.get("g", "orders", 0) == 6, "and so it is in the spare"
-
-
-def test_a_bad_entry_is_replaced_when_its_group_commits(
-    filled: Path, open_small: OpenStore
-) -> None:
-    table_of(filled).write_text('{"offsetTable":{"orders@g":{"0":"x","1":2,"y":1}}}')
-    with open_small() as store:
-        assert offsets_of(store) == [("g", "orders", 1, 2)]
-        assert len(store.stats()["offsets_set_aside"]) == 2
-        store.commit_offset("g", "orders", 0, offset=9)
-        assert len(store.stats()["offsets_set_aside"]) == 1
-    with open_small() as store:
-        assert offsets_of(store) == [("g", "orders", 0, 9), ("g", "orders", 1, 2)]
 
 
 def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(

@@ -5,42 +5,19 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock import Durability, Message, PutStatus, Receipt, StoredMessage
+from penstock import Durability, Message, PutStatus
 from penstock.errors import (
     MessageError,
     MessageTooLargeError,
     StoreClosedError,
-    TopicError,
     TransactionEndedError,
 )
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
-
-
-def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
-    with open_small() as store:
-        receipt = store.put(
-            "orders", b"\x00\xff", queue=3, tag="created", keys=["A-17", "B", "18"], flag=-5,
-            properties={"colour": "blå"}, born_time_ms=123, born_host="[::1]:99",
-        )  # fmt: skip
-        message = store.at(receipt.log_offset)
-    assert (message.topic, message.queue, message.queue_offset) == ("orders", 3, 0)
-    assert (message.body, message.tag, message.keys) == (
-        b"\x00\xff",
-        "created",
-        ("A-17", "B", "18"),
-    )
-    assert (message.flag, message.properties) == (-5, {"colour": "blå"})
-    assert (message.born_time_ms, message.born_host) == (123, "[::1]:99")
-    assert message.store_host == "127.0.0.1:10911"
-    assert message.store_time_ms == receipt.store_time_ms
-    assert message.message_id == receipt.message_id
-    assert message.size == receipt.size
 
 
 def test_a_wrong_name_is_answered_in_the_callers_words(open_small: OpenStore) -> None:
@@ -80,57 +57,6 @@ def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None
         for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
                             "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
             assert [m.body for m in store.find(key, "t")] == bodies, key
-
-
-def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
-    with open_small(**{"log.store_host": "[2001:db8::1]:10911"}) as store:
-        receipt = store.put("t" * 200, b"x", queue=0, tag="a")
-        assert len(receipt.message_id) == 56
-        assert store.get(receipt.message_id).topic == "t" * 200
-        table = store.to_arrow("t" * 200, columns=["message_id", "topic", "tag", "body"])
-        assert table.to_pylist() == [
-            {"message_id": receipt.message_id, "topic": "t" * 200, "tag": "a", "body": b"x"}
-        ]
-
-
-def test_receipts_and_messages_are_values(open_small: OpenStore) -> None:
-    with open_small() as store:
-        one, other = store.put_many([Message("t", b"x", queue=2), Message("t", b"y", queue=2)])
-    assert one == tuple(one) != other
-    assert one < other
-    assert hash(one) == hash(tuple(one))
-    assert (one.queue, one.queue_offset, one[2], one[-1]) == (2, 0, 2, one.store_host)
-    assert one._replace(size=1).size == 1
-    assert list(one._asdict()) == list(Receipt._fields)
-    message = Message("t", b"x", keys=["k"], properties={"a": "b"})
-    assert (
-        message
-        == Message("t", b"x", keys=("k",), properties={"a": "b"})
-        != Message("t", b"y", queue=0)
-    )
-    assert repr(message) == "Message(topic='t', body=b'x', keys=('k',), properties={'a': 'b'})"
-    with pytest.raises(TypeError):
-        hash(message)
-    assert message.__replace__(queue=5).queue == 5
-
-
-def test_texts_may_be_of_a_subclass(open_small: OpenStore) -> None:
-    word = np.str_("créé")
-    with open_small() as store:
-        store.put("t", b"x", queue=0, tag=word, keys=[word], properties={"p": word})
-        store.put_many([Message("t", b"x", queue=0, tag=word, keys=[word])])
-        found = list(store.scan("t"))
-        assert [(m.tag, m.keys) for m in found] == [("créé", ("créé",))] * 2
-        assert found[0].properties == {"p": "créé"}
-        assert len(store.find("créé", "t")) == 2
-
-
-@pytest.mark.parametrize("number", [np.int8(3), np.uint64(3)])
-def test_every_type_of_whole_number_will_do(number: Any, open_small: OpenStore) -> None:
-    with open_small() as store:
-        store.put("t", b"x", queue=number, flag=number, born_time_ms=number)
-        store.put_many([Message("t", b"x", queue=number, flag=number, born_time_ms=number)])
-        assert [(m.queue, m.flag, m.born_time_ms) for m in store.scan("t")] == [(3, 3, 3)] * 2
 
 
 def test_several_stores_are_opened_for_reading_with_one_look(tmp_path: Path) -> None:
@@ -236,70 +162,6 @@ def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) 
         store.put("t", b"y" * 9000, queue=0)
         # The rest of the first segment is too short.
         assert [each.log_offset >= SEGMENT for each in batch.append()] == [True, True]
-
-
-def test_a_queue_that_was_deleted_meanwhile_is_checked_again(store: Store) -> None:
-    with store:
-        store.create_topic("t", queues=1)
-        batch = store.lowlevel.message_batch()
-        batch.add(Message("t", b"1", queue=0))
-        store.alter_topic("t", perm=4)
-        with pytest.raises(TopicError):
-            batch.append()
-        assert bodies(store) == []
-
-
-def test_marks_are_not_shown_and_not_copied(store: Store) -> None:
-    with store:
-        batch = store.lowlevel.message_batch()
-        batch.add_many([Message("t", b"1", queue=0), Message("t", b"2", queue=0)])
-        batch.append(decision=3)
-        found = list(store.scan("t"))
-        assert [message.prepared_offset for message in found] == [0, 0]
-        table = store.to_arrow("t", columns=["prepared_offset"])
-        assert table.column(0).to_pylist() == [0, 0]
-        with pytest.raises(MessageError, match="prepared_offset"):
-            store.lowlevel.put_copies([(Message("t", b"", queue=0, prepared_offset=-1), b"")])
-        with pytest.raises(MessageError, match="prepared_offset"):
-            store.put_many([Message("t", b"", queue=0, prepared_offset=9)] * 2, atomic=True)
-
-
-def test_a_closed_store_takes_no_batch(store: Store) -> None:
-    batch = store.lowlevel.message_batch()
-    batch.add(Message("t", b"1", queue=0))
-    store.close()
-    with pytest.raises(StoreClosedError):
-        batch.add(Message("t", b"2", queue=0))
-    with pytest.raises(StoreClosedError):
-        batch.append()
-
-
-def test_a_put_stores_what_the_same_message_does(store: Store) -> None:
-    odd: Any = bytearray(b"3")
-    made = [
-        Message("t", b"1", queue=0), Message("t", b"2", queue=2, tag="a", keys=("k", "l"), flag=-3), Message("u", odd, queue=0),
-        Message("t", b"4", queue=0, properties={"p": "v"}, born_time_ms=5), Message("t", b"5", queue=0, born_host="10.0.0.1:9"),
-        Message("t", b"6", queue=0, delay_level=2), Message("t", b"7", queue=0, delay=60), Message("t", b"8", queue=None),
-        Message("t", b"9", queue=0, deliver_at=1700000060), Message("t", b"10", partition_key="k"),
-    ]  # fmt: skip
-    with store:
-        one, other = store.lowlevel.message_batch(), store.lowlevel.message_batch()
-        for message in made:
-            one.add(message)
-            other.put(
-                message.topic, message.body, **options(message), delay=message.delay,
-                deliver_at=message.deliver_at, partition_key=message.partition_key,
-            )  # fmt: skip
-        assert [each.size for each in one.append()] == [each.size for each in other.append()]
-        for topic, queues in store.topics().items():
-            found = [plain(each) for queue in queues for each in store.scan(topic, queue=queue)]
-            assert {found.count(each) for each in found} == {2}
-
-
-def plain(message: StoredMessage) -> tuple[object, ...]:
-    # What differs: which queue is next in turn, and when the time of a delay begins.
-    given = {k: v for k, v in message.all_properties.items() if not k.startswith(("TIMER", "UNIQ"))}
-    return message.body, message.tag, message.keys, given, message.flag, message.born_host
 
 
 def test_what_another_thread_puts_survives_a_refused_call(store: Store) -> None:
