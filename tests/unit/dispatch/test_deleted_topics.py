@@ -306,22 +306,6 @@ def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Di
 
 
 @pytest.mark.slow
-def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_generation(
-    directory: Directory,
-) -> None:
-    """The old generation has records with the same offsets."""
-    made_again(directory, 40, 40)
-    folder = directory.root / "consumequeue" / "again" / "0"
-    names = sorted(path.name for path in folder.iterdir())
-    for name in (names[0], names[1]):
-        (folder / name).unlink()
-        with directory.open() as store:
-            assert bodies(store, "again") == numbered("new", 40)
-        check_healthy(directory)
-        directory.make_foreign()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("way", ["repair", "reindex"])
 def test_queues_built_again_have_the_last_generation_only(
@@ -459,24 +443,6 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
         assert store.max_offset("t", 0) == 10
 
 
-@pytest.mark.slow
-def test_queues_that_mix_two_generations_are_found(directory: Directory) -> None:
-    """As 0.1 has left them: verify says so, since readers get the old generation behind the new one."""
-    made_again(directory, 40, 3)
-    with directory.open() as store:
-        new = [m.log_offset for m in store.scan("again")]
-        old = sorted(m.log_offset for n in range(3, 40) for m in store.find(f"old{n}", "again"))
-        sizes = [store.at(at).size for at in old]
-    path = directory.root / "consumequeue" / "again" / "0" / f"{0:020d}"
-    with path.open("r+b") as file:
-        for n, (at, size) in enumerate(zip(old[:5], sizes, strict=False), 3):
-            file.seek(n * 20)
-            file.write(at.to_bytes(8, "big") + size.to_bytes(4, "big") + bytes(8))
-    assert len(new) == 3
-    with directory.open(read_only=True) as store:
-        assert any("earlier generation" in finding.text for finding in store.verify())
-
-
 @pytest.mark.parametrize("topic", ["%RETRY%group", "%DLQ%group", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC",
                                    "rmq_sys_wheel_timer", "DefaultCluster_REPLY_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])  # fmt: skip
 def test_topics_that_brokers_do_not_always_list_count_as_there(
@@ -552,20 +518,3 @@ def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directo
         with directory.open(read_only=read_only) as store:
             assert [m.body for m in store.scan("ours")] == [m.body for m in sent if m != last]
     assert directory.ranges().gaps
-
-
-@pytest.mark.slow
-def test_many_messages_of_many_topics(directory: Directory) -> None:
-    """Generations interleaved in the log, over several segments."""
-    with directory.open() as store:
-        for n in range(600):
-            store.put_many([Message(f"t{n % 3}", f"old{n}".encode() * 20, queue=n % 2)])
-    directory.drop_queues("t0", "t1")
-    directory.list_topics("t1", "t2")
-    directory.make_foreign()
-    directory.drop_queues("t2")
-    directory.list_topics("t2")
-    with directory.open() as store:
-        assert sorted(store.topics()) == ["t2"]
-        assert sum(store.max_offset("t2", queue) for queue in (0, 1)) == 200
-    check_healthy(directory)

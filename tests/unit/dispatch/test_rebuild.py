@@ -42,19 +42,6 @@ def make_new(disk: SimulatedDisk) -> None:
     put(disk, "penstock/repair/new/index/new", b"new")
 
 
-def test_the_new_comes_in_place_and_the_old_is_saved(disk: SimulatedDisk) -> None:
-    journal = begun(disk)
-    make_new(disk)
-    assert journal.put_in_place({"consumequeue"})
-    journal.end()
-    assert disk.read_whole(ROOT / "index" / "new") == b"new"
-    assert not disk.exists(ROOT / "index" / "old")
-    assert not disk.exists(ROOT / "consumequeue")
-    assert disk.read_whole(journal.saved / "index" / "old") == b"old"
-    assert disk.read_whole(journal.saved / "consumequeue" / "t" / "0" / "old") == b"old"
-    assert not journal.is_begun()
-
-
 def test_strays_among_the_old_files_are_put_back(disk: SimulatedDisk) -> None:
     put(disk, "index/of-somebody-else", b"theirs")
     stray = ROOT / "index" / "of-somebody-else"
@@ -62,16 +49,6 @@ def test_strays_among_the_old_files_are_put_back(disk: SimulatedDisk) -> None:
     make_new(disk)
     assert journal.put_in_place(set(), [stray])
     assert disk.read_whole(stray) == b"theirs"
-
-
-def test_a_swap_that_was_ready_is_finished_by_the_next(disk: SimulatedDisk) -> None:
-    begun(disk)
-    make_new(disk)
-    ready = {"made": ["index"], "gone": [], "lock_mtime_ns": lock_mtime_ns(disk, ROOT)}
-    disk.write_whole(REPAIR / "ready", json.dumps(ready).encode())
-    RebuildJournal(disk, ROOT).finish()
-    assert disk.read_whole(ROOT / "index" / "new") == b"new"
-    assert not disk.exists(REPAIR / "ready")
 
 
 def test_what_was_made_before_another_program_wrote_is_thrown_away(
@@ -110,11 +87,3 @@ def test_each_repair_saves_under_a_name_of_its_own_and_goes_on_with_that(
     assert begun(disk).saved == first.saved
     first.end()
     assert begun(disk).saved != first.saved
-
-
-def test_what_was_saved_can_be_forgotten(disk: SimulatedDisk) -> None:
-    journal = begun(disk)
-    journal.save_file(ROOT / "index")
-    journal.forget_saved()
-    assert not disk.exists(journal.saved)
-    assert not disk.exists(ROOT / "index")

@@ -77,24 +77,6 @@ def put(log: CommitLog, count: int) -> None:
     log.append_batch(batch)
 
 
-def test_a_waiter_is_told_once_all_before_its_offset_is_durable(
-    flusher: LogFlusher, log: CommitLog
-) -> None:
-    told: list[str] = []
-    flusher.add_waiter(flusher.wrote_offset, lambda: told.append("end"))
-    flusher.add_waiter(flusher.wrote_offset + 1, lambda: told.append("beyond"))
-    assert told == []
-    assert flusher.flush() == flusher.flushed_offset == flusher.wrote_offset
-    assert (told, flusher.gate.count) == (["end"], 1)
-    flusher.add_waiter(flusher.flushed_offset, lambda: told.append("late"))
-    assert told == ["end", "late"]
-    flusher.flush()
-    assert flusher.gate.count == 1, "nothing was to be synced"
-    put(log, 1)
-    flusher.flush()
-    assert told == ["end", "late", "beyond"]
-
-
 def test_after_a_failed_sync_nothing_is_synced_and_everybody_hears_the_one_error(
     flusher: LogFlusher, log: CommitLog, disk: SimulatedDisk, failures: list[str]
 ) -> None:
@@ -119,25 +101,12 @@ def test_after_a_failed_sync_nothing_is_synced_and_everybody_hears_the_one_error
         flusher.wait(flusher.wrote_offset, 60_000)
 
 
-def test_what_the_writer_lost_is_durable_no_more(flusher: LogFlusher) -> None:
-    flusher.flush()
-    error = flusher.lost(100)
-    assert (error.durable_offset, flusher.flushed_offset) == (100, 100)
-
-
 def test_who_still_waits_at_the_close_is_told_that_it_was_closed(flusher: LogFlusher) -> None:
     told: list[int] = []
     flusher.add_waiter(flusher.wrote_offset, lambda: told.append(1))
     flusher.close()
     assert told == [1]
     assert "closed before the log was synced" in str(flusher.outcome(flusher.wrote_offset))
-
-
-def test_a_wait_ends_with_a_sync_or_in_time(flusher: LogFlusher) -> None:
-    end = flusher.wrote_offset
-    assert not flusher.wait(end, 1)
-    flusher.flush()
-    assert flusher.wait(end, 0)
 
 
 def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(

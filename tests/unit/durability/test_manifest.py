@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,6 @@ from penstock_index.queue_catalog import ClosedQueue, decode_summary, encode_sum
 from penstock_tools.segmentwise import start_reindex
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
-
-
-WITHOUT: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 0}
 
 
 DIGEST = "ab" * 32
@@ -160,23 +156,6 @@ def test_it_is_left_out_where_there_is_no_room_and_a_failed_sync_of_it_leaves_th
 
 
 @pytest.mark.slow
-def test_a_clean_opening_opens_no_queue_file(root: Path, tmp_path: Path) -> None:
-    """Not to compare committed offsets with the ends of the queues either."""
-    expected = plain_ends(root, tmp_path)
-    with opened(root) as store:
-        for (topic, queue), (_, end, _) in expected.items():
-            store.commit_offset("group", topic, queue, offset=end)
-    files = FaultyFiles()
-    files.plan.fail("open", path="consumequeue/")
-    with opened(root, files) as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
-        assert set(store.topics()) == {"topic-0", "topic-1", "topic-2"}
-        files.plan.heal()
-        assert ends_of(store) == expected
-
-
-@pytest.mark.slow
 def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
     stale = manifest_path(root).read_bytes()
     with opened(root) as store:
@@ -250,51 +229,3 @@ def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
         work.finish(stretches, {part: work.task.make(part) for part in work.parts})
     assert not manifest_path(root).exists()
     assert clean_ends(root) == expected
-
-
-@pytest.mark.slow
-def test_it_is_not_believed_once_another_program_has_opened_the_store(
-    root: Path, tmp_path: Path
-) -> None:
-    """A broker writes the lock file when it starts; it may delete topics, and knows nothing of the manifest."""
-    expected = plain_ends(root, tmp_path)
-    os.utime(root / "lock")
-    with opened(root) as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "foreign"
-        assert ends_of(store) == expected
-
-
-@pytest.mark.slow
-def test_a_store_without_one_opens_as_before_and_a_killed_store_has_none(
-    root: Path, tmp_path: Path
-) -> None:
-    expected = plain_ends(root, tmp_path)
-    opened(root, **WITHOUT).close()
-    assert not manifest_path(root).exists()
-    assert clean_ends(root) == expected
-    assert manifest_path(root).exists()
-    with opened(root) as store:
-        fill(store, 60, 700)
-        store.flush()
-        expected = ends_of(store)
-        killed = copy_store(root, tmp_path / "killed")
-    assert not manifest_path(killed).exists()
-    with opened(killed) as store:
-        assert ends_of(store) == expected
-
-
-def test_a_topic_that_somebody_removed_is_not_there(root: Path) -> None:
-    """The digest tells; the queue comes back from the log, as it always did."""
-    shutil.rmtree(root / "consumequeue" / "topic-2")
-    with opened(root) as store:
-        assert store.recovery is not None
-        assert store.recovery.state != "clean"
-        assert len(ends_of(store)) == 12
-
-
-def test_few_queues_need_none(tmp_path: Path) -> None:
-    few: dict[str, Any] = {"index.consume-queue.summary_from": 1000}
-    with opened(tmp_path / "few", **few) as store:
-        fill(store, 30)
-    assert not manifest_path(tmp_path / "few").exists()

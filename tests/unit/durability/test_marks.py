@@ -21,8 +21,6 @@ from penstock.durability.progress import (
     Progress,
     State,
     Times,
-    decode_slot,
-    encode_slot,
 )
 from penstock.durability.side_folder import (
     CleanClose,
@@ -39,7 +37,6 @@ from penstock.files import Files
 from penstock.testing import ManualClock, SimulatedDisk, open_store
 
 ROOT = Path("/store")
-PROGRESS = ROOT / "penstock" / "progress"
 CLEAN = CleanClose(log_end=7, last_time_ms=9, digest="abc")
 
 
@@ -157,50 +154,6 @@ def test_what_is_replaced_whole_is_read_whole(tmp_path: Path) -> None:
         file.close()
 
 
-def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> None:
-    state = State(
-        flushed_offset=7,
-        visible_offset=5,
-        lock_mtime_ns=9,
-        failed=True,
-        dispatched={"a": 3, "b": 4},
-    )
-    slot = encode_slot(state, 12)
-    assert decode_slot(slot, tmp_path) == (12, state)
-    for position in range(0, len(slot), 7):
-        broken = bytearray(slot)
-        broken[position] ^= 1
-        assert decode_slot(bytes(broken), tmp_path) is None
-
-
-def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read(disk: SimulatedDisk) -> None:
-    progress, data = Progress(disk, ROOT), b""
-    assert progress.sequence == 0
-    for sequence in (1, 2, 3):
-        progress.state.flushed_offset = 100 * sequence
-        progress.write()
-        data = disk.read_whole(PROGRESS)
-        place = sequence % 2 * 512
-        assert decode_slot(data[place : place + 512], PROGRESS) == (sequence, progress.state)
-        again = Progress(disk, ROOT)
-        assert (again.read().flushed_offset, again.sequence) == (100 * sequence, sequence)
-    progress.close()
-    disk.write_whole(PROGRESS, data[:512] + b"?" + data[513:])
-    torn = Progress(disk, ROOT)
-    assert (torn.read().flushed_offset, torn.sequence) == (200, 2)
-
-
-def test_what_could_not_be_published_is_not_taken_for_published(disk: SimulatedDisk) -> None:
-    progress = Progress(disk, ROOT)
-    progress.publish(5)
-    disk.plan.fail("pwrite", errno.EIO, times=1)
-    with pytest.raises(OSError, match="Errno 5"):
-        progress.publish(9)
-    assert progress.state.visible_offset == 5
-    progress.publish(9)
-    assert Progress(disk, ROOT).read().visible_offset == 9
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_write_that_failed_is_repeated_in_its_slot(clock: ManualClock, seed: int) -> None:
     disk = SimulatedDisk(clock=clock, seed=seed)
@@ -212,20 +165,6 @@ def test_a_write_that_failed_is_repeated_in_its_slot(clock: ManualClock, seed: i
         with pytest.raises(OSError, match="Errno 28"):
             progress.publish(9)
     assert Progress(disk, ROOT).read().visible_offset == 5
-
-
-def test_a_file_that_is_replaced_goes_on_from_its_first_slot(disk: SimulatedDisk) -> None:
-    progress = Progress(disk, ROOT)
-    progress.write()
-    progress.close()
-    progress.close()
-    progress.replace(State(flushed_offset=5))
-    data = disk.read_whole(PROGRESS)
-    assert (data[:512], decode_slot(data[512:], PROGRESS)) == (bytes(512), (1, progress.state))
-    assert progress.sequence == 1
-    progress.write()
-    assert Progress(disk, ROOT).read().flushed_offset == 5
-    assert decode_slot(disk.read_whole(PROGRESS)[:512], PROGRESS) == (2, progress.state)
 
 
 # --- the side folder
@@ -252,14 +191,6 @@ def test_a_clean_mark_goes_for_good_with_its_manifest(disk: SimulatedDisk) -> No
 def test_a_clean_mark_that_cannot_be_understood_is_none(disk: SimulatedDisk, data: bytes) -> None:
     disk.write_whole(ROOT / "penstock" / "clean", data)
     assert SideFolder(disk, ROOT).read_clean() is None
-
-
-def test_what_an_interrupted_run_left_half_made_is_removed(disk: SimulatedDisk) -> None:
-    side = SideFolder(disk, ROOT)
-    for name in ("new-000", "clean.new", "geometry.json", "renewed"):
-        disk.write_whole(side.path / name, b"x")
-    side.make()
-    assert [entry.name for entry in disk.entries(side.path)] == ["geometry.json", "renewed"]
 
 
 def test_a_fingerprint_is_of_names_sizes_and_times_below_the_folders(
@@ -322,13 +253,6 @@ def test_a_store_whose_lock_file_is_another_one_is_a_copy(disk: SimulatedDisk) -
     assert not is_unfinished_copy(disk, ROOT, copied)
     disk.write_whole(ROOT / "abort", b"")
     assert is_unfinished_copy(disk, ROOT, copied)
-
-
-def test_pieces_of_one_name_are_all_kept(disk: SimulatedDisk) -> None:
-    side = SideFolder(disk, ROOT)
-    paths = [side.save("cut-7", data) for data in (b"a", b"b")]
-    crashed = power_cut(disk)
-    assert [crashed.read_whole(path) for path in paths] == [b"a", b"b"]
 
 
 def test_a_holder_is_named_or_guessed_and_no_mark_is_read_beyond_its_greatest_size(

@@ -12,7 +12,6 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock.durability.progress import Progress
 from penstock.durability.written_ranges import (
     Ranges,
     WrittenRange,
@@ -110,18 +109,6 @@ def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(
         assert len(list(store.scan("t"))) == 5
     with opened(path) as store:
         assert len(list(store.scan("t"))) == 5
-
-
-def test_the_file_alone_knows_its_writer(tmp_path: Path) -> None:
-    """Without the progress file a range is still believed as long as the lock file's time is the noted one."""
-    path = tmp_path / "s"
-    with opened(path, **RECORD) as store:
-        store.put("t", b"one", queue=0)
-        copy_files(path, tmp_path / "killed")
-    killed = tmp_path / "killed"
-    (killed / "penstock" / "progress").unlink()
-    assert known(killed) == [(0, True)]
-    assert Progress(Files(), killed).read().lock_mtime_ns == 0
 
 
 @pytest.mark.slow
@@ -326,12 +313,6 @@ def test_the_newest_range_goes_on_where_the_last_one_ends_with_its_checksum(
     found = made.extended(end, least, checksum).written
     assert [(r.start, None if r.is_open else r.stop) for r in found] == written
     assert found[-1].checksum == checksum
-
-
-def test_what_is_deleted_or_after_the_end_is_left_out() -> None:
-    made = Ranges(perhaps=((0, 5), (5, 9), (20, 40)), gaps=((1, 5), (5, 9), (20, 30), (25, 31)))
-    found = made.extended(30, 5, "a")
-    assert (found.perhaps, found.gaps) == (((5, 9), (20, 30)), ((5, 9), (20, 30)))
 
 
 def test_doubtful_ranges_that_touch_become_one_and_empty_ones_none() -> None:

@@ -15,7 +15,7 @@ from penstock.durability.progress import Checkpoint, Times
 from penstock.files import Files
 from penstock.integrity.checks import BatchCheck, CopyFindings, check_marks
 from penstock.integrity.segment_digests import BLOCK_BYTES
-from penstock.integrity.verification import Scope, SegmentWorker, spread_over
+from penstock.integrity.verification import spread_over
 from penstock.log.scan import Checks, batch_marks, scan_segment
 from penstock.testing import SimulatedDisk, open_store
 from penstock.testing.kit import SMALL, messages
@@ -150,10 +150,6 @@ def test_a_block_of_a_digest_may_reach_past_the_end() -> None:
     assert sifted(early, log_end=10 * BLOCK_BYTES) == [early]
 
 
-def test_a_copy_without_differences_has_no_finding() -> None:
-    assert sifted() == []
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("parallel") / "s"
@@ -162,22 +158,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-END = 1 << 62
-
-
 def recipe(root: Path) -> Recipe:
     return Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
-
-
-def test_a_worker_checks_one_segment_and_tells_what_it_saw(root: Path) -> None:
-    worker = SegmentWorker(
-        recipe(root), Scope(end=END, extent=END, claimed=0, is_ours=True, is_live=False)
-    )
-    assert worker.start() == []
-    findings, tally, seen = worker.check(SMALL.segment_bytes)
-    assert (findings, len(seen)) == ([], 1)
-    assert 0 < tally.records < 1000
-    assert worker.check(1 << 40)[:2] == ([], type(tally)()), "a segment that has gone"
 
 
 def test_a_file_system_of_a_tests_own_is_no_other_processs(root: Path) -> None:

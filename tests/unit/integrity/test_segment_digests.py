@@ -4,29 +4,23 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.conftest import Listen
 from tests.unit.integrity.live import seal_all
 
-from penstock.config.model import ScrubConfig
 from penstock.errors import ConfigError
 from penstock.files import File, Files
 from penstock.integrity.segment_digests import (
-    BLOCK_BYTES,
     Digest,
     Digests,
     check_digest,
     decode,
-    sum_up,
 )
-from penstock.integrity.upkeep import Scrubber, Sealer, Upkeep
 from penstock.log.segment import Segment
-from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 SEGMENT = 64 * 1024
 Place = tuple[Path, ManualWorkers]
@@ -80,19 +74,6 @@ def test_every_byte_of_a_sealed_segment_is_covered(place: Place) -> None:
         flip(segment_of(path, 1).path, position)
 
 
-def test_blocks_tell_where(tmp_path: Path) -> None:
-    file = tmp_path / "0"
-    file.write_bytes(os.urandom(3 * BLOCK_BYTES + 100))
-    segment = Segment(Files(), file, 0, 3 * BLOCK_BYTES + 100)
-    before = sum_up(Files(), segment)
-    flip(file, BLOCK_BYTES + 7)
-    flip(file, 3 * BLOCK_BYTES + 99)
-    after = sum_up(Files(), segment)
-    stretches = [(BLOCK_BYTES, 2 * BLOCK_BYTES), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 100)]
-    assert before.differing(after) == stretches
-    assert decode(before.encode()) == before
-
-
 def test_a_digest_goes_with_its_segment(place: Place) -> None:
     path, _ = place
     for alloc in ("on-demand", "recycle"):
@@ -101,16 +82,6 @@ def test_a_digest_goes_with_its_segment(place: Place) -> None:
             assert store.discard_before(log_offset=low + SEGMENT) == 1
             assert min(sealed(path)) == low + SEGMENT
     assert sealed(path) == [2 * SEGMENT, 3 * SEGMENT]
-
-
-def test_digests_of_segments_that_are_gone_go_at_the_next_open(place: Place) -> None:
-    path, _ = place
-    segment_of(path, 0).path.unlink()
-    stray = path / "penstock" / "digests" / "read me"
-    stray.write_text("not ours")
-    with open_store(path, spawn=ManualWorkers()):
-        assert sealed(path) == [SEGMENT, 2 * SEGMENT, 3 * SEGMENT]
-        assert stray.exists()
 
 
 @pytest.mark.parametrize("wrote_last", ["penstock", "another"])
@@ -143,18 +114,6 @@ def test_a_hostile_digest_counts_as_none(data: bytes, place: Place) -> None:
     with open_store(path, spawn=workers):
         seal_all(workers)
     assert digests.read(segment_of(path, 1)) is not None
-
-
-def test_a_digest_of_another_segment_or_a_link_counts_as_none(place: Place, tmp_path: Path) -> None:
-    path, _ = place
-    digests = Digests(Files(), path)
-    shutil.copy(digests.path(0), digests.path(SEGMENT))
-    assert digests.read(segment_of(path, 1)) is None
-    digests.path(0).rename(tmp_path / "elsewhere")
-    digests.path(0).symlink_to(tmp_path / "elsewhere")
-    assert digests.read(segment_of(path, 0)) is None
-    huge = Digest(base_offset=0, size=1 << 62, mtime_ns=0, whole=0, blocks=())
-    assert decode(huge.encode()) is None
 
 
 def test_a_torn_tail_cut_into_a_sealed_segment_forgets_its_digest(tmp_path: Path) -> None:
@@ -244,20 +203,6 @@ def test_sealing_pauses_as_long_as_its_rate_asks(tmp_path: Path) -> None:
         assert workers.run("penstock-seal") == SEGMENT / (2 << 20)
 
 
-def test_what_a_crash_left_without_a_digest_gets_it_at_the_next_open(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    store = open_store(tmp_path / "s", files=files, spawn=ManualWorkers())
-    fill(store, 4)
-    store.flush()
-    shutil.copytree(tmp_path / "s", tmp_path / "crashed", copy_function=shutil.copy2)
-    store.close()
-    workers = ManualWorkers()
-    with open_store(tmp_path / "crashed", spawn=workers):
-        assert sealed(tmp_path / "crashed") == []
-        seal_all(workers)
-        assert sealed(tmp_path / "crashed") == [0, SEGMENT, 2 * SEGMENT]
-
-
 def test_a_segment_that_goes_while_it_is_sealed_leaves_no_digest(tmp_path: Path) -> None:
     workers = ManualWorkers()
     with open_store(tmp_path / "s", spawn=workers) as store:
@@ -285,30 +230,6 @@ def test_a_disk_that_fails_while_sealing_stops_nothing(
     with open_store(tmp_path / "s", spawn=workers):
         seal_all(workers)
         assert sealed(tmp_path / "s") == [0, SEGMENT]
-
-
-def test_sealing_keeps_out_of_the_way_of_inline_stories(tmp_path: Path) -> None:
-    workers = InlineWorkers()
-    with open_store(tmp_path / "s", spawn=workers) as store:
-        fill(store, 3)
-        workers.run_all()
-        store.flush()
-        workers.run_all()
-    with open_store(tmp_path / "s", read_only=True) as reader:
-        assert not list(reader.verify())
-
-
-def test_a_segment_that_is_forgotten_is_not_sealed_again(tmp_path: Path) -> None:
-    for base in (0, 4096):
-        (tmp_path / f"{base:020d}").write_bytes(bytes(4096))
-    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
-    log.load(repair=False)
-    flusher: Any = SimpleNamespace(flushed_offset=1 << 40)
-    sealer = Sealer(Files(), Digests(Files(), tmp_path), log, flusher, 1, [])
-    assert sealer.waiting == 1
-    sealer.forget(0)
-    assert sealer.step() is None
-    assert sealer.sealed == set()
 
 
 def opened(path: Path, workers: ManualWorkers, **given: Any) -> Store:
@@ -385,44 +306,3 @@ def test_a_segment_that_goes_while_it_is_scrubbed_is_no_damage(tmp_path: Path) -
         store.discard_before(log_offset=2 * SEGMENT)
         workers.run("penstock-allocate")  # which zeroes it
         assert one_pass(store, workers)["damage_found"] == 0
-
-
-def test_a_hostile_digest_is_passed_over(tmp_path: Path) -> None:
-    workers = ManualWorkers()
-    with opened(tmp_path / "s", workers) as store:
-        (store.path / "penstock" / "digests" / f"{SEGMENT:020d}").write_bytes(b"\xff" * 99)
-        figures = one_pass(store, workers)
-        assert (figures["damage_found"], figures["scrubbed_bytes"]) == (0, 2 * SEGMENT)
-
-
-def test_a_log_without_digests_is_passed_over_once_an_interval(tmp_path: Path) -> None:
-    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
-    scrubber = Scrubber(Files(), Digests(Files(), tmp_path), log, print, 1, 2.0)
-    assert [scrubber.step() for _ in range(3)] == [7200.0] * 3
-    assert (scrubber.passes, scrubber.bytes_read, scrubber.found) == (2, 0, 0)
-
-
-def test_a_reader_keeps_nothing_up(place: Place) -> None:
-    path, _ = place
-    with open_store(path, read_only=True) as reader:
-        assert "upkeep" not in reader.stats()
-
-
-def test_what_is_not_asked_for_is_not_begun(tmp_path: Path) -> None:
-    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
-    for config, names in (
-        (ScrubConfig(digests=False), set()),
-        (ScrubConfig(interval_hours=0), {"penstock-seal"}),
-        (ScrubConfig(interval_hours=1), {"penstock-seal", "penstock-scrub"}),
-    ):
-        workers = ManualWorkers()
-        flusher: Any = SimpleNamespace(flushed_offset=0)
-        upkeep = Upkeep.of(Files(), tmp_path, log, flusher, print, config, [0])
-        upkeep.start(workers)
-        assert set(workers.by_name) == names
-        upkeep.wake()
-        assert [name for name, each in workers.by_name.items() if each.is_awake] == sorted(names)[
-            -1:
-        ]
-        assert upkeep.stats()["sealed_segments"] == 1
-        upkeep.stop()

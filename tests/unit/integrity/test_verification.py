@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from tests.unit.integrity.live import seal_all
 from tests.unit.integrity.test_segment_digests import flip
@@ -15,13 +14,12 @@ from tests.unit.log.logs import chain, log_of
 from tests.unit.recovery.losses import LOSSES
 
 import penstock
-from penstock.contracts.dispatcher import Checker, DispatchBatch, Finding
+from penstock.contracts.dispatcher import Finding
 from penstock.dispatch.rebuild import Recipe, StoreView
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.integrity import verification
-from penstock.integrity.verification import Scope, Tally, Verification
-from penstock.store.store import Store
+from penstock.integrity.verification import Scope, Verification
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.testing.kit import SMALL, messages
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
@@ -186,32 +184,6 @@ def test_looking_changes_no_byte(place: Path) -> None:
     assert after == before
 
 
-@pytest.mark.slow
-def test_progress_is_told_to_the_end(place: Path) -> None:
-    for jobs in (1, 2):
-        seen: list[tuple[int, int, int]] = []
-        with penstock.open(place, read_only=True, environ={}) as store:
-            assert isinstance(store, Store)
-            list(store.verify(lambda t, s=seen: s.append((t.bytes_seen, t.bytes_total, t.records)),  # type: ignore[misc] # a list to fill
-                              deep=True, jobs=jobs))  # fmt: skip
-        assert seen[-1][0] == seen[-1][1]
-        assert seen[-1][2] == 1400
-        assert [s[0] for s in seen] == sorted(s[0] for s in seen)
-
-
-def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    with open_store(root, retention=[]) as store:
-        store.put_many(messages(50))
-    view = StoreView.open(
-        Files(), Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
-    )
-    verified = Verification(Files(), root, view.log, view.dispatchers)
-    assert list(verified.run(lambda _: None, deep=True, jobs=1)) == []
-    (root / "consumequeue" / "topic-0" / "0" / f"{0:020d}").write_bytes(bytes(4000))
-    assert any(f.part == "queue" for f in verified.run(lambda _: None, deep=True, jobs=1))
-
-
 def test_two_segments_are_enough_for_two_processes(tmp_path: Path) -> None:
     root, asked = tmp_path / "s", []
     with open_store(root, retention=[]) as store:
@@ -264,39 +236,6 @@ def test_the_log_of_another_writer_is_verified_without_its_queues(place: Path) -
     assert verified_alone(place) == []
     flip(segment(place, 0), 200)
     assert {finding.part for finding in verified_alone(place)} == {"log"}
-
-
-def test_counts_of_segments_add_up_and_of_times_and_ends_the_last_counts() -> None:
-    assert attrs.astuple(Tally()) == (0,) * 6
-    tally = Tally(bytes_total=9, bytes_seen=1, records=2, findings=3, last_time_ms=4, log_end=5)
-    tally.add(
-        Tally(bytes_total=100, bytes_seen=10, records=20, findings=30, last_time_ms=3, log_end=7)
-    )
-    assert attrs.astuple(tally) == (9, 11, 22, 3, 4, 7)
-    tally.add(Tally(last_time_ms=8, log_end=1))
-    assert attrs.astuple(tally) == (9, 11, 22, 3, 8, 7)
-
-
-class Seen(Checker):
-    """Notes what it is given, and finds what it is told to, each time the next."""
-
-    def __init__(self, *found: list[Finding]) -> None:
-        self.found = list(found)
-        self.batches: list[tuple[int, int, int]] = []
-        self.damaged: list[tuple[int, int]] = []
-
-    def start(self) -> Iterator[Finding]:
-        yield from self.found.pop(0)
-
-    def damage(self, start: int, stop: int) -> None:
-        self.damaged.append((start, stop))
-
-    def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
-        self.batches.append((len(batch), batch.start_offset, batch.end_offset))
-        return iter(())
-
-    def finish(self, end: int) -> Iterator[Finding]:
-        return iter(())
 
 
 def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) -> None:

@@ -2,114 +2,30 @@
 
 import json
 import re
-import struct
 from pathlib import Path
-from random import Random
 
 import attrs
 import pytest
 from tests.conftest import OpenStore
-from tests.unit.recovery.losses import poke
 
 import penstock
 from penstock import Message
 from penstock.config.model import BROKER, EMBEDDED, JAVA
 from penstock.contracts.base import ROCKETMQ
-from penstock.durability.written_ranges import known_ranges
 from penstock.errors import (
     ConfigError,
     CorruptionError,
     GeometryError,
     NotAStoreError,
-    OffsetError,
     StrayFileError,
 )
-from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery import store_layout
-from penstock.recovery.inspection import OpenState, inspect_store, torn_end
 from penstock.recovery.store_layout import check_layout, find_geometry, is_store, own_profile
 from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
+from penstock.testing import SimulatedDisk
 from penstock.testing.kit import SMALL
-from penstock.testing.platter import Survival
 
 ROOT = Path("/store")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def disk(clock: ManualClock) -> SimulatedDisk:
-    return SimulatedDisk(clock=clock)
-
-
-@pytest.fixture
-def store(disk: SimulatedDisk, clock: ManualClock) -> Store:
-    made = open_store(ROOT, files=disk, clock=clock, spawn=ManualWorkers(), retention=[])
-    made.put_many(messages(50))
-    return made
-
-
-def inspected(disk: SimulatedDisk) -> OpenState:
-    log = SegmentedLog(disk, ROOT / "commitlog", SMALL.segment_bytes, mapped=False)
-    return inspect_store(disk, ROOT, log, ["consume-queue", "hash-index"], is_new=False)
-
-
-def killed(disk: SimulatedDisk, clock: ManualClock) -> SimulatedDisk:
-    return SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
-
-
-def test_a_store_that_another_program_opened_since_is_foreign(
-    disk: SimulatedDisk, store: Store, clock: ManualClock
-) -> None:
-    store.close()
-    clock.now_ms += 5
-    disk.write_whole(ROOT / "lock", b"java")
-    before = disk.image()
-    found = inspected(disk)
-    assert (found.is_ours, found.is_still_ours, found.is_clean) == (False, False, False)
-    assert found.end.offset == inspected(disk).end.offset > 0
-    assert disk.image() == before
-
-
-def test_a_log_that_is_shorter_than_what_was_durable_is_corruption(
-    disk: SimulatedDisk, store: Store, clock: ManualClock
-) -> None:
-    store.put_many(messages(800))
-    store.flush()
-    crashed = killed(disk, clock)
-    names = crashed.entries(ROOT / "commitlog")
-    assert len(names) > 1
-    for entry in names[1:]:
-        crashed.remove(entry.path)
-    with pytest.raises(CorruptionError):
-        inspected(crashed)
-
-
-def test_the_torn_end_is_that_of_a_crashed_log_and_of_no_other(
-    disk: SimulatedDisk, store: Store, clock: ManualClock
-) -> None:
-    end = store.stats()["log_end_offset"]
-
-    def torn(of: SimulatedDisk) -> int | None:
-        log = SegmentedLog(of, ROOT / "commitlog", SMALL.segment_bytes, mapped=False)
-        log.load(repair=False)
-        ranges = known_ranges(of, ROOT, log)
-        log.coverage = ranges.coverage
-        return torn_end(of, ROOT, log, ranges)
-
-    crashed = killed(disk, clock)
-    assert torn(crashed) is None, "the log ends in a record"
-    path = crashed.entries(ROOT / "commitlog")[0].path
-    data = bytearray(crashed.read_whole(path))
-    data[end : end + 9] = b"torn tail"
-    crashed.write_whole(path, bytes(data))
-    assert torn(crashed) == end
-    crashed.remove(ROOT / "abort")
-    assert torn(crashed) is None, "the next open for writing does not cut a log that was closed"
 
 
 # --- bytes from disk are hostile until checked
@@ -124,35 +40,6 @@ def made(open_small: OpenStore, tmp_path: Path) -> Path:
 
 def count_in(store: Store) -> int:
     return sum(1 for _ in store.scan("t"))
-
-
-@pytest.mark.parametrize("size", [90, -1])
-def test_hostile_record_sizes_end_in_an_answer(made: Path, size: int) -> None:
-    with penstock.open(made, read_only=True) as store:
-        offset = store.read("t", 0, 5).messages[0].log_offset
-    poke(made / "commitlog" / f"{0:020d}", offset, struct.pack(">i", size))
-    with penstock.open(made, read_only=True) as store:
-        assert len(store.read("t", 0, 0, 200).messages) == 8
-        with pytest.raises((CorruptionError, OffsetError)):
-            store.at(offset)
-        assert any(f.part == "log" and f.position == offset for f in store.verify())
-
-
-@pytest.mark.parametrize("entry", [
-    struct.pack(">qiq", 1 << 60, 120, 0), struct.pack(">qiq", 0, 1 << 30, 0),
-    struct.pack(">qiq", 0, -9, 0), struct.pack(">qiq", 0, 7, 0),
-])  # fmt: skip
-def test_queue_entries_that_point_nowhere_cost_only_themselves(
-    made: Path, entry: bytes, open_small: OpenStore
-) -> None:
-    poke(made / "consumequeue" / "t" / "0" / f"{0:020d}", 20 * 3, entry)
-    with penstock.open(made, read_only=True) as store:
-        assert len(store.read("t", 0, 0, 100).messages) == 8
-        assert count_in(store) == 8
-        assert any(f.part == "queue" for f in store.verify())
-    with open_small(path=made) as store:
-        assert count_in(store) == 9
-        assert not list(store.verify())
 
 
 @pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])

@@ -1,6 +1,5 @@
 """The first changes of an opening: marks before anything else; each dispatcher is told where the log was cut."""
 
-import os
 import shutil
 import struct
 from pathlib import Path
@@ -13,9 +12,7 @@ from tests.unit.recovery.losses import poke
 import penstock
 from penstock.contracts import Context, Dispatcher, Trust
 from penstock.contracts.dispatcher import DispatchBatch
-from penstock.durability.progress import Progress
 from penstock.errors import PluginError, StorageError
-from penstock.files import Files
 from penstock.recovery import restore
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, WrittenLog, open_store
@@ -130,21 +127,6 @@ def test_a_torn_tail_is_told_after_loading_and_before_any_batch(tmp_path: Path) 
     assert Diary.calls[-1][0] == "dispatch"
 
 
-def test_where_nothing_was_cut_nobody_is_told(tmp_path: Path) -> None:
-    """A new store, a clean one, one whose writer died between two puts, and one that is only read."""
-    end = killed(tmp_path / "s", tmp_path / "k", b"")
-    for _ in range(2):
-        with opened(tmp_path / "k") as store:
-            assert store.recovery is not None
-            assert store.recovery.cut_bytes == 0
-    with opened(tmp_path / "k", read_only=True):
-        pass
-    with opened(tmp_path / "new") as store:
-        store.put("t", b"x", queue=0)
-    assert ("load", end) in Diary.calls
-    assert "truncate" not in {call for call, _ in Diary.calls}
-
-
 def test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told(tmp_path: Path) -> None:
     """The log's tail was lost in a power cut, and its own file was not."""
     end = killed(tmp_path / "s", tmp_path / "k", b"")
@@ -154,19 +136,6 @@ def test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told(tmp_path: Path
         store.put("t", b"other", queue=0)
         store.topics()
     assert (tmp_path / "k" / "diary.txt").read_text() == f"{_end_of(tmp_path / 'k')} 0 {end}"
-
-
-def test_marks_that_are_beyond_the_logs_end_are_told(tmp_path: Path) -> None:
-    """What `flush` answered counts as well, whatever `progress` says after loading."""
-    end = killed(tmp_path / "s", tmp_path / "k", b"")
-    progress = Progress(Files(), tmp_path / "k")
-    progress.read().dispatched["diary"] = end + 300
-    progress.write()
-    progress.close()
-    os.utime(tmp_path / "k" / "lock", ns=(progress.state.lock_mtime_ns,) * 2)
-    copy_store(tmp_path / "k", tmp_path / "again")
-    with opened(tmp_path / "again"):
-        assert Diary.calls[:2] == [("load", end), ("truncate", end)]
 
 
 def test_a_repair_that_cut_the_log_is_told_at_the_next_opening(tmp_path: Path) -> None:
@@ -321,16 +290,6 @@ def test_what_is_kept_of_an_index_file_is_durable_after_the_next_flush(
 
 
 ROOT = Path("/a/store")
-
-
-def test_a_store_is_marked_as_in_use_before_its_first_message() -> None:
-    disk = SimulatedDisk()
-    open_store(ROOT, files=disk, spawn=ManualWorkers())
-    crashed = power_cut(disk)
-    assert crashed.read_whole(ROOT / "abort") == str(disk.process_id()).encode()
-    assert crashed.exists(ROOT / "penstock" / "geometry.json")
-    assert not crashed.exists(ROOT / "penstock" / "clean")
-    assert crashed.read_whole(ROOT / "penstock" / "holder").startswith(b"process")
 
 
 def test_a_folder_that_may_not_be_opened_stops_nothing() -> None:
