@@ -1,6 +1,5 @@
 """What the exploration of crashes and failures found, each once more by itself, with its story."""
 
-import errno
 import struct
 from pathlib import Path
 from random import Random
@@ -9,10 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.durability.progress import Checkpoint, Progress
-from penstock.errors import StorageError, StoreFailedError
+from penstock.durability.progress import Checkpoint
 from penstock.store.store import Store
-from penstock.testing import KilledError, ManualClock, SimulatedDisk
+from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.crash import ROOT, Plot, Stage
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
@@ -71,163 +69,6 @@ def test_a_hole_in_a_queue_gives_no_offsets_away(crashed: tuple[SimulatedDisk, l
     assert store.max_offset(T, 0) == 17
     assert store.put(T, b"next", queue=0).queue_offset == 17
     assert len(store.read(T, 0, 0, 50).messages) == 18
-
-
-def test_index_entries_that_a_header_counts_may_be_missing(
-    crashed: tuple[SimulatedDisk, list[int]],
-) -> None:
-    """The header's page reached the disk, those of the entries did not: zeros were taken for keys of the
-    first record."""
-    disk, _ = crashed
-    name = disk.entries(ROOT / "index")[0].path
-    lose(disk, name, 40 + 4 * TINY.index_slots + 20 * 10, 40 + 4 * TINY.index_slots + 20 * 40)
-    store, _ = opened(disk)
-    assert not list(store.verify())
-    assert [m.body[:3] for m in store.find("k24", T)] == [b"24:"]
-
-
-def test_an_index_entry_may_be_torn_within_its_offset(
-    crashed: tuple[SimulatedDisk, list[int]],
-) -> None:
-    """Of the entry's eight bytes of log offset the last were in a sector that did not reach the disk, and
-    what stood there was a smaller offset."""
-    disk, _ = crashed
-    name = disk.entries(ROOT / "index")[0].path
-    entry = 40 + 4 * TINY.index_slots + 20 * 18
-    lose(disk, name, entry + 4 + 7, 40 + 4 * TINY.index_slots + 20 * 40)
-    store, _ = opened(disk)
-    assert not list(store.verify())
-    assert [m.body[:3] for m in store.find("k17", T)] == [b"17:"]
-
-
-def test_a_sector_written_in_part_before_is_no_damage(
-    crashed: tuple[SimulatedDisk, list[int]],
-) -> None:
-    """Only a whole sector of zeros counted as unwritten; the one that held the end of what was durable did
-    not, and the store was refused after a mere power cut."""
-    disk, ends = crashed
-    border = -(-ends[16] // 512) * 512
-    assert border < ends[17], "the next record goes on behind the sector"
-    lose(disk, LOG, ends[16], border)
-    store, _ = opened(disk)
-    assert store.recovery is not None
-    assert store.recovery.saved_to is not None
-    assert len(bodies(store)) == 17
-
-
-def test_properties_that_did_not_reach_the_disk_are_no_message(
-    crashed: tuple[SimulatedDisk, list[int]],
-) -> None:
-    """RocketMQ's CRC covers the body only: a record whose keys were zeros was taken for sound."""
-    disk, ends = crashed
-    lose(disk, LOG, ends[24] - 6, ends[24])
-    store, _ = opened(disk)
-    assert len(bodies(store)) == 24
-    assert all(message.keys for message in store.scan(T))
-
-
-def test_names_that_a_killed_predecessor_left_unsynced_are_synced() -> None:
-    """Killed between making the store's folder and syncing its parent; the next process found the
-    folder, promised durability in it, and a power cut took the whole store."""
-    disk = SimulatedDisk()
-
-    def die(call: str, _path: Path) -> None:
-        if call == "sync_folder":
-            raise KilledError
-
-    disk.plan.watch = die
-    with pytest.raises(KilledError):
-        opened(disk)
-    disk = cut_power(disk, Survival.PROCESS)
-    store, _ = opened(disk)
-    store.put(T, b"promised", queue=0)
-    store.flush()
-    store, _ = opened(cut_power(disk))
-    assert bodies(store) == [b"promised"]
-
-
-def test_after_a_power_cut_our_own_store_is_known_as_ours() -> None:
-    """The time of the lock file, by which it is known, was not made durable: everything was walked as if
-    another program had written last."""
-    disk = SimulatedDisk()
-    store, _ = opened(disk)
-    disk.clock.now_ms += 5000  # type: ignore[attr-defined]
-    store.put(T, b"x", queue=0)
-    store.close()
-    store, _ = opened(disk)
-    store.flush()
-    again, _ = opened(cut_power(disk))
-    assert again.recovery is not None
-    assert again.recovery.state == "abnormal"
-
-
-def test_store_times_do_not_decrease_over_a_crash() -> None:
-    """The clock went back, the machine crashed: the last store time was known from records behind the
-    flushed offset only, and there were none."""
-    clock = ManualClock()
-    disk = SimulatedDisk(clock=clock)
-    store, _ = opened(disk)
-    first = store.put(T, b"first", queue=0).store_time_ms
-    store.flush()
-    early = ManualClock(clock.now_ms - 3_600_000)
-    again, _ = opened(cut_power(disk, clock=early))
-    assert again.put(T, b"second", queue=0).store_time_ms >= first
-
-
-def test_an_offset_that_was_not_written_is_not_committed() -> None:
-    """The table in memory had it already, and answered it."""
-    disk = SimulatedDisk()
-    store, _ = opened(disk)
-    for _ in range(9):
-        store.put(T, b"x", queue=0)
-    store.commit_offset("g", T, 0, offset=5)
-    disk.plan.fail("rename", errno.ENOSPC, path="consumerOffset", times=1)
-    with pytest.raises(StorageError, match="commit again"):
-        store.commit_offset("g", T, 0, offset=9)
-    assert store.committed_offset("g", T, 0) == 5
-    store.commit_offset("g", T, 0, offset=9)
-    assert store.committed_offset("g", T, 0) == 9
-
-
-def test_a_close_that_the_system_refuses_is_named() -> None:
-    disk = SimulatedDisk()
-    store, _ = opened(disk)
-    store.put(T, b"x", queue=0)
-    disk.plan.fail("remove", path="abort")
-    with pytest.raises(StorageError, match="could not be closed cleanly"):
-        store.close()
-    disk.plan.heal()
-    again, _ = opened(disk)
-    assert bodies(again) == [b"x"]
-
-
-def test_a_mark_that_cannot_be_written_leaves_nobody_waiting() -> None:
-    """The sync had succeeded, the note of it failed: the error came through raw, and waiters were not told."""
-    disk = SimulatedDisk()
-    store, _ = opened(disk)
-    store.put(T, b"x", queue=0)
-    disk.plan.fail("pwrite", path="progress")
-    with pytest.raises(StoreFailedError, match="the progress file could not be written"):
-        store.flush()
-    with pytest.raises(StoreFailedError):
-        store.put(T, b"y", queue=0)
-
-
-def test_whole_records_in_later_segments_are_kept_too() -> None:
-    """What was cut off went to the side folder as far as the first segment; the later ones were removed."""
-    disk = SimulatedDisk()
-    store, workers = opened(disk)
-    store.put(T, b"durable", queue=0)
-    store.flush()
-    sent = [store.put(T, b"%d:" % n + b"y" * 3000, queue=0) for n in range(8)]
-    workers.run_all()
-    disk = cut_power(disk, Survival.ALL)
-    lose(disk, LOG, sent[0].log_offset, sent[0].log_offset + 1024)
-    store, _ = opened(disk)
-    assert bodies(store) == [b"durable"]
-    saved = [entry.name for entry in disk.entries(ROOT / "penstock" / "saved")]
-    assert [name for name in saved if name.startswith(f"{TINY.segment_bytes:020d}")]
-    assert [name for name in saved if name.startswith("cut-")]
 
 
 def test_a_crash_of_the_opening_leaves_the_store_ours() -> None:
@@ -350,25 +191,3 @@ def test_an_index_header_torn_between_its_counts_is_not_written_on() -> None:
     again, _ = opened(crashed)
     assert not list(again.verify())
     assert [message.body for message in again.find("k3", T)] == [b"3"]
-
-
-@pytest.mark.parametrize("flush", ["sync", "none"])
-@pytest.mark.parametrize("seed", range(8))
-def test_a_progress_file_that_cannot_be_written_keeps_what_it_said(seed: int, flush: str) -> None:
-    """The first write that failed tore one slot, and the note of the failure, which failed too, the other one.
-
-    Under `sync` the first write is that of a sync, otherwise that of what readers see.
-    """
-    disk = SimulatedDisk(seed=seed)
-    store, workers = opened(disk, flush=flush)
-    for _ in range(3):
-        store.put(T, b"x")
-    workers.run_all()
-    recorded = Progress(disk, ROOT).read()
-    assert recorded.visible_offset > 0
-    disk.plan.fail("pwrite", errno.ENOSPC, path="progress")
-    with pytest.raises(StoreFailedError):
-        store.put(T, b"y")
-        workers.run("penstock-follow")
-        store.put(T, b"z")
-    assert Progress(disk, ROOT).read() == recorded
