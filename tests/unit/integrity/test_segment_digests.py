@@ -98,7 +98,10 @@ def test_a_changed_segment_is_damage_or_another_programs_work(
         assert 2 * SEGMENT in sealed(path), "not written since: still believed"
 
 
-HOSTILE = [b"", b"\0" * 60, b"PSTKDIG1" * 20, os.urandom(5000), b"PSTKDIG1" + b"\xff" * 52]
+HUGE = Digest(base_offset=0, size=1 << 62, mtime_ns=0, whole=0, blocks=())
+HOSTILE = [
+    b"", b"\0" * 60, b"PSTKDIG1" * 20, os.urandom(5000), b"PSTKDIG1" + b"\xff" * 52, HUGE.encode(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
