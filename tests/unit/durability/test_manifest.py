@@ -25,7 +25,6 @@ from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
 from penstock_index.queue_catalog import ClosedQueue, decode_summary, encode_summary
-from penstock_tools.segmentwise import start_reindex
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
 
@@ -219,13 +218,3 @@ def test_one_that_cannot_be_understood_is_named_passed_over_and_taken_away_by_a_
     path.write_bytes(data)
     assert [step.path for step in penstock.repair(root, apply=True, environ={}).steps] == [path]
     assert not path.exists()
-
-
-@pytest.mark.slow
-def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
-    expected = plain_ends(root, tmp_path)
-    with start_reindex(root, shards=2) as work:
-        stretches = [work.task.condense(base) for base in work.bases]
-        work.finish(stretches, {part: work.task.make(part) for part in work.parts})
-    assert not manifest_path(root).exists()
-    assert clean_ends(root) == expected

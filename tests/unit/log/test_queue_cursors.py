@@ -94,23 +94,6 @@ def test_nothing_counts_that_a_full_disk_refused(way: str, tmp_path: Path) -> No
         check_nothing_counted(store)
 
 
-@pytest.mark.parametrize("call", ["create", "allocate"])
-@pytest.mark.parametrize("way", WAYS)
-def test_nothing_counts_that_had_no_room_for_its_segment(
-    way: str, call: str, tmp_path: Path
-) -> None:
-    put, count = WAYS[way]
-    files = FaultyFiles()
-    with with_first_messages(tmp_path / "s", files) as store:
-        for size in (30_000, 34_824):
-            store.put("u", bytes(size), queue=0)
-        files.plan.fail(call, errno.ENOSPC)
-        with pytest.raises(DiskFullError):
-            put(store, batch(count, 400))
-        files.plan.heal()
-        check_nothing_counted(store)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_counts_of_a_batch_whose_last_message_is_refused(way: str, tmp_path: Path) -> None:
     put, count = WAYS[way]

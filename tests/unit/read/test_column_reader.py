@@ -13,7 +13,6 @@ from penstock import Message, QueueSpan, Store
 from penstock.errors import (
     ConfigError,
     CorruptionError,
-    OffsetError,
     StoreClosedError,
     UnknownTopicError,
 )
@@ -92,13 +91,3 @@ def test_it_ends_with_its_store(root: Path) -> None:
         assert reader.read_next_batch().num_rows == 10
     with pytest.raises(StoreClosedError):
         reader.read_next_batch()
-
-
-def test_messages_deleted_meanwhile_are_an_error(root: Path) -> None:
-    with penstock.open(root, environ={}) as store:
-        reader = store.to_reader("a", rows=10)
-        reader.read_next_batch()
-        last = store.to_arrow("a", queue=0, columns=["log_offset"])["log_offset"][-1].as_py()
-        store.discard_before(log_offset=last)
-        with pytest.raises(OffsetError):
-            reader.read_all()

@@ -9,7 +9,6 @@ import pytest
 
 import penstock
 from penstock import Message, QueueSpan
-from penstock.errors import CorruptionError
 
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 16384,
@@ -141,19 +140,6 @@ def test_tags_and_keys_pick_rows(tmp_path: Path) -> None:
             (None, None),
             ("Aa", ["k1", "1"]),
         ]
-
-
-def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
-    fill(tmp_path / "s", 60)
-    a, b = (sorted((tmp_path / "s" / "consumequeue" / t / "0").iterdir())[0] for t in ("a", "bb"))
-    with a.open("r+b") as to, b.open("rb") as source:
-        source.seek(20)
-        to.write(source.read(20))
-    with (
-        opened(tmp_path / "s") as store,
-        pytest.raises(CorruptionError),
-    ):
-        read(store, [QueueSpan("a", 0, 0, 1)])
 
 
 def test_a_message_that_is_corrupt_is_skipped_and_counted_and_no_other(tmp_path: Path) -> None:

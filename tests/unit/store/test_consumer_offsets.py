@@ -331,18 +331,3 @@ def test_a_first_message_is_stored_where_the_offsets_cannot_be_written(
     assert "queue gone/0 begins at offset 0" in caplog.text
     with open_small() as store:
         assert store.committed_offset("g", "gone", 0) == 1, "the next opening sees to it"
-
-
-def test_a_queue_that_is_known_and_empty_has_its_end_at_0(
-    open_small: OpenStore, tmp_path: Path
-) -> None:
-    with open_small() as store:
-        store.put("orders", b"x", queue=0)
-        store.commit_offset("g", "orders", 0, offset=1)
-    (tmp_path / "store" / "consumequeue" / "early" / "2").mkdir(parents=True)
-    table_of(tmp_path / "store").write_text('{"offsetTable":{"early@g":{2:5}}}')
-    with open_small() as store:
-        assert store.committed_offset("g", "early", 2) == 0
-        store.commit_offset("g", "early", 2, offset=0)
-        with pytest.raises(CommitError, match="ends at 0"):
-            store.commit_offset("g", "early", 2, offset=1)
