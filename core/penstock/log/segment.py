@@ -46,11 +46,6 @@ class Lease:
         return self._retired_at_ms is None and self._count > 0
 
     @property
-    def is_over(self) -> bool:
-        """Whether nobody holds the lease any more."""
-        return self._count <= 0
-
-    @property
     def was_forced(self) -> bool:
         """Whether the lease ended while it was held, so that a reader may still access the bytes."""
         return self._count <= _FORCED

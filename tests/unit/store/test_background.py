@@ -12,6 +12,7 @@ from tests.lanes import eventually
 from tests.unit.log.logs import Held
 
 from penstock import BusyError
+from penstock.contracts import FlushPolicy
 from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
@@ -149,6 +150,33 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
     engine: Any = SimpleNamespace(retention=parts, flusher=parts, config=CONFIG)
     assert (Engine.retain(engine), Engine.retain(engine)) == (1.5, 1.5)
     assert caplog.text.count("RuntimeError: a plugin is ill") == 2
+
+
+class Failing(FlushPolicy):
+    """Its work fails."""
+
+    name = "failing"
+    waits = False
+
+    def start(self) -> None:
+        self.context.spawn("failing", self.work)
+
+    def work(self) -> None:
+        raise ValueError("no such thing")
+
+
+def test_a_store_whose_background_work_has_failed_takes_no_more_puts(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    given: dict[str, Any] = {"strategies": [Failing], "flush": "failing", "spawn": workers}
+    store = open_store(tmp_path / "s", **given)
+    store.put("t", b"x", queue=0)
+    workers.run_all()
+    with pytest.raises(StoreFailedError, match=r"failing failed: .*no such thing"):
+        store.put("t", b"y", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with open_store(tmp_path / "s") as again:
+        assert [message.body for message in again.scan("t")] == [b"x"]
 
 
 # --- the append lock
