@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shop import Shop
 
 import penstock
-from penstock import ArgumentError, Message, Store, aio
-from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock import ArgumentError, Message, aio
 from penstock_tools.cli.root import run
 
+HOUR_MS = 3_600_000
 CARD = "ValueError: card declined"
 
 
@@ -21,25 +22,11 @@ class Rude(Exception):  # noqa: N818 - the name is what is looked at
         raise RuntimeError
 
 
-class Shop:
-    def __init__(self, path: Path) -> None:
-        self.clock, self.workers = ManualClock(), ManualWorkers()
-        self.store: Store = open_store(path, clock=self.clock, spawn=self.workers)
-
-    def consumer(self, **options: Any) -> Any:
-        return self.store.consumer("g", "t", **options)
-
-    def later(self) -> None:
-        for _ in range(4):
-            self.clock.now_ms += 60_000
-            self.workers.run_all()
-
-
 @pytest.fixture
 def shop(tmp_path: Path) -> Any:
     made = Shop(tmp_path / "s")
     yield made
-    made.store.close()
+    made.close()
 
 
 def dead(path: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
@@ -51,19 +38,19 @@ def dead(path: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
 
 def test_the_retry_and_the_dead_letter_say_why(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     shop.store.put("t", b"x", queue=0)
-    with shop.consumer(max_retries=2) as consumer:
+    with shop.store.consumer("g", "t", max_retries=2) as consumer:
         (message,) = consumer.poll(1, timeout=0)
         assert message.reason == ""
         message.nack(reason=ValueError("card declined"))
-        shop.later()
+        shop.later(HOUR_MS)
         (message,) = consumer.poll(1, timeout=0)
         assert (message.attempt, message.reason) == (2, CARD)
         message.nack()
-        shop.later()
+        shop.later(HOUR_MS)
         (message,) = consumer.poll(1, timeout=0)
         assert (message.attempt, message.reason) == (3, CARD), "the last reason that was given"
         consumer.nack([message], reason="out of stock")
-        shop.later()
+        shop.later(HOUR_MS)
     assert dead(shop.store.path, capsys) == "out of stock"
     assert run(["dlq", "show", str(shop.store.path), "g"]) == 0
     assert "0: t, tried 3 times, out of stock" in capsys.readouterr().out
@@ -78,12 +65,12 @@ def test_the_retry_and_the_dead_letter_say_why(shop: Shop, capsys: pytest.Captur
 )  # fmt: skip
 def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     shop.store.put("t", b"", queue=0)
-    with shop.consumer(max_retries=0) as consumer:
+    with shop.store.consumer("g", "t", max_retries=0) as consumer:
         (message,) = consumer.poll(1, timeout=0)
         with pytest.raises(ArgumentError, match="a text or an exception"):
-            message.nack(reason=1)
+            message.nack(reason=1)  # type: ignore[arg-type] # for the test
         message.nack(reason=given)
-    shop.later()
+    shop.later(HOUR_MS)
     assert dead(shop.store.path, capsys) == (kept or None)
     shop.store.close()
     assert run(["dlq", "replay", str(shop.store.path), "g", "--dry-run"]) == 0, "it has its body"
@@ -92,9 +79,9 @@ def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str, 
 def test_a_reason_makes_no_dead_letter_of_a_retry(shop: Shop) -> None:
     """The properties of a retry just fit without it."""
     shop.store.put("t", b"x", queue=0, properties={"p": "v" * 32_550})
-    with shop.consumer() as consumer:
+    with shop.store.consumer("g", "t") as consumer:
         consumer.poll(1, timeout=0)[0].nack(reason="x" * 64)
-        shop.later()
+        shop.later(HOUR_MS)
         (again,) = consumer.poll(1, timeout=0)
     assert (again.attempt, again.reason) == (2, "")
 
@@ -143,9 +130,9 @@ def test_an_exception_of_a_task_says_why(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_reason_outlives_a_new_owner_of_the_queue(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     shop.store.put_many([Message("t", b"x", queue=0)] * 2)
-    with shop.consumer(max_retries=0) as consumer:
+    with shop.store.consumer("g", "t", max_retries=0) as consumer:
         consumer.poll(1, timeout=0)[0].nack(reason="first")
-    with shop.consumer() as consumer:
+    with shop.store.consumer("g", "t") as consumer:
         consumer.poll(1, timeout=0)[0].ack()
-    shop.later()
+    shop.later(HOUR_MS)
     assert dead(shop.store.path, capsys) == "first"

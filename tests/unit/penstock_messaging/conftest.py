@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.consumers import Members
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 import penstock
 from penstock.store.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 from penstock.errors import BusyError, CorruptionError, MessageError, ReadOnlyError, StorageError
 from penstock.format.rocketmq_json import parse_rocketmq_json

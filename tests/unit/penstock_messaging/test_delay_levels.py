@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 import penstock
 from penstock import Message, MessageError, PropertyError

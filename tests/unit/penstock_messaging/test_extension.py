@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 import penstock
 from penstock import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.consumers import Members, bodies
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 import penstock
 from penstock import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, retries_of, services, take
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 from penstock import Message, MessageError, Store, StoredMessage
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX

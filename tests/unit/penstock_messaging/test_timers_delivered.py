@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_messaging.shop import DAY, NOW, WORKER, TimerShop
+from tests.shop import DAY, NOW, WORKER, TimerShop
 
 from penstock import Message, MessageError, PropertyError, StoredMessage
 from penstock.contracts import DelayedMessage

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.lanes import cases
-from tests.unit.penstock_messaging.shop import Shop
+from tests.shop import Shop
 
 import penstock
 from penstock import Message, Store, errors

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.unit.penstock_messaging.shop import KillableFiles, Shop
+from tests.shop import KillableFiles, Shop
 
 import penstock
 from penstock import LostQueueError, Message, StorageError, Store, StoreFailedError, errors

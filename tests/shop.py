@@ -55,6 +55,13 @@ class Shop:
         self.clock.now_ms += after_ms
         return self.workers.run(worker)
 
+    def later(self, after_ms: int) -> None:
+        """Run all threads, advance the clock, and run them until what one of them leaves to another is done."""
+        self.workers.run_all()
+        self.clock.now_ms += after_ms
+        for _ in range(4):
+            self.workers.run_all()
+
     def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
         there = queue in self.store.topics(system=True).get(topic, [])
         return [message.body for message in self.store.scan(topic, queue=queue)] if there else []
