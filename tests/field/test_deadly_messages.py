@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock_messaging.retries.dead_letters import replay
 
 
 @pytest.fixture
@@ -63,22 +62,16 @@ def test_it_becomes_a_dead_letter_that_says_why(path: Path, *, ordered: bool) ->
     assert dead(path) == [(b"poison", 3, "consumer died")]
 
 
-def test_iterating_and_run_count_as_well(path: Path) -> None:
-    put(path, b"poison")
-    killed(path, next_of)
-    assert found(path) == [(b"poison", 2)]
-    killed(path, lambda consumer: consumer.run(lambda _: os.kill(os.getpid(), signal.SIGKILL)))
-    assert found(path) == [(b"poison", 3)]
-
-
 def next_of(consumer: Any) -> None:
     next(iter(consumer))
 
 
-def test_what_was_only_read_ahead_does_not_count(path: Path) -> None:
+def test_iterating_and_run_count_as_well_and_what_was_only_read_ahead_does_not(path: Path) -> None:
     put(path, b"poison", b"good")
     killed(path, next_of)
     assert found(path) == [(b"poison", 2), (b"good", 1)]
+    killed(path, lambda consumer: consumer.run(lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+    assert found(path) == [(b"poison", 3), (b"good", 1)]
 
 
 def test_messages_polled_together_are_not_given_up_for_one_of_them(path: Path) -> None:
@@ -118,27 +111,6 @@ def test_the_last_try_is_alone_also_beside_other_calls(path: Path) -> None:
         assert [each.body for each in consumer.poll(10)] == [b"2"]
 
 
-def test_a_living_member_takes_over_and_counts(path: Path) -> None:
-    put(path, b"poison")
-    killed(path, lambda consumer: consumer.poll())
-    with penstock.open(path, read_only=True) as reader, reader.consumer("g", "t") as other:
-        (message,) = other.poll(timeout=10)
-        assert message.attempt == 2
-
-
-def test_a_refusal_goes_on_from_the_count(path: Path) -> None:
-    put(path, b"poison")
-    for _ in range(2):
-        killed(path, lambda consumer: consumer.poll())
-    with penstock.open(path) as store, store.consumer("g", "t") as consumer:
-        (message,) = consumer.poll()
-        assert message.attempt == 3
-        message.nack(delay=7200)
-    with penstock.open(path) as store:
-        (retry,) = store.scan("SCHEDULE_TOPIC_XXXX", queue=17)
-        assert retry.reconsume_times == 3
-
-
 def test_answers_end_a_delivery(path: Path) -> None:
     put(path, *(b"%d" % n for n in range(4)))
 
@@ -176,30 +148,3 @@ def test_the_clean_end_of_a_program_counts_nothing(path: Path, end: str) -> None
     opening += 'consumer = store.consumer("g", "t")\n'
     subprocess.run([sys.executable, "-c", opening + ENDS[end], path], stderr=subprocess.DEVNULL, check=False)  # fmt: skip
     assert found(path) == [(b"x", 1)]
-
-
-def test_a_queue_that_moves_to_another_member_counts_nothing(path: Path) -> None:
-    put(path, b"x")
-    with penstock.open(path) as store:
-        first = store.consumer("g", "t")
-        (message,) = first.poll()
-        message.release()
-        first.close()
-        with store.consumer("g", "t") as second:
-            assert [each.attempt for each in second.poll()] == [1]
-
-
-def test_a_replay_begins_the_count_anew(path: Path) -> None:
-    put(path, b"poison")
-    for _ in range(2):
-        killed(path, lambda consumer: consumer.poll(), max_retries=0)
-    assert found(path, max_retries=0) == []
-    assert dead(path) == [(b"poison", 2, "consumer died")]
-    command = [sys.executable, "-m", "penstock", "dlq", "show", str(path), "g"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "tried 2 times, consumer died" in shown.stdout
-    with penstock.open(path) as store:
-        assert replay(store, "g") == 1
-        (again,) = store.scan("%RETRY%g")
-        assert "FAILURE_REASON" not in again.properties
-    assert found(path) == [(b"poison", 1)]

@@ -1,7 +1,6 @@
-"""What was delivered comes once: after a kill before the progress was saved, and over several openings within one second."""
+"""What was delivered comes once, also after a kill before the progress was saved."""
 
 import errno
-from collections import Counter
 from pathlib import Path
 from shutil import copytree
 
@@ -11,9 +10,8 @@ from penstock import Message
 from penstock.contracts.messaging import PutOptions
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock_messaging.delays.schedule import delivered
-from penstock_messaging.timers.timer_message import SECOND_MS
 
-LEVELS, TIMERS, INTAKE = "penstock-deliver", "penstock-timers", "penstock-intake"
+LEVELS, TIMERS = "penstock-deliver", "penstock-timers"
 
 
 def killed(root: Path) -> Path:
@@ -49,46 +47,6 @@ def test_messages_that_are_all_alike_come_as_often_as_they_were_put(
             workers.run(worker)
             clock.now_ms += 1000
         assert len(list(store.scan("t"))) == 9
-
-
-def test_a_retry_that_was_acknowledged_does_not_come_again(tmp_path: Path) -> None:
-    clock, workers = ManualClock(), ManualWorkers()
-    root = tmp_path / "store"
-    with open_store(root, clock=clock, spawn=workers) as store:
-        store.create_topic("t", queues=1)
-        store.put("t", b"x", queue=0)
-        with store.consumer("g", "t") as consumer:
-            (message,) = consumer.poll(10, timeout=0)
-            consumer.nack(message, delay=1)
-            workers.run(INTAKE)
-            clock.now_ms += 1000
-            workers.run(LEVELS)
-            (message,) = consumer.poll(10, timeout=0)
-            assert message.attempt == 2
-            consumer.ack(message)
-            root = killed(root)
-    with open_store(root, clock=clock, spawn=workers) as store:
-        clock.now_ms += 1000
-        workers.run(INTAKE)
-        workers.run(LEVELS)
-        with store.consumer("g", "t") as consumer:
-            assert consumer.poll(10, timeout=0) == []
-
-
-def test_a_timer_comes_once_over_openings_within_one_second(tmp_path: Path) -> None:
-    clock, workers = ManualClock(), ManualWorkers()
-    clock.now_ms = clock.now_ms // SECOND_MS * SECOND_MS
-    for number in range(12):
-        with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
-            store.put("t", b"%d" % number, queue=0, delay=0.001)
-            if number % 3:
-                clock.now_ms += 70
-                workers.run(TIMERS)
-    with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
-        for _ in range(4):
-            clock.now_ms += SECOND_MS
-            workers.run(TIMERS)
-        assert Counter(m.body for m in store.scan("t")) == {b"%d" % n: 1 for n in range(12)}
 
 
 def test_more_than_is_delivered_at_once_comes_once_as_well(tmp_path: Path) -> None:

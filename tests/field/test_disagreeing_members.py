@@ -1,6 +1,5 @@
 """Members of one group with other tags or starts: what one excludes would count as done for the other."""
 
-import asyncio
 import os
 import threading
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import ArgumentError, aio
+from penstock import ArgumentError
 
 
 @pytest.fixture
@@ -91,22 +90,3 @@ def test_of_threads_that_join_together_one_is_a_member(path: Path) -> None:
         for each in threads:
             each.join()
         assert found.count(None) == 3
-
-
-def test_a_member_that_died_is_none(path: Path) -> None:
-    child = os.fork()
-    if not child:
-        penstock.open(path, read_only=True).consumer("g", "t", tag="a")
-        os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
-    with penstock.open(path) as store, store.consumer("g", "t", tag="b") as consumer:
-        assert len(consumer.assignment()) == 5
-
-
-def test_an_asyncio_consumer_is_refused_as_well(path: Path) -> None:
-    async def main() -> None:
-        async with await aio.open(path) as store, await store.consumer("g", "t", tag="a"):
-            with pytest.raises(ArgumentError, match="'a'"):
-                await store.consumer("g", "t", tag="b")
-
-    asyncio.run(main())

@@ -146,6 +146,29 @@ def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visib
     opened.store.close()
 
 
+def test_every_way_to_put_leaves_room_for_copies(tmp_path: Path) -> None:
+    opened = Shop(tmp_path / "s", settings=SMALL)
+    store = opened.store
+    size = accepted_body(store, "t")
+
+    def in_transaction(body: bytes) -> None:
+        with store.transaction() as transaction:
+            transaction.put("t", body, queue=0)
+
+    ways: list[Callable[[bytes], object]] = [
+        lambda body: store.put("t", body, queue=0),
+        lambda body: store.put("t", body, queue=None),
+        lambda body: store.put_many([Message("t", body, queue=0)]),
+        in_transaction,
+    ]
+    for put in ways:
+        put(bytes(size))
+        with pytest.raises(MessageTooLargeError, match="shorten the message by 1 bytes"):
+            put(bytes(size + 1))
+    assert store.max_offset("t", 0) + store.max_offset("t", 1) == len(ways)
+    store.close()
+
+
 def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
