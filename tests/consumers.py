@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.fake_group import FakeClaims, FakeGroup
 
+from penstock import Message
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, make_context
 from penstock_messaging.consuming.answers import RetryRules
@@ -51,6 +52,17 @@ class Members:
 
 
 Make = Callable[..., GroupConsumer]
+
+
+def put(members: Members, count: int, topic: str = "orders", queues: int = 1) -> None:
+    """Put messages with their numbers as bodies."""
+    given = [Message(topic, b"%d" % n, queue=n % queues) for n in range(count)]
+    members.store.put_many(given)
+
+
+def poll(consumer: GroupConsumer, limit: int = 100) -> list[Any]:
+    """Return what is there now."""
+    return consumer.poll(limit, timeout=0)
 
 
 def bodies(messages: Any) -> list[bytes]:

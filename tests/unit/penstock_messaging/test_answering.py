@@ -6,26 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.consumers import Members, bodies
+from tests.consumers import Members, bodies, poll, put
 
 import penstock
 from penstock import ArgumentError, ArgumentTypeError, LostQueueError, Message, StorageError, Store
 from penstock.contracts.extension import OpenStore
 from penstock.errors import AlreadyAnsweredError, ConsumerClosedError
 from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
-from penstock_messaging.consuming.consumer import GroupConsumer
-from penstock_messaging.consuming.queue_rights import GROUP_TRIES
 from penstock_messaging.consuming.transaction_acks import TransactionAcks
 from penstock_messaging.extension import MessagingExtension
-
-
-def put(members: Members, count: int, queues: int = 1) -> None:
-    given = [Message("orders", b"%d" % n, queue=n % queues) for n in range(count)]
-    members.store.put_many(given)
-
-
-def poll(consumer: GroupConsumer, limit: int = 100) -> list[Any]:
-    return consumer.poll(limit, timeout=0)
 
 
 def fails(error: Exception, first: Callable[[], object] = lambda: None) -> Callable[..., Any]:
@@ -62,34 +51,6 @@ def test_an_acknowledgement_is_recorded_once_and_synced_before_ack_returns(
     assert members.journal().ack_calls == [(1,), (0, 2), (3,)]
     with members() as consumer:
         assert bodies(poll(consumer)) == [b"4"]
-
-
-def test_acknowledging_an_expired_delivery_counts(members: Members) -> None:
-    put(members, 2)
-    with members(ack_wait=10) as consumer:
-        late, later = poll(consumer)
-        members.clock.now_ms += 10_000
-        late.ack()
-        (again,) = poll(consumer)
-        assert again.body == b"1"
-        # Handed out again already: both answers are for one message.
-        later.ack()
-        again.ack()
-        assert members.journal().acked == {0, 1}
-        members.clock.now_ms += 10_000
-        assert poll(consumer) == []
-
-
-def test_refusing_an_expired_delivery_counts_unless_it_is_out_again(members: Members) -> None:
-    put(members, 2)
-    with members(ack_wait=10) as consumer:
-        first, second = poll(consumer)
-        members.clock.now_ms += 10_000
-        poll(consumer, 1)
-        first.nack()
-        second.nack()
-        assert list(members.journal().nacked) == [1]
-        assert poll(consumer) == []
 
 
 def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(
@@ -134,26 +95,6 @@ def test_an_answer_that_was_given_before_the_close_is_no_error_after_it(
     for answer in (consumer.ack, consumer.nack):
         with pytest.raises(LostQueueError, match="may be redelivered"):
             answer([acked, left] if many else left)
-
-
-# --- refused
-
-
-def test_a_refused_message_is_recorded_for_the_writer(members: Members) -> None:
-    put(members, 3)
-    with members() as consumer:
-        first, second, third = poll(consumer)
-        first.nack()
-        second.nack(delay=60)
-        third.ack()
-        members.clock.now_ms += 60_000
-        assert poll(consumer) == []
-    assert members.journal().nacked == {0: (0, GROUP_TRIES), 1: (5, GROUP_TRIES)}
-    assert members.journal().base == 3
-    put(members, 2)
-    with members(max_retries=0) as consumer:
-        consumer.nack(poll(consumer), delay=3)
-    assert [members.journal().nacked[n] for n in (3, 4)] == [(-1, 0), (-1, 0)], "dead letters"
 
 
 # --- what is no answer

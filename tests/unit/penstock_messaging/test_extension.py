@@ -34,14 +34,6 @@ def test_options_have_limits_and_take_effect(shop: Shop) -> None:
         plain.put("t", b"", queue=0, delay_level=1)
 
 
-def test_a_delayed_message_gets_its_queue_first(shop: Shop) -> None:
-    receipt = shop.store.put("t", b"x", delay_level=2, queue=None)
-    message = shop.store.at(receipt.log_offset)
-    assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
-    assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in stored_text(message)
-    assert sorted(shop.store.topic_configs(system=True)) == ["SCHEDULE_TOPIC_XXXX", "t"]
-
-
 BROKEN = [
     (("config/consumerOffset.json", "config/consumerOffset.json.bak"), "not taken in"),
     (("penstock/groups/g/marks",), "not taken in"),

@@ -295,28 +295,6 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     assert now(groups) == Position(1)
 
 
-def test_a_forked_child_can_neither_answer_nor_keep_the_queue(groups: Groups) -> None:
-    owned = take(groups)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            owned.ack([0], 0)
-        except errors.LostQueueError:
-            code = 0
-        # The parent lets go while this process lives.
-        os.read(read, 1)
-        os._exit(code)
-    owned.hand_back()
-    again = take(groups)
-    os.write(write, b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert again.position == Position(0)
-    os.close(read)
-    os.close(write)
-
-
 def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store: Store) -> None:
     """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
     groups = Groups(of(store).context, store.lowlevel, generation=store.lowlevel.topic_generation)
@@ -329,46 +307,6 @@ def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store
     assert owned.is_lost
     owned.hand_back()
     assert take(groups).position == Position(0)
-
-
-def test_a_reader_takes_queues_without_a_writer_but_for_the_first_time(store: Store) -> None:
-    store.close()
-    reader = open_store(store.path, read_only=True, **SETTINGS)
-    with reader, pytest.raises(errors.StorageError, match="for writing"):
-        of(reader).position(GROUP, TOPIC, 0)
-    with open_store(store.path, **SETTINGS) as writer:
-        owned = take(of(writer))
-        owned.ack([0, 2], 0)
-        owned.hand_back()
-    with open_store(store.path, read_only=True, **SETTINGS) as reader:
-        groups = of(reader)
-        assert now(groups) == Position(1, ((2, 3),))
-        again = take(groups)
-        again.sync(again.ack([1], 1))
-        assert now(groups) == Position(3)
-        again.hand_back()
-
-
-def test_a_journal_that_is_not_of_this_group_now_does_not_count(
-    store: Store, groups: Groups, caplog: pytest.LogCaptureFixture
-) -> None:
-    owned = take(groups)
-    owned.ack([0, 1, 2, 9], 0)
-    owned.hand_back()
-    # A broker has committed another offset.
-    store.commit_offset(GROUP, TOPIC, 0, offset=5)
-    again = take(groups)
-    assert again.position == Position(5)
-    assert "dropped" in caplog.text
-    again.ack([5, 6], 5)
-    assert now(groups) == Position(7)
-    again.hand_back()
-    made_again = of(store)
-    made_again.generation = lambda _topic: 1
-    assert made_again.position(GROUP, TOPIC, 0) == Position(5)
-    (store.path / "penstock" / "store-id").write_text(f"{5:016x}\n")
-    assert take(of(store)).position == Position(5)
-    assert "another store" in caplog.text
 
 
 def test_numbers_that_no_owner_can_have_reached_are_corruption(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.consumers import Members, bodies
+from tests.consumers import Members, bodies, poll, put
 from tests.shop import Shop
 
 import penstock
@@ -25,25 +25,15 @@ from penstock import (
     TopicError,
 )
 from penstock.runtime.workers import WorkerGroup
-from penstock_messaging.consuming.consumer import STEP_S, GroupConsumer
+from penstock_messaging.consuming.consumer import STEP_S
 from penstock_messaging.consuming.consumer_options import checked_options
 from penstock_messaging.consuming.in_flight import (
-    SPAN_MAX,
     Handling,
 )
 from penstock_messaging.consuming.selection import TopicSelection, checked_group, checked_topics
 from penstock_messaging.consuming.workers import HandlerRun
 
 WORKER = "penstock-consumer-billing"
-
-
-def put(members: Members, count: int, topic: str = "orders", queues: int = 1) -> None:
-    given = [Message(topic, b"%d" % n, queue=n % queues) for n in range(count)]
-    members.store.put_many(given)
-
-
-def poll(consumer: GroupConsumer, limit: int = 100) -> list[Any]:
-    return consumer.poll(limit, timeout=0)
 
 
 def lags(consumer: Any) -> dict[tuple[str, int], int]:
@@ -89,22 +79,6 @@ def test_messages_of_the_retry_topic_show_where_they_come_from(members: Members)
         assert (plain.topic, plain.message_id) == ("%RETRY%billing", plain.stored.message_id)
 
 
-def test_a_filter_passes_over_other_messages(members: Members) -> None:
-    tags = ["paid" if n % 900 == 0 else "new" for n in range(2000)]
-    members.store.put_many(
-        [Message("orders", b"%d" % n, queue=0, tag=tag) for n, tag in enumerate(tags)]
-    )
-    with members(tag="paid || refunded") as consumer:
-        taken = poll(consumer)
-        while more := poll(consumer):
-            taken += more
-        assert bodies(taken) == [b"0", b"900", b"1800"]
-        consumer.ack(taken)
-        assert lags(consumer) == {("orders", 0): 0}
-        members.workers.run_all()
-        assert members.journal().base == 2000
-
-
 def test_a_poll_that_finds_nothing_looks_for_new_topics(members: Members) -> None:
     """The first message of a topic that a consumer had joined before came up to a second late."""
     put(members, 1, "order-eu")
@@ -148,34 +122,6 @@ def test_pause_and_resume(members: Members) -> None:
 
 
 # --- how much, and for how long
-
-
-def test_a_message_without_answer_bounds_what_is_read_ahead(members: Members) -> None:
-    put(members, SPAN_MAX + 500)
-    with members(max_in_flight=SPAN_MAX, ack_wait=10) as consumer:
-        first = poll(consumer, 1)[0]
-        count = 0
-        while taken := poll(consumer, 100):
-            consumer.ack(taken)
-            count += len(taken)
-        assert count == SPAN_MAX - 1
-        first.ack()
-        assert len(poll(consumer, 500)) == 500
-
-
-def test_what_is_not_answered_is_handed_out_again_after_ack_wait(members: Members) -> None:
-    put(members, 3)
-    with members(ack_wait=10) as consumer:
-        first, _ = poll(consumer, 2)
-        members.clock.now_ms += 6_000
-        first.extend()
-        members.clock.now_ms += 3_999
-        assert bodies(poll(consumer)) == [b"2"]
-        members.clock.now_ms += 1
-        again = poll(consumer)
-        assert [(each.body, each.attempt) for each in again] == [(b"1", 1)]
-        members.clock.now_ms += 6_000
-        assert bodies(poll(consumer)) == [b"0"]
 
 
 def test_break_releases_what_the_loop_had_out(members: Members) -> None:
@@ -325,18 +271,6 @@ def test_ordered_keeps_the_order_of_a_queue_over_retries(members: Members) -> No
         assert bodies(poll(consumer)) == [b"2"]
 
 
-def test_ordered_counts_tries_over_a_close(members: Members) -> None:
-    put(members, 2)
-    with members(ordered=True, max_retries=1) as consumer:
-        poll(consumer)[0].nack()
-    with members(ordered=True, max_retries=1) as consumer:
-        (message,) = poll(consumer)
-        assert (message.body, message.attempt) == (b"0", 2)
-        message.nack()
-        assert members.journal().nacked == {0: (-1, 1)}
-        assert bodies(poll(consumer)) == [b"1"]
-
-
 # --- threads, and the end
 
 
@@ -357,24 +291,6 @@ def test_a_poll_waits_for_a_message_and_for_an_answer(members: Members) -> None:
         members.store.put("orders", b"new", queue=0)
         waits.join(30)
         assert bodies(found) == [b"1", b"new"]
-
-
-def test_close_ends_a_loop_in_another_thread(members: Members) -> None:
-    put(members, 1)
-    consumer, seen, has_one = members(), [], threading.Event()
-
-    def loop() -> None:
-        for message in consumer:
-            seen.append(message.body)
-            has_one.set()
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    assert has_one.wait(30)
-    consumer.close()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert seen == [b"0"]
 
 
 def test_a_failing_step_is_raised_at_the_next_poll(members: Members) -> None:
@@ -529,23 +445,6 @@ def test_a_store_closes_its_consumers(tmp_path: Path) -> None:
     consumer.close()
     with pytest.raises(StoreClosedError):
         store.consumer("billing", "orders")
-
-
-def test_a_group_goes_on_where_it_was_also_beside_the_writer(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "s") as store:
-        store.put_many([Message("orders", b"%d" % n, queue=0) for n in range(4)])
-        with store.consumer("billing", "orders") as consumer:
-            first, second, *_ = consumer.poll(10)
-            second.ack()
-            first.ack(sync=False)
-        reader = penstock.open(tmp_path / "s", read_only=True)
-        with reader, reader.consumer("billing", "orders") as consumer:
-            found = consumer.poll(10)
-            assert bodies(found) == [b"2", b"3"]
-            assert lags(consumer) == {("%RETRY%billing", 0): 0, ("orders", 0): 2}
-            consumer.ack(found)
-            store.put("orders", b"new", queue=0)
-            assert bodies(consumer.poll(timeout=10)) == [b"new"]
 
 
 # --- broadcast

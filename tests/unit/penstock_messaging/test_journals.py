@@ -1,22 +1,19 @@
 """The journal of a queue: what its owner appends is read, by itself and by others, and nothing is guessed about torn or foreign bytes."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
 
-from penstock import Message
 from penstock.errors import CorruptionError, LostQueueError, StorageError
 from penstock.files import Files
 from penstock.format.hashes import crc32c
-from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock.testing import FaultyFiles
 from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal
 from penstock_messaging.groups.entries import (
@@ -27,7 +24,7 @@ from penstock_messaging.groups.entries import (
     encode,
     valid_entries,
 )
-from penstock_messaging.groups.fold import Fold, Nack, Position, merged
+from penstock_messaging.groups.fold import Fold, Nack, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, read_marks, usable_marks, write_marks
@@ -114,51 +111,6 @@ def test_acknowledged_ranges_are_merged_as_a_set_would(
     assert all(first > end for end, (first, _) in zip(ends, position.acked, strict=False))
 
 
-def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
-    fold = fold_of(
-        {"kind": NACK, "offset": 0, "count": 1, "level": -1, "tries": 3, "number": 1},
-        {"kind": ACK, "offset": 1, "count": 2},
-    )  # fmt: skip
-    assert fold.position() == Position(0, ((1, 3),), frozenset({0}))
-    assert fold.nacks[1] == (1, 0, -1, 3, 1, b"")
-    fold.take_in(1)
-    assert (fold.position(), fold.nacks) == (Position(3), {})
-
-
-def test_a_reset_forgets_what_was_consumed_and_keeps_refusals_for_the_writer() -> None:
-    fold = fold_of(
-        {"kind": ACK, "offset": 5, "count": 9},
-        {"kind": NACK, "offset": 20, "count": 1, "number": 1},
-        {"kind": RETRY, "offset": 2, "tries": 4},
-        {"kind": EntryKind.RESET, "offset": 2, "base": 2, "number": 2},
-        {"kind": ACK, "offset": 3, "count": 1, "base": 2},
-    )  # fmt: skip
-    assert fold.position() == Position(2, ((3, 4),))
-    assert (list(fold.nacks), fold.reset, fold.number) == ([1], 2, 2)
-    fold.take_in(2)
-    # The message at 20 is to be handed out again, although it was refused before the reset.
-    assert fold.position() == Position(2, ((3, 4),))
-
-
-def test_tries_count_until_the_base_passes_and_nothing_is_left_after_a_clip() -> None:
-    fold = fold_of(
-        {"kind": RETRY, "offset": 4, "tries": 1, "base": 4},
-        {"kind": RETRY, "offset": 4, "tries": 2, "base": 4},
-        {"kind": ACK, "offset": 8, "count": 5, "base": 4},
-        {"kind": NACK, "offset": 11, "count": 1, "number": 1, "base": 4},
-        {"kind": RETRY, "offset": 12, "tries": 1, "base": 4},
-    )
-    assert (fold.tries[4], fold.reach) == (2, 13)
-    fold.raise_base(5)
-    assert 4 not in fold.tries
-    fold.clip(10)
-    assert (fold.position(), fold.reach) == (Position(5, ((8, 10),)), 10)
-    fold.clip(0)
-    assert fold.position() == Position(0)
-    assert Fold.of(np.zeros(0, "V64")) is None
-    assert merged([(3, 5), (0, 3), (7, 8)], 0) == (5, [(7, 8)])
-
-
 # --- the owner's file
 
 
@@ -216,25 +168,6 @@ def test_appended_entries_are_read_at_once_and_a_sync_writes_no_metadata(tmp_pat
         made.append(ACK, 0, 1, 0)
     assert len(fold_in(path).acked) == 2003
     assert path.stat().st_size == len(valid_entries(path.read_bytes())) * ENTRY_BYTES
-
-
-def test_a_full_file_is_replaced_by_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "BYTES_MAX", 16 << 10)
-    path = tmp_path / "j"
-    made = begin(path, taken=1)
-    made.append(NACK, 0, 1, 0)
-    made.append(NACK, 1, 1, 0)
-    last = 0
-    for number in range(2, 2000):
-        last = made.append(ACK, number, 1, 0)
-    assert path.stat().st_size <= 32 << 10
-    made.sync(last)
-    # The first refusal was taken in, the second keeps its number.
-    assert fold_in(path).position() == Position(1, ((2, 2000),), frozenset({1}))
-    made.append(NACK, 5000, 1, 0)
-    assert list(fold_in(path).nacks) == [2, 3]
 
 
 @pytest.mark.parametrize("call", ["pwrite", "sync"])
@@ -492,29 +425,3 @@ def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> Non
     fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
     mark = Mark(0, 3, 1, 2, old=10, new=20)
     assert resolved(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))
-
-
-def test_an_offset_that_a_broker_sets_back_to_where_the_group_was_before_counts(
-    tmp_path: Path,
-) -> None:
-    """A clean close left that offset in the mark, and it was taken for the store's own."""
-    path = tmp_path / "s"
-
-    def answered(count: int) -> list[bytes]:
-        with (
-            open_store(path, spawn=ManualWorkers()) as store,
-            store.consumer("billing", "orders") as consumer,
-        ):
-            found = consumer.poll(count, timeout=0)
-            consumer.ack(found)
-            return [message.body for message in found]
-
-    with open_store(path, spawn=ManualWorkers()) as store:
-        store.put_many(Message("orders", b"%d" % n, queue=0) for n in range(5))
-    assert (answered(2), answered(3)) == ([b"0", b"1"], [b"2", b"3", b"4"])
-    offsets = path / "config" / "consumerOffset.json"
-    table = json.loads(offsets.read_text())
-    assert table["offsetTable"]["orders@billing"] == {"0": 5}
-    table["offsetTable"]["orders@billing"] = {"0": 2}
-    offsets.write_text(json.dumps(table))
-    assert answered(3) == [b"2", b"3", b"4"]
