@@ -110,18 +110,6 @@ def test_a_level_that_there_is_not_is_refused() -> None:
             scheduled(Message("t", b"", queue=0, delay_level=level), accept)
 
 
-def test_what_could_not_be_put_without_a_delay_is_refused() -> None:
-    asked = []
-
-    def refuse(message: Message) -> None:
-        asked.append(message)
-        raise MessageError("no")
-
-    with pytest.raises(MessageError, match="no"):
-        scheduled(Message("t", b"", queue=4, tag="x", delay_level=3), refuse)
-    assert asked == [Message("t", b"", queue=4, tag="x")]
-
-
 def test_the_destination_and_the_delay_cannot_be_given_as_properties(shop: DelayShop) -> None:
     given = {"REAL_TOPIC": "other", "REAL_QID": "9", "n": "1"}
     _, text = scheduled(Message("t", b"", queue=0, delay_level=2, properties=given), accept)
@@ -202,23 +190,6 @@ def test_a_message_is_delivered_when_its_delay_is_over(shop: DelayShop, level: i
     assert message.store_time_ms == shop.clock.now_ms
 
 
-def test_all_ways_to_put_take_a_delay(shop: DelayShop) -> None:
-    store = shop.store
-    receipt = store.put("orders", b"a", queue=3, delay_level=1, tag="t", keys=["k"])
-    assert (receipt.queue, receipt.queue_offset) == (0, 0)
-    store.put_many(
-        [Message("orders", b"b", queue=3, delay_level=2), Message("orders", b"c", queue=3)]
-    )
-    future = store.submit("orders", b"d", queue=3, delay_level=1)
-    store.flush()
-    assert future.result(0).queue_offset == 1
-    assert shop.bodies(queue=3) == [b"c"]
-    shop.run(after_ms=5000)
-    assert sorted(shop.bodies(queue=3)) == [b"a", b"b", b"c", b"d"]
-    assert [m.body for m in store.find("k", "orders")] == [b"a"]
-    assert store.read("orders", 3, tag="t").messages[0].keys == ("k",)
-
-
 def test_what_is_due_within_a_moment_is_delivered_together(shop: DelayShop) -> None:
     shop.put(b"x", 1)
     shop.clock.now_ms += 3
@@ -260,18 +231,6 @@ def test_a_put_wakes_the_thread_only_if_it_sleeps_for_longer(shop: DelayShop) ->
     assert is_woken_by(1)
     assert shop.run() == 1
     assert not is_woken_by(1), "it is due when the thread wakes, or after that"
-
-
-def test_a_message_that_is_expected_before_it_is_stored_is_not_late(shop: DelayShop) -> None:
-    """The service hears of a message before the store has it: the put may still be running."""
-    shop.put(b"first", 1)
-    shop.delivery.expect(2)
-    assert shop.run(after_ms=1000) == 1, "the progress is to be saved"
-    shop.clock.now_ms += 3000
-    assert shop.run() == 1
-    shop.put(b"second", 1)
-    assert shop.run(after_ms=1000) == 1
-    assert shop.bodies() == [b"first", b"second"]
 
 
 # --- many
@@ -356,24 +315,6 @@ def test_broken_progress_is_moved_into_the_queue(shop: DelayShop, table: str, st
     assert shop.bodies() == [b"%d" % number for number in range(start, 5)]
 
 
-@pytest.mark.slow
-def test_progress_before_the_first_message_left_is_moved_to_it(
-    shop: DelayShop, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Retention has deleted the first messages, delivered or not."""
-    body = bytes(1000)
-    for _ in range(300):
-        shop.put(body, 1, queue=0)
-    shop.store.flush()
-    assert shop.store.discard_before(log_offset=150_000) > 0
-    left = shop.store.max_offset(SCHEDULE_TOPIC, 0) - shop.store.min_offset(SCHEDULE_TOPIC, 0)
-    assert 0 < left < 300
-    shop.run(after_ms=1000)
-    assert len(shop.bodies()) == left
-    assert shop.delivery.stats()["skipped"] == 0
-    assert "delay level 1" not in caplog.text, "nothing was said to be delivered"
-
-
 def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
     shop: DelayShop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,39 +330,6 @@ def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
 
 
 # --- clocks
-
-
-def test_a_clock_that_jumps_back_delivers_what_was_stored_later_than_now(shop: DelayShop) -> None:
-    for number in range(600):
-        shop.put(b"%d" % number, 1 + number % 2, queue=0)
-    shop.clock.now_ms -= HOUR
-    pause = shop.run()
-    while pause is not None and pause < 0.1:
-        pause = shop.run(after_ms=10)
-    assert len(shop.bodies()) == 600
-    # Store times do not decrease: that of a message that is put now is an hour ahead.
-    shop.put(b"x", 2)
-    shop.run(after_ms=4999)
-    assert len(shop.bodies()) == 600
-    shop.run(after_ms=1)
-    assert shop.bodies()[600:] == [b"x"]
-
-
-@pytest.mark.parametrize("level", [3, 5, 18])
-@pytest.mark.parametrize("step_ms", [1, 200])
-def test_a_message_stored_after_the_round_took_its_time_waits(
-    shop: DelayShop, level: int, step_ms: int
-) -> None:
-    """A round read the clock once; what was stored a moment later came at once, as if the clock had gone back."""
-    delay = delay_ms(level)
-    shop.clock.now_ms += step_ms
-    shop.put(b"x", level)
-    shop.clock.now_ms -= step_ms
-    shop.run()
-    shop.run(after_ms=delay + step_ms - 1)
-    assert shop.bodies() == []
-    shop.run(after_ms=1)
-    assert shop.bodies() == [b"x"]
 
 
 def test_records_that_are_not_read_yet_are_not_taken_for_due(

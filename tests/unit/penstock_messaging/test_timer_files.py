@@ -220,18 +220,6 @@ def test_whatever_does_not_fit_is_read_from_the_topic_instead(tmp_path: Path, da
     assert_right(tmp_path, topic)
 
 
-def test_a_unit_that_is_there_twice_counts_once(tmp_path: Path) -> None:
-    """A broker that was killed takes in the records since its last save again."""
-    topic, files = TimerTopic(), TimerFiles(context_of(tmp_path))
-    files.load(topic, unit_of_message)
-    units = [topic.put(NOW) for _ in range(4)]
-    for unit in [*units, *units[2:]]:
-        files.add(unit)
-    files.save(START, 4)
-    assert len(of_broker(tmp_path, topic).waiting()) == 6
-    assert_right(tmp_path, topic, START)
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_what_is_left_of_a_second_at_a_close_is_all_that_waits_in_it(
     tmp_path: Path, count: int
@@ -284,15 +272,6 @@ def test_a_queue_that_has_lost_its_end_continues_there(tmp_path: Path) -> None:
     assert_right(tmp_path, topic)
 
 
-def test_a_second_that_is_long_over_does_not_take_the_slot_of_one_to_come(tmp_path: Path) -> None:
-    topic = saved(tmp_path)
-    files, state = loaded(tmp_path, topic)
-    due = state.read_ms + 2 * SECOND
-    files.add(topic.put(due - SLOTS * SECOND))
-    files.save(state.read_ms, 25)
-    assert of_broker(tmp_path, topic).waiting() == waiting(state)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["pwrite", "sync", "sync_folder", "rename", "create", "resize"])
 def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, call: str) -> None:
@@ -320,6 +299,3 @@ def test_a_save_that_failed_is_tried_again_and_writes_the_same(tmp_path: Path, c
         assert state.problem == ""
         assert waiting(state) == expected(topic, START + SECOND)
         assert of_broker(root, topic).waiting() == waiting(state)
-
-
-# --- the parts

@@ -223,15 +223,6 @@ def test_every_way_to_put_takes_a_time(shop: TimerShop) -> None:
     assert shop.bodies()[4:] == [b"level"]
 
 
-def test_a_transaction_takes_messages_with_a_time(shop: TimerShop) -> None:
-    with shop.store.transaction() as tx:
-        tx.put("orders", b"later", queue=0, delay=0.05)
-        tx.put("orders", b"now", queue=0)
-    assert shop.bodies() == [b"now"]
-    shop.run(after_ms=50)
-    assert shop.bodies() == [b"now", b"later"]
-
-
 def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerShop) -> None:
     """It was put to the timer topic again every 10 ms; a broker with another `timerPrecisionMs` writes such times."""
     shop.put(b"", 1)
@@ -242,21 +233,6 @@ def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerSh
     shop.run(after_ms=500)
     assert shop.bodies() == [b"", b"theirs"]
     assert shop.store.max_offset(TIMER_TOPIC, 0) == 2
-
-
-def test_the_thread_sleeps_until_the_next_message(shop: TimerShop) -> None:
-    shop.put(b"x", 30_000)
-    # Soon after a put the queue is looked at again, since the message may come later than its announcement.
-    assert shop.run() == 1
-    shop.run(after_ms=2000)
-    # Nothing is announced for a minute.
-    shop.put(b"y", 200_000)
-    shop.run(after_ms=70_000)
-    # What was delivered is saved a second later.
-    assert shop.run() == 1
-    assert shop.run(after_ms=1000) == 10
-    assert shop.run(after_ms=127_930) == 0.07
-    assert shop.bodies() == [b"x"]
 
 
 def test_a_message_that_is_due_earlier_wakes_the_thread(shop: TimerShop) -> None:
@@ -318,30 +294,6 @@ def test_a_clean_close_delivers_nothing_twice_also_within_a_second(shop: TimerSh
     shop.open()
     assert not shop.has_thread
     assert len(shop.bodies()) == 4
-
-
-@pytest.mark.slow
-def test_a_kill_long_after_a_delivery_repeats_nothing(shop: TimerShop) -> None:
-    """A save in the second of a delivery cannot say that the second is over, and once nothing else followed it."""
-    for number, delay_ms in enumerate((1050, 2020, 2040)):
-        shop.put(b"%d" % number, delay_ms, queue=0)
-    for _ in range(500):
-        shop.run(after_ms=10)
-    shop.kill()
-    shop.open()
-    if WORKER in shop.workers.by_name:
-        shop.run(after_ms=5000)
-    assert shop.bodies() == [b"0", b"1", b"2"]
-
-
-def test_messages_that_were_never_saved_are_read_from_their_queue(shop: TimerShop) -> None:
-    shop.put(b"x", 5000)
-    shop.kill()
-    assert not (shop.root / "config" / "timercheck").exists()
-    shop.open()
-    assert shop.has_thread
-    shop.run(after_ms=5000)
-    assert shop.bodies() == [b"x"]
 
 
 def test_what_waits_is_listed_by_time_and_counted(shop: TimerShop) -> None:
@@ -484,34 +436,6 @@ def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered
     assert shop.bodies() == [b"0"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("second_kill_ms", [5050, 5950])
-def test_a_cancelled_message_stays_cancelled_after_two_kills(
-    shop: TimerShop, second_kill_ms: int
-) -> None:
-    """The message was delivered after the second kill, if its second was then delivered in part.
-
-    A save before the first kill named the message, one after it what cancels the message. By then both had been handled, and what
-    cancels was put into a second that is over, though the message still stood in one that is not.
-    """
-    receipt = shop.put(b"x", 5900)
-    shop.put(b"y", 5900)
-    shop.run()
-    shop.run(after_ms=1000)
-    assert shop.store.cancel_delayed(receipt)
-    shop.kill()
-    shop.clock.now_ms = NOW + 4900
-    shop.open()
-    shop.run()
-    shop.clock.now_ms = NOW + 5000
-    shop.run(after_ms=second_kill_ms - 5000)
-    shop.kill()
-    shop.open()
-    shop.run()
-    shop.run(after_ms=10_000)
-    assert set(shop.bodies()) == {b"y"}
-
-
 def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelled(
     shop: TimerShop,
 ) -> None:
@@ -602,61 +526,6 @@ def test_what_cancels_is_handled_first_also_if_the_machine_sleeps_for_hours(
     shop.clock.now_ms = LAST_MS + 60_000
     shop.run()
     assert shop.bodies() == [b"y"]
-
-
-@pytest.mark.slow
-def test_what_cancels_is_named_in_its_own_second_while_the_message_is(shop: TimerShop) -> None:
-    """It was named in an earlier one, at which it was to be put again, and the machine slept until the message was nearly due."""
-    rolled_and_cancelled(shop)
-    shop.store.put("orders", b"z", queue=0, deliver_at=(LAST_MS + 950) / 1000)
-    shop.run()
-    shop.clock.now_ms = LAST_MS + 100
-    shop.run()
-    assert shop.messaging.timers.read_ms == LAST_MS
-    shop.kill()
-    shop.open()
-    shop.run()
-    shop.run(after_ms=10_000)
-    assert shop.bodies() == [b"y", b"z"]
-
-
-@pytest.mark.slow
-def test_a_rolled_message_that_was_cancelled_stays_so_when_both_seconds_come_together(
-    shop: TimerShop,
-) -> None:
-    """It was put to the timer topic again after what cancels it had been handled, and delivered."""
-    receipt = shop.put(b"x", 3 * DAY)
-    shop.put(b"y", 3 * DAY)
-    shop.run()
-    shop.run(after_ms=1500)
-    shop.close()
-    shop.clock.now_ms += 3 * DAY // 2
-    assert shop.open().cancel_delayed(receipt)
-    shop.close()
-    shop.clock.now_ms += 3 * DAY
-    shop.open()
-    assert len(shop.store.delayed()) == 1
-    for _ in range(3):
-        shop.run(after_ms=1000)
-    assert shop.bodies() == [b"y"]
-
-
-@pytest.mark.slow
-def test_what_cancels_is_handled_before_a_message_of_a_second_that_is_not_opened_yet(
-    shop: TimerShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_small_steps(monkeypatch, taken=1000, count=2, due=3)
-
-    receipts = [shop.put(b"%d" % number, 500 * number + 1, queue=0) for number in range(12)]
-    shop.run(after_ms=1)
-    shop.run(after_ms=1000)
-    assert all(shop.store.cancel_delayed(receipt) for receipt in receipts[4:])
-    shop.kill()
-    shop.clock.now_ms += 60_000
-    shop.open()
-    for _ in range(9):
-        shop.run(after_ms=1000)
-    assert set(shop.bodies()) == {b"0", b"1", b"2", b"3"}
 
 
 @pytest.mark.slow
