@@ -108,22 +108,6 @@ def test_a_new_file_is_in_the_form_of_5(tmp_path: Path) -> None:
     assert list(file.path.parent.iterdir()) == [file.path], "there is nothing to keep"
 
 
-def test_whatever_is_not_understood_is_kept(tmp_path: Path) -> None:
-    odd: dict[str, Any] = {
-        "zeta": [1, {"x": None}],
-        "alpha": {"1": 2},
-        TABLE: {"a": 7, "b": [True]},
-    }
-    raw = json.dumps({**odd, "dataVersion": {"extra": 1.5}}).encode().replace(b'"1"', b"1")
-    path = give(tmp_path, "topics.json", raw)
-    file = topics_file(tmp_path)
-    file.save({**file.load(), "c": {}})
-    after = parse_rocketmq_json(path.read_text())
-    version: Any = after.pop("dataVersion")
-    assert (version["counter"], version["extra"]) == (1, 1.5)
-    assert after == {**odd, TABLE: {"a": 7, "b": [True], "c": {}}}
-
-
 @pytest.mark.parametrize("raw", [None, b"", b"null", *BROKEN])
 def test_the_backup_counts_where_the_file_does_not(tmp_path: Path, raw: bytes | None) -> None:
     """A broker that is killed while it rewrites the file leaves it empty: that does not become the backup."""
@@ -182,40 +166,6 @@ class Table:
 
     def on_disk(self) -> dict[str, object]:
         return topics_file(self.root).load()
-
-
-def test_what_is_set_later_is_saved_with_the_next_change_or_save(tmp_path: Path) -> None:
-    made = Table(tmp_path)
-    made.table.save()
-    assert not made.table.file.path.exists()
-    made.table.set_later("a", {"n": 1})
-    assert (made.table.is_changed, made.on_disk(), made.saved) == (True, {}, [])
-    made.table.save()
-    assert made.on_disk() == {"a": {"n": 1}}
-    assert (made.table.is_changed, made.saved) == (False, ["before"])
-    made.table.set_later("b", {})
-    made.table.set_now("c", {})
-    assert (made.table.is_changed, made.saved) == (False, ["before"] * 2)
-    made.table.set_now("a", None)
-    assert made.saved == ["before"] * 2
-    assert made.on_disk() == made.table.entries == {"b": {}, "c": {}}
-
-
-def test_a_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
-    made = Table(tmp_path)
-    made.table.set_now("a", {"n": 1})
-    made.files.plan.fail("create", errno.EIO)
-    for entry in ({"n": 2}, None):
-        with pytest.raises(StorageError, match="unchanged"):
-            made.table.set_now("a", entry)
-    assert made.on_disk() == made.table.entries == {"a": {"n": 1}}
-    made.table.set_later("b", {})
-    with pytest.raises(StorageError, match="unchanged"):
-        made.table.save()
-    assert made.table.is_changed
-    made.files.plan.heal()
-    made.table.save()
-    assert made.on_disk() == {"a": {"n": 1}, "b": {}}
 
 
 def test_a_change_during_a_saving_is_saved_next_or_refused(tmp_path: Path) -> None:

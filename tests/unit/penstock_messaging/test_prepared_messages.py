@@ -357,24 +357,6 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> Non
     assert shop.open_bodies() == []
 
 
-def test_what_cannot_be_put_cannot_be_prepared(shop: HalfShop) -> None:
-    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"group": ""}, errors.MessageError),
-        ({"tag": "\x02"}, errors.MessageError),
-        ({"properties": {"a": "x" * 32_600}}, errors.MessageTooLargeError),
-        ({"wait": "no"}, errors.ArgumentError),
-    ]
-    for more, kind in wrong:
-        with pytest.raises(kind):
-            shop.prepare(**more)
-    with pytest.raises(errors.MessageError):
-        shop.store.prepare("SCHEDULE_TOPIC_XXXX", b"x", group="g")
-    assert shop.store.max_offset(HALF_TOPIC, 0) == 0
-    plain = open_store(shop.root.with_name("plain"), extensions=[])
-    with plain, pytest.raises(errors.ConfigError):
-        plain.prepare("orders", b"x", group="g")
-
-
 def test_what_cannot_be_committed_now_stays_prepared(
     shop: HalfShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,25 +403,6 @@ def test_after_an_interrupt_nothing_is_stored_twice_and_nothing_is_forgotten(
     assert (shop.bodies(), shop.open_bodies()) == ([b"x"], [b"2"])
 
 
-def test_half_messages_that_are_imported_are_found_by_the_next_opening(shop: HalfShop) -> None:
-    """Progress went beyond them at the close, so that nobody was asked about them, and they were listed nowhere."""
-    shop.prepare(b"1").commit()
-    half = shop.prepare(b"2")
-    shop.store.lowlevel.put_copies(
-        [half_message(Message("orders", b"imported", queue=0), "shop", "ID")]
-    )
-    shop.prepare(b"3")
-    shop.halves.check_again(shop.halves.all()[0])
-    half.commit()
-    shop.halves.save()
-    shop.close()
-    assert shop.open_bodies() == [b"imported", b"3"]
-    for each in shop.store.prepared():
-        each.rollback()
-    shop.close()
-    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC, 0) == 5
-
-
 def test_a_prepare_is_durable_under_any_flush_policy_and_a_commit_waits_as_a_put(
     shop: HalfShop,
 ) -> None:
@@ -456,20 +419,6 @@ def test_a_prepare_is_durable_under_any_flush_policy_and_a_commit_waits_as_a_put
 
 
 # --- as a context manager
-
-
-def test_the_end_of_a_block_commits_unless_it_was_finished_there(shop: HalfShop) -> None:
-    with shop.prepare(b"1") as prepared:
-        assert (prepared.topic, prepared.queue, prepared.group) == ("orders", 0, "shop")
-        assert shop.bodies() == []
-    with shop.prepare(b"2") as prepared:
-        prepared.rollback()
-    with shop.prepare(b"3") as prepared:
-        (same,) = shop.store.prepared()
-        same.commit()
-    with pytest.raises(errors.PreparedFinishedError):
-        prepared.rollback()
-    assert (shop.bodies(), shop.open_bodies()) == ([b"1", b"3"], [])
 
 
 def test_an_exception_rolls_back_unless_a_check_back_knows_more(shop: HalfShop) -> None:
@@ -573,18 +522,6 @@ def test_an_exception_and_an_answer_that_is_none_leave_it_open(
     assert caplog.text.count("is asked again later") == 4
 
 
-def test_the_check_back_may_finish_the_message_by_itself(asked: HalfShop) -> None:
-    def finish(prepared: Prepared) -> str:
-        prepared.rollback()
-        return "commit"
-
-    asked.answers = {b"1": finish}
-    asked.prepare(b"1")
-    asked.run(IMMUNITY_MS)
-    assert (asked.bodies(), asked.open_bodies()) == ([], [])
-    assert asked.store.stats()["failure"] is None
-
-
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_an_answer_from_before_a_block_is_not_used_in_or_after_it(
     asked: HalfShop, has_ended: bool
@@ -664,16 +601,6 @@ def test_a_store_without_a_check_back_asks_nobody_and_saves_its_progress(
     assert shop.run(INTERVAL_MS) == INTERVAL_MS / 1000
     assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC, 0) == 1
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-def test_the_thread_is_woken_for_a_message_that_is_asked_about_earlier(asked: HalfShop) -> None:
-    asked.prepare(b"1")
-    asked.run()
-    worker = asked.workers.by_name[WORKER]
-    asked.prepare(b"2")
-    assert [worker.is_awake] == [False]
-    asked.prepare(b"3", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
-    assert worker.is_awake
 
 
 async def _wrong(_prepared: Prepared) -> None:

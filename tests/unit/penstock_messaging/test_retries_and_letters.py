@@ -93,26 +93,6 @@ def test_all_queues_are_committed_in_one_write_and_nothing_new_in_none(bench: Be
     assert counts.get("pwrite", 0) == 0
 
 
-def test_each_refusal_becomes_one_retry_and_counts_as_consumed(bench: Bench) -> None:
-    owned = take(bench.groups)
-    owned.ack([0, 2], 0)
-    owned.nack(1, 2, GROUP_SETTING, 1)
-    take(bench.groups, group="h").nack(1, 2, GROUP_SETTING, 0)
-    assert bench.position() == Position(1, ((2, 3),), frozenset({1}))
-    for _ in range(2):
-        bench.take_in()
-    bench.again().take_in()
-    # Two groups may refuse the same message.
-    assert retries_of(bench.store) == {"1": 2}
-    assert bench.committed() == 3
-    assert [each.reconsume_times for each in bench.store.read(WAITING, 1).messages] == [1, 1]
-    # The next owner's file does not bring it back.
-    owned.hand_back()
-    take(bench.groups)
-    bench.take_in()
-    assert retries_of(bench.store) == {"1": 2}
-
-
 def test_more_refusals_than_one_round_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if three were the thousands that are taken at a time.
     monkeypatch.setattr(module, "_NACKS_MAX", 3)
@@ -156,22 +136,6 @@ def test_a_commit_between_reading_and_writing_is_not_overwritten(
     bench.take_in()
     assert bench.committed() == 17
     assert bench.position() == Position(17)
-
-
-def test_a_reset_backward_is_taken_in_and_refusals_before_it_are_retried(bench: Bench) -> None:
-    owned = take(bench.groups)
-    owned.ack(list(range(10)), 0)
-    owned.nack(10, 0, GROUP_SETTING, 10)
-    bench.take_in()
-    owned.nack(11, 0, GROUP_SETTING, 10)
-    owned.reset(4)
-    assert bench.position() == Position(4)
-    bench.take_in()
-    assert bench.committed() == 4
-    assert retries_of(bench.store) == {"10": 1, "11": 1}
-    owned.ack([4, 5], 4)
-    bench.take_in()
-    assert bench.committed() == 6
 
 
 def test_what_is_beyond_the_end_of_a_queue_is_dropped(

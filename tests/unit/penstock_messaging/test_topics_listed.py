@@ -206,18 +206,6 @@ def test_a_topic_that_messages_create_grows_with_them(tmp_path: Path) -> None:
     assert counts(again)["declared"] == 2
 
 
-def test_a_topic_that_a_broker_has_changed_since_is_declared(tmp_path: Path) -> None:
-    four, eight = ({"readQueueNums": n, "writeQueueNums": n} for n in (4, 8))
-    entries = {"same": four, "more": eight, "closed": {**four, "perm": 4}, "never": four}
-    # Of one that has grown, a crash may have left the entry as it was, and of a new one none.
-    give(tmp_path, {**entries, "grown": four}, same=4, more=4, closed=4, grown=6, new=4)
-    topics = topics_of(tmp_path)
-    assert [name for name, each in topics.all().items() if each.is_auto] == ["grown", "same"]
-    topics.ensure("grown", 5)
-    assert counts(topics)["grown"] == 6
-    assert topics.get("new") is None
-
-
 def test_what_the_queue_index_has_is_adopted(tmp_path: Path) -> None:
     store = kernel(a=[0, 7], b=[1], **{"%LMQ%x": [0], "SELF_TEST_TOPIC": [0], "%RETRY%g": [0, 1]})
     topics = topics_of(tmp_path)
@@ -362,24 +350,6 @@ def test_a_delete_removes_the_queues_first_and_refuses_puts_meanwhile(tmp_path: 
     topics.delete("unlisted", store)
     with pytest.raises(errors.UnknownTopicError, match="there is no topic"):
         topics.delete("unlisted", store)
-
-
-NO = errors.StorageError("no"), errors.CorruptionError(Path("offsets"), 0, "JSON", "none")
-
-
-@pytest.mark.parametrize("failure", NO)
-def test_a_delete_that_the_kernel_refuses_changes_nothing(tmp_path: Path, failure: Any) -> None:
-    topics, store = topics_of(tmp_path), kernel(t=[0])
-    topics.create("t")
-    store.failure = failure
-    with pytest.raises(type(failure)):
-        topics.delete("t", store)
-    assert not topics.is_being_deleted("t")
-    assert list(listed(tmp_path)) == list(topics.all()) == ["t"]
-    # Again, once the cause is gone.
-    store.failure = None
-    topics.delete("t", store)
-    assert topics.all() == {}
 
 
 # --- which messages are refused, whichever way they are put
@@ -531,26 +501,6 @@ def test_topics_are_listed_by_the_next_opening_if_not_before(shop: Shop) -> None
     shop.store.put("t", b"x", queue=3)
     shop.close()
     assert {path: path.stat().st_mtime_ns for path in (shop.root / "config").iterdir()} == before
-
-
-def test_a_deleted_topic_is_gone_and_begins_at_0_when_it_is_created_again(shop: Shop) -> None:
-    shop.store.put("kept", b"x")
-    for number in range(4):
-        shop.store.put("t", b"old", queue=number)
-    shop.store.commit_offset("g", "t", 0, offset=1)
-    shop.store.delete_topic("t")
-    assert list(shop.store.topics()) == list(shop.store.topic_configs()) == ["kept"]
-    assert shop.store.groups() == []
-    assert shop.store.lowlevel.topic_generation("t") == 1
-    with pytest.raises(errors.UnknownTopicError):
-        shop.store.delete_topic("t")
-    assert list(listed(shop.root)) == ["kept"]
-    shop.close()
-    assert list(shop.store.topics()) == ["kept"]
-    assert shop.store.put("t", b"new", queue=None).queue_offset == 0
-    assert counts(shop.store)["t"] == 4
-    assert shop.bodies("t") == [b"new"]
-    assert [finding for finding in shop.store.verify(deep=True) if not finding.is_note] == []
 
 
 SETTINGS: dict[str, Any] = {

@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import attrs
 import pytest
 from tests.shop import KillableFiles, Shop
 
@@ -18,15 +17,12 @@ from penstock.files import Files
 from penstock.format.hashes import crc32c
 from penstock.store.batches import StoreBatch
 from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
-from penstock_messaging.consuming.consumed_message import BOUND, DONE, OUT
+from penstock_messaging.consuming.consumed_message import BOUND, DONE
 from penstock_messaging.groups.fold import Fold
 from penstock_messaging.groups.position import GroupProgress
 from penstock_messaging.transactions import decision_file
 from penstock_messaging.transactions.decided_acks import (
     DecidedElsewhere,
-    about,
-    is_passed,
-    lacking,
     summary_of,
 )
 from penstock_messaging.transactions.decision_file import (
@@ -203,20 +199,6 @@ def test_both_are_done(opened: Opened) -> None:
     assert not path.exists()
 
 
-def test_an_exception_in_the_block_does_neither(opened: Opened) -> None:
-    given = opened.consumer.poll(3, 0)
-    with pytest.raises(ZeroDivisionError), opened.store.transaction() as tx:
-        tx.put("out", b"0", queue=0)
-        tx.ack(given)
-        assert {each.state for each in given} == {BOUND}
-        raise ZeroDivisionError
-    assert {each.state for each in given} == {OUT}
-    assert not decision_path(opened.path).exists()
-    assert opened.store.topics() == {"in": [0]}
-    opened.consumer.release(given)
-    assert opened.move(2) == [0, 1]
-
-
 @pytest.mark.parametrize("way", ["close", "seek"])
 def test_a_queue_that_is_lost_in_the_block_stores_nothing(opened: Opened, way: str) -> None:
     with pytest.raises(LostQueueError), opened.store.transaction() as tx:
@@ -288,28 +270,6 @@ def test_a_decision_that_cannot_be_written_stores_nothing(call: str, opened: Ope
     assert opened.move(2) == [first, first + 1]
     opened.files.die()
     assert left(opened.path) == list(range(first + 2, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_an_interrupt_is_decided_by_the_log(
-    is_stored: bool, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = StoreBatch.append
-
-    def interrupted(batch: StoreBatch, **given: Any) -> None:
-        if is_stored:
-            append(batch, **given)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreBatch, "append", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            opened.move(2)
-    assert opened.outputs == ([0, 1] if is_stored else [])
-    assert len(opened.consumer.pending()) == (0 if is_stored else 2)
-    opened.files.die()
-    assert left(opened.path) == list(range(2 if is_stored else 0, 10))
 
 
 @pytest.mark.slow
@@ -396,15 +356,6 @@ def test_a_kill_before_the_acknowledgements(opened: Opened) -> None:
 
 
 @pytest.mark.slow
-def test_a_seek_after_the_transaction_counts(opened: Opened) -> None:
-    opened.move(3)
-    opened.consumer.seek("in", offset=1)
-    opened.files.die()
-    with penstock.open(opened.path) as store, store.consumer("g", "in") as consumer:
-        assert [each.queue_offset for each in consumer.poll(100, 0)] == list(range(1, 10))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "garbage", "foreign", "large"])
 def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     damage: str, opened: Opened, caplog: pytest.LogCaptureFixture
@@ -434,31 +385,6 @@ def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     assert not path.exists()
 
 
-@pytest.mark.slow
-def test_a_retried_message_is_moved(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "s") as store:
-        store.put("in", b"x", queue=0)
-        with store.consumer("g", "in") as consumer:
-            consumer.nack(consumer.poll(1), delay=1)
-            (again,) = consumer.poll(1, 30)
-            assert (again.attempt, again.topic) == (2, "in")
-            with store.transaction() as tx:
-                tx.ack(again)
-                tx.put("out", again.body, queue=0)
-            assert not any(each.lag for each in consumer.lag())
-
-
-def test_an_ordered_queue_goes_on_after_the_transaction(opened: Opened) -> None:
-    with opened.store.consumer("ordered", "in", ordered=True) as consumer:
-        for number in range(3):
-            (message,) = consumer.poll(5, 0)
-            with opened.store.transaction() as tx:
-                tx.ack(message)
-                tx.put("out", message.body, queue=0)
-                assert not consumer.poll(5, 0)
-            assert message.queue_offset == number
-
-
 # --- what the next owner of a queue must know of decisions
 
 
@@ -469,25 +395,6 @@ def resolved(*acked: tuple[int, int], base: int = 0, reset: int = 0) -> GroupPro
     """Return a queue whose journal is the one that was decided about."""
     fold = Fold(7, 3, 5, None, base=base, acked=list(acked), reset=reset)
     return GroupProgress(fold, None, None, base, 3, 5, reset)
-
-
-def test_what_a_journal_lacks_is_all_or_nothing_and_only_of_the_turn_before() -> None:
-    assert lacking(ACKS, resolved()) == ACKS.ranges
-    assert lacking(ACKS, resolved((10, 12))) == ACKS.ranges
-    assert lacking(ACKS, resolved((5, 30))) == ()
-    assert lacking(ACKS, resolved((20, 21), base=12)) == ()
-    assert lacking(ACKS, resolved(base=21)) == ()
-    assert lacking(ACKS, resolved((21, 22), base=20)) == ACKS.ranges
-    now = resolved()
-    assert not is_passed(ACKS, now)
-    assert not is_passed(ACKS, resolved(reset=2))
-    for change in ({"generation": 4}, {"epoch": 6}, {"fold": None}):
-        assert is_passed(ACKS, attrs.evolve(now, **change))
-        assert lacking(ACKS, attrs.evolve(now, **change)) == ()
-    assert lacking(ACKS, resolved(reset=3)) == ()
-    assert about([ACKS], "g", "t", 0) == [ACKS]
-    for other in (("h", "t", 0), ("g", "u", 0), ("g", "t", 1)):
-        assert about([ACKS], *other) == []
 
 
 def test_a_reader_knows_that_the_writer_must_say_it_and_guesses_nothing(tmp_path: Path) -> None:
