@@ -235,6 +235,21 @@ def test_a_time_within_a_second_is_waited_for_where_the_message_is(shop: TimerSh
     assert shop.store.max_offset(TIMER_TOPIC, 0) == 2
 
 
+def test_the_thread_sleeps_until_the_next_message(shop: TimerShop) -> None:
+    shop.put(b"x", 30_000)
+    # Soon after a put the queue is looked at again, since the message may come later than its announcement.
+    assert shop.run() == 1
+    shop.run(after_ms=2000)
+    # Nothing is announced for a minute.
+    shop.put(b"y", 200_000)
+    shop.run(after_ms=70_000)
+    # What was delivered is saved a second later.
+    assert shop.run() == 1
+    assert shop.run(after_ms=1000) == 10
+    assert shop.run(after_ms=127_930) == 0.07
+    assert shop.bodies() == [b"x"]
+
+
 def test_a_message_that_is_due_earlier_wakes_the_thread(shop: TimerShop) -> None:
     shop.put(b"x", 30_000)
     shop.run()
