@@ -23,7 +23,8 @@ cdef extern from "_kernel/record.h" nogil:
         int64_t torn_from, sector_bytes
     const char *RECORD_LAYOUT
     enum:
-        FIXED_SIZE, MAGIC_V1, MAGIC_V2, MAGIC_BLANK, BORN_IPV6, STORE_IPV6, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE, CRC_MASK
+        FIXED_SIZE, MAGIC_V1, MAGIC_V2, MAGIC_BLANK, BORN_IPV6, STORE_IPV6, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE
+        CRC_MASK
     enum:
         CHECK_CRC, CHECK_TORN, CRC_LATER
     void crc_start()
