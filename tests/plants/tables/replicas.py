@@ -11,7 +11,7 @@ PLANTS = {
         "penstock_replicate.wire",
         "                if stop < 0:",
         "                if stop == -3:\n"
-        "                    stop = start + _HEADER_BYTES + int.from_bytes(whole[start : start + _KIND_AT])\n"
+        "                    stop = start + _HEADER_BYTES + int.from_bytes(view[start : start + _KIND_AT])\n"
         "                if stop < 0:",
         (
             "tests/replicas/test_wire.py::test_a_garbled_stream_ends_in_a_violation_or_a_prefix_of_what_was_sent",
