@@ -154,7 +154,7 @@ def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> N
             raise ConfigError(f"there is no setting {key} ({origin}){hint}")
 
 
-# To find them takes a tenth of the time in which a store opens.
+# To find them anew takes 5 to 7 percent of the time in which a store opens.
 _hints = functools.cache(typing.get_type_hints)
 
 
