@@ -289,12 +289,13 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
 
 def test_an_interrupt_waits_for_a_step_and_its_count() -> None:
     """One between a put and its count once made `ingest` say 2,000 where 4,000 were stored."""
-    steps = []
+    steps, before = [], signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interrupts_wait():
         signal.raise_signal(signal.SIGINT)
         steps.append("put")
         steps.append("counted")
     assert steps == ["put", "counted"]
+    assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt), suppress(MessageError), interrupts_wait():
         signal.raise_signal(signal.SIGINT)
         raise MessageError("refused")

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from penstock_tools.cli import root
 from penstock_tools.cli.completion import complete, dead_letter_groups, groups, script
 from penstock_tools.cli.lazy_group import LazyGroup
 from penstock_tools.cli.output import time_text
-from penstock_tools.cli.root import cli, code_of, interrupts_wait, run
+from penstock_tools.cli.root import cli, code_of, run
 from penstock_tools.cli.times import (
     BEGIN,
     DurationParam,
@@ -129,16 +128,6 @@ def test_usage_an_interrupt_and_a_closed_pipe_have_codes_of_their_own(
         assert run([], verb) == code
     assert "a\\x1b" in capsys.readouterr().err
     assert run(["none-such"]) == 2
-
-
-def test_an_interrupt_waits_for_the_end_of_the_step() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    done = list[int]()
-    with pytest.raises(KeyboardInterrupt), interrupts_wait():
-        signal.raise_signal(signal.SIGINT)
-        done.append(1)
-    assert done == [1]
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.fixture(autouse=True)

@@ -329,18 +329,6 @@ def test_a_new_file_is_there_whole_after_a_power_cut(
     assert folder.header(name) == HEADER
 
 
-@pytest.mark.parametrize("step_ms", [0, 1, -3_600_000])
-def test_a_later_file_has_a_later_name_whatever_the_clock_says(
-    folder: IndexFolder, clock: ManualClock, step_ms: int
-) -> None:
-    names = list[str]()
-    for _ in range(3):
-        names.append(folder.make(None).path.name)
-        clock.now_ms += step_ms
-    assert sorted(set(names)) == names
-    assert {len(name) for name in names} == {17}
-
-
 def test_what_is_no_index_file_is_named_and_a_wrong_length_removed(
     folder: IndexFolder, disk: SimulatedDisk
 ) -> None:

@@ -156,12 +156,6 @@ def test_what_was_noted_is_confirmed_by_files_that_say_nothing_else(queue: Queue
         assert not queue.confirm(wrong, 0)
 
 
-def test_entries_are_gone_through_from_any_place(queue: Queue) -> None:
-    assert list(queue.present(13)) == [(13, 1300), (14, 1400)]
-    assert queue.next_entry(9) == (9, 900)
-    assert queue.next_entry(15)[0] == 15
-
-
 def test_entries_that_were_added_are_taken_in_without_listing_the_folder(queue: Queue) -> None:
     rows = np.array([(1500, 100, 0), (1600, 100, 0)], ENTRY)
     list(queue.folder.write(15, rows.tobytes()))

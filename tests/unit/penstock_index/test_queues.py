@@ -50,26 +50,6 @@ def reader(root: Path, files: Files | None = None) -> ConsumeQueueDispatcher:
     return ConsumeQueueDispatcher(ConsumeQueueOptions(), context)
 
 
-def test_what_is_durable_is_not_dispatched_again_unless_its_queue_was_lost(
-    log: WrittenLog, tmp_path: Path
-) -> None:
-    made = filled(log, tmp_path)
-    durable, end = made.flush(), made.max_offset("topic-1", 2)
-    made.close()
-    assert durable == log.end_offset
-    again = ConsumeQueueDispatcher(ConsumeQueueOptions(), make_context(tmp_path))
-    again.load(trust(log, durable))
-    assert again.progress == log.end_offset
-    again.close()
-    for path in (tmp_path / "consumequeue" / "topic-1" / "2").iterdir():
-        path.unlink()
-    lost = ConsumeQueueDispatcher(ConsumeQueueOptions(), make_context(tmp_path))
-    lost.load(trust(log, durable))
-    assert lost.progress < log.end_offset
-    lost.close()
-    assert filled(log, tmp_path, durable=durable).max_offset("topic-1", 2) == end
-
-
 # --- what a writer and a reader elsewhere answer
 
 
