@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from tests.cli import commands
 from tests.conftest import make_restarted
-from tests.lanes import at_night
+from tests.lanes import at_night, eventually
 
 import penstock
 from penstock import Message
@@ -270,13 +269,13 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
     assert process.stdin is not None
     process.stdin.write(b"line\n" * 5000)
     process.stdin.flush()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        time.sleep(0.1)
-        if (place / "s" / "commitlog").exists():
-            with penstock.open(place / "s", read_only=True) as store:
-                if sum(store.max_offset("t", n) for n in store.topics().get("t", [])) >= 2000:
-                    break
+    eventually((place / "s" / "commitlog").exists)
+
+    def stored_so_far() -> int:
+        with penstock.open(place / "s", read_only=True) as store:
+            return sum(store.max_offset("t", n) for n in store.topics().get("t", []))
+
+    eventually(lambda: stored_so_far() >= 2000)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -1,8 +1,11 @@
 """What a copy of a broker asks for beside the log: answers, hostile ones too, and when they are written."""
 
+import contextlib
 import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,13 +16,13 @@ from typing import Any
 
 import pytest
 from tests.lanes import SEED, eventually, rounds
-from tests.replicas.logs import READING, MasterLog
+from tests.replicas.logs import READING, SEGMENT, MasterLog
 from tests.replicas.test_rocketmq import address_of
 from tests.replicas.test_sockets import WAIT_S
 from tests.replicas.test_wire import garbled
 
 import penstock
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, ReplicationError
 from penstock.testing import FaultyFiles
 from penstock_replicate import StoreFollower, beside, follow, following
 from penstock_replicate.beside import trouble_of
@@ -299,6 +302,10 @@ def test_a_bad_answer_is_told_and_the_log_goes_on(
             answer_round(asked, 0, offsets=b"{}")
             # This begins another round, when the one before is written.
             copy.wait_caught_up(0)
+            with pytest.raises(
+                ReplicationError, match=r"the log is level, but .*consumerOffset\.json"
+            ):
+                caught_up(WAIT_S)
             assert "consumerOffset.json" in told
             assert told in copy.status()["text"]
             assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
@@ -306,7 +313,6 @@ def test_a_bad_answer_is_told_and_the_log_goes_on(
             assert asked_in(asked.recv(4096))[0] == 60
             line.sendall(chunk(log.begins[3], log.raw[log.begins[3] : log.begins[4]]))
             eventually(partial(has_received, copy, log.begins[4]))
-            assert not caught_up(0)
             asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             eventually(lambda: "breaks the protocol" in copy.status()["beside_error"])
         line.sendall(chunk(log.begins[4], log.raw[log.begins[4] : log.begins[5]]))
@@ -314,6 +320,35 @@ def test_a_bad_answer_is_told_and_the_log_goes_on(
         assert copy.status()["state"] == "following"
     logged = [each.getMessage() for each in caplog.records if each.name.startswith("penstock_replicate")]  # fmt: skip
     assert len([text for text in logged if "not up to date" in text]) == 2
+
+
+def answer_rounds(line: socket.socket) -> None:
+    """Answer in a way that cannot be used, until the other side closes the connection."""
+    with contextlib.suppress(OSError, struct.error):
+        while True:
+            answer_round(line, 0, offsets=b"{}")
+
+
+def test_once_ends_where_a_brokers_files_cannot_be_had(
+    log: MasterLog, servers: Servers, tmp_path: Path
+) -> None:
+    """It waited for ever."""
+    c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
+    command = ["replica", "follow", str(c), "--from", address_of(slaves), "--broker", address_of(clients)]  # fmt: skip
+    given = ["--protocol", "rocketmq", "--once", "--set", f"geometry.segment_bytes={SEGMENT}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command, *given], stderr=subprocess.PIPE, text=True
+    ) as once, slaves.accept()[0] as line, clients.accept()[0] as asked:  # fmt: skip
+        line.sendall(chunk(0, log.raw[:end]))
+        answering = threading.Thread(target=answer_rounds, args=(asked,))
+        answering.start()
+        with contextlib.suppress(OSError):
+            eventually(lambda: line.send(chunk(end)) == 0)
+        _, said = once.communicate(timeout=WAIT_S)
+        answering.join()
+    assert once.returncode not in (0, None)
+    assert "consumerOffset.json" in said.splitlines()[-1]
+    assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
 
 
 def test_a_broker_that_does_not_answer_is_asked_again(
@@ -350,9 +385,9 @@ def test_a_broker_that_closes_between_two_rounds_is_connected_to_again_without_a
             answer_round(asked, log.begins[3])
             eventually((c / "config" / "timercheck").exists)
             asked.shutdown(socket.SHUT_WR)
+            monkeypatch.setattr(following, "ASK_S", 0)
+            assert not copy.catching_up()(0)
             assert asked.recv(4096) == b""
-        monkeypatch.setattr(following, "ASK_S", 0)
-        assert not copy.catching_up()(0)
         with clients.accept()[0]:
             assert copy.status()["beside_error"] == ""
 

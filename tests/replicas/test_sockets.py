@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 from tests.lanes import eventually
+from tests.replicas.fakes import data_frame
+from tests.replicas.logs import SEGMENT, MasterLog
 
 import penstock
 from penstock import Durability, PutStatus
-from penstock.contracts import Replicator
+from penstock.contracts import Epoch, Replicator
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -152,6 +154,36 @@ def test_an_old_history_is_copied_whole(tmp_path: Path) -> None:
     assert logs(m) == logs(c)
     assert "penstock-ha" in [name for name, _ in opened]
     assert not [name for name, is_loop in opened if is_loop]
+
+
+def test_a_copy_that_gets_nothing_more_syncs_what_it_has_however_far_behind_it_is(log: MasterLog, tmp_path: Path) -> None:  # fmt: skip
+    """It would sync the rest only with the next 256 MiB."""
+    hello = wire.control(
+        "hello", version=wire.VERSION, history="1" * 32, store="2" * 16, segment_bytes=SEGMENT, min=0, end=log.end,
+        epochs=[Epoch(1, 0, 0, "2" * 16)], nonce=None, proof=None,
+    )  # fmt: skip
+    accept, far = (
+        wire.control("accept", log_offset=0, ranges=log.ranges),
+        wire.heartbeat_frame(1 << 40),
+    )
+    first, end = log.begins[1], log.begins[3]
+    heard, reader = list[wire.Frame](), wire.FrameReader({**wire.ONLY_CONTROL, **wire.FROM_FOLLOWER})  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with follow(tmp_path / "c", address, environ={}, flush="sync"), server.accept()[0] as line:
+
+            def hears(frame: wire.Frame) -> bool:
+                heard.extend(reader.take(line.recv(4096)))
+                return frame in heard
+
+            assert line.recv(8) == wire.FIRST_REPORT
+            line.sendall(wire.GREETING + hello)
+            eventually(lambda: hears(wire.Control("follow", {"log_offset": 0})))
+            line.sendall(accept + far + data_frame(0, log.raw[:first]))
+            eventually(lambda: hears(wire.Ack(first, first)))
+            # The file is there now: the store takes these by itself, and does not sync each.
+            line.sendall(data_frame(first, log.raw[first:end]))
+            eventually(lambda: hears(wire.Ack(end, end)))
 
 
 @contextlib.contextmanager

@@ -134,15 +134,13 @@ def follow(
         try:
             caught_up = follower.catching_up()
             while True:
-                is_level = caught_up(_ROUND_S)
+                is_level = caught_up(_ROUND_S) if once else follower.wait(_ROUND_S)
                 text = follower.status()["text"]
                 if not quiet and text != said:
                     said = text
                     note(f"{path}: {text}")
-                if once and is_level:
-                    return 0
                 if is_level:
-                    follower.wait(_ROUND_S)
+                    return 0
         except KeyboardInterrupt:
             if not quiet:
                 note(f"{path}: stopped; follow again to go on")

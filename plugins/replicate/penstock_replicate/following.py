@@ -117,8 +117,9 @@ class StoreFollower:
         self._error: PenstockError | None = None
         self._last_error = ""
         self._failed_at, self._failures = -1, 0
-        # Of the files of a broker: what is wrong with them, and when they were asked for that were written last.
-        self._trouble, self._asked_s = "", -1.0
+        # Of the files of a broker: what is wrong with them, when that was found, and when those that were written last
+        # were asked for.
+        self._trouble, self._noted_s, self._asked_s = "", -1.0, -1.0
         self._written: dict[str, bytes] = {}
         self._is_hurried = self._is_closed = False
         jobs: list[Callable[[], None]] = (
@@ -466,7 +467,7 @@ class StoreFollower:
     def _note(self, trouble: str) -> None:
         """Note what is wrong with the files beside the log, and log it once."""
         trouble, before = visible(trouble), self._trouble
-        self._trouble = trouble
+        self._trouble, self._noted_s = trouble, time.monotonic()
         if trouble and trouble != before:
             logger.warning("%s: files beside the log are not up to date: %s", self.path, trouble)
 
@@ -532,7 +533,8 @@ class StoreFollower:
 
         So it has the files beside the log as the master had them at this call, or later.
 
-        Raises what has ended the following: `ReplicationError`, `DivergedError`, or an error of the store.
+        Raises what has ended the following: `ReplicationError`, `DivergedError`, or an error of the store. Raises
+        `ReplicationError` also if the log is level and a broker's files cannot be had; the following goes on then.
         """
         return self.catching_up()(timeout_s)
 
@@ -554,8 +556,12 @@ class StoreFollower:
                 self._state.notify_all()
             # The files of the next two levels may have been read before this call.
             is_told = peer.heartbeats > first[1] and levels > first[2] + 2
-            has_files = self.broker is None or self._asked_s >= first[3]
-            return is_told and has_files and bool(self._store.end_offset >= peer.master_visible)
+            if not is_told or self._store.end_offset < peer.master_visible:
+                return False
+            if self._trouble and self._noted_s >= first[3]:
+                text = f"the log is level, but files beside it are not: {self._trouble}"
+                raise ReplicationError(self.path, self.master, text)
+            return self.broker is None or self._asked_s >= first[3]
 
         def wait(timeout_s: float | None) -> bool:
             found = self._until(is_level, timeout_s)
