@@ -13,7 +13,7 @@
        missing, the log is cut where the batch begins (see `scan`), unless a part of the batch is known to be durable.
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
-       the page cache may hold bytes that a failed sync never wrote to the disk.
+       the page cache may hold bytes that a failed sync never wrote to the disk. Filler whose size is torn is completed.
 
 Torn tail and corruption never share a code path. Running any step twice changes nothing.
 """
@@ -29,11 +29,26 @@ from penstock.contracts.dispatcher import CORRUPT_LOG, CUT_END, ONLY_CUT
 from penstock.durability.progress import Times
 from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
-from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
+from penstock.format.record import (
+    BLANK,
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    decode_record,
+)
 from penstock.format.validity import is_valid
 from penstock.log.queue_evidence import QueueGenerations, messages_within
 from penstock.log.resync import Resync, used_windows
-from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, find_incomplete, scan_segment
+from penstock.log.scan import (
+    SECTOR_BYTES,
+    Checks,
+    StopReason,
+    find_incomplete,
+    is_filler,
+    scan_segment,
+)
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -83,7 +98,7 @@ class LogEnd:
     `survivor` is the log offset of a valid record after the end, None for none; `dirty_bytes` is the
     number of bytes from the end to the last byte that is not zero. `last` is the last valid record that was scanned:
     its log offset and its PREPAREDTRANSACTIONOFFSET; None for none. `cuts_batch` is true if valid records are after the
-    end: those of an atomic batch that is not whole.
+    end: those of an atomic batch that is not whole. `torn_fillers` are the log offsets of filler with a wrong size.
     """
 
     offset: int
@@ -93,6 +108,7 @@ class LogEnd:
     survivor: int | None
     last: tuple[int, int] | None = None
     cuts_batch: bool = False
+    torn_fillers: tuple[int, ...] = ()
 
 
 def foreign_start(log: SegmentedLog, times: Times, *, was_abnormal: bool) -> int:
@@ -133,9 +149,11 @@ def find_end(
     `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations`
     checks the queue offsets of records that do not end with a CRC of the whole record.
     """
-    at, reason, last = start, _IS_FULL, None
+    at, reason, last, torn = start, _IS_FULL, None, list[int]()
     while (segment := log.find(at)) is not None:
         at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
+        if stop is StopReason.FILLER and not is_filler(log, segment, at):
+            torn.append(at)
         last_time_ms = max(last_time_ms, time_ms)
         if stop not in (StopReason.FILLER, StopReason.QUARANTINED):
             reason = (StopReason.CUT if stop is StopReason.END else stop).value
@@ -156,6 +174,7 @@ def find_end(
     survivor, dirty = _find_survivor(log, at)
     return LogEnd(
         offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor, last=last,
+        torn_fillers=tuple(torn),
     )  # fmt: skip
 
 
@@ -390,6 +409,23 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
                 done += size
             file.sync()
     return done
+
+
+def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd) -> list[str]:
+    """Write the sizes of torn filler; return what was mended.
+
+    Its magic is in the next sector, and is enough for a reader, RocketMQ's too. A copy of the log takes no other size.
+    """
+    mended = []
+    for at in end.torn_fillers:
+        segment = log.find(at)
+        if at < end.offset and segment is not None:
+            with files.open(segment.path, writable=True) as file:
+                blank = BLANK.pack(segment.end_offset - at, MAGIC_BLANK)
+                file.pwrite(blank, at - segment.base_offset)
+                file.sync()
+            mended.append(f"wrote the size of the filler at log offset {at} again: it was torn")
+    return mended
 
 
 @contextmanager

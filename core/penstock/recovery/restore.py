@@ -17,7 +17,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import OpenState
-from penstock.recovery.log_end import LogEnd, rewrite
+from penstock.recovery.log_end import LogEnd, complete_fillers, rewrite
 from penstock.recovery.store_layout import own_profile, write_geometry
 
 logger = get_logger(__name__)
@@ -92,6 +92,7 @@ def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
         found.saved_to = save_tail(log, found.side_folder, end)
         keep_in = found.side_folder.saved
     found.mended.extend(log.truncate(end.offset, keep_in))
+    found.mended.extend(complete_fillers(files, log, end))
     if found.is_ours:
         durable = found.state.flushed_offset
         found.rewritten = rewrite(files, log, durable, end.offset)

@@ -466,3 +466,21 @@ def test_a_last_record_that_was_changed_after_a_clean_close_is_not_cut_off(tmp_p
     penstock.repair(root, apply=True, environ={})
     with open_store(root, spawn=ManualWorkers()) as store:
         assert [m.queue_offset for m in store.scan("t")] == [0, 1, 2, 3]
+
+
+def test_filler_whose_size_a_crash_has_torn_off_is_whole_again() -> None:
+    """Its head is on two sectors. Readers went on at the next segment, and no copy of the log took the filler."""
+    disk = SimulatedDisk()
+    store = opened(disk)
+    bodies = [b"x" * 63_900, b"y" * 1500]
+    first, _ = [store.put("t", body) for body in bodies]
+    after = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(1))
+    whole = after.read_whole(SEGMENT)
+    file = after.open(SEGMENT, writable=True)
+    file.pwrite(bytes(4), first.size)
+    file.close()
+    with opened(after) as again:
+        assert stored(again) == bodies
+        assert again.recovery is not None
+        assert again.recovery.mended == (f"wrote the size of the filler at log offset {first.size} again: it was torn",)  # fmt: skip
+    assert after.read_whole(SEGMENT) == whole
