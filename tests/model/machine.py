@@ -8,7 +8,9 @@ A story may be doomed: the simulated disk then takes an image at one of the next
 back from that image. Of the step that was going on, everything or a part or nothing may have happened.
 """
 
+import struct
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +32,7 @@ TOPICS, QUEUES, GROUPS = ("a", "b", "c"), 2, ("g", "h")
 # Two have the same hash in Java.
 TAGS, KEYS = ("", "red", "Aa", "BB"), ("Aa", "BB", "k1", "k2", "k3")
 HOUR = 3_600_000
-BLANK = 8
+BLANK, MAGIC_BLANK, SECTOR = 8, 0xCBD43194 - (1 << 32), 512
 LENGTHS = (15, 30, 60)
 RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
 
@@ -132,9 +134,11 @@ class Machine:
         keys = sorted({chance.choice(KEYS) for _ in range(chance.choice((0, 1, 1, 2)))})
         head = self._heads.get((topic, tag, *keys))
         if head is not None and chance.random() < 0.2:
-            # The record ends about where its segment does, and leaves room for a blank record or not.
+            # The record ends about where its segment does, and leaves room for a blank record or not; or one sector
+            # before, so that the head of filler is on two sectors.
             segment = self.world.settings["geometry.segment_bytes"]
-            rest = segment - self.model.end % segment - head - chance.randint(0, 16)
+            left = chance.choice((chance.randint(0, 16), SECTOR + chance.randint(1, 7)))
+            rest = segment - self.model.end % segment - head - left
             body = start.ljust(rest, b"=") if rest < 4000 else body
         return Message(topic, body, queue=chance.randrange(QUEUES), tag=tag, keys=keys)
 
@@ -342,6 +346,20 @@ class Machine:
         self._check(self._answers, self._whole())
         findings = [each for each in self.store.verify() if not each.is_note]
         assert not findings, f"after a crash, verify: {findings[0]}"
+        self._check_filler()
+
+    def _check_filler(self) -> None:
+        """Between records of two segments is filler as RocketMQ writes it: a copy of the log takes no other."""
+        size = self.world.settings["geometry.segment_bytes"]
+        for last, first in pairwise(self.model.log):
+            at, room = last.end % size, first.receipt.log_offset - last.end
+            if room and last.receipt.log_offset >= self.model.low:
+                name = f"{last.end - at:020d}"
+                found = self.world.files.read_whole(self.world.folder / "commitlog" / name)[at:]
+                head = struct.pack(">ii", room, MAGIC_BLANK)
+                assert found == head.ljust(room, b"\0"), (
+                    f"not filler of {room} bytes: {found[:16].hex()}"
+                )
 
     def _crash(self, survival: Survival, chance: Random) -> bool:
         """Crash and open again; returns whether only the process died."""

@@ -55,6 +55,7 @@ class World:
     # Whether its process can die, and whether it can lose what was not synced.
     can_die = True
     has_power = False
+    files: Any
 
     def __init__(self, folder: Path, settings: Settings, seed: int) -> None:
         self.folder = folder
@@ -96,24 +97,24 @@ class DiskWorld(World):
 
     def __init__(self, _folder: Path, settings: Settings, seed: int) -> None:
         super().__init__(Path("/store"), settings, seed)
-        self.disk = SimulatedDisk(clock=self.clock, seed=seed, write_back=0.05)
+        self.files = SimulatedDisk(clock=self.clock, seed=seed, write_back=0.05)
 
     def open(self) -> Store:
         """See `World`."""
-        return self._open(self.disk)
+        return self._open(self.files)
 
     def crash(self, survival: Survival, image: Image | None = None) -> None:
         """See `World`."""
-        taken = image or self.disk.image()
-        self.disk = SimulatedDisk.after(taken, survival, self.chance, clock=self.clock)
+        taken = image or self.files.image()
+        self.files = SimulatedDisk.after(taken, survival, self.chance, clock=self.clock)
 
     def answers(self, questions: Sequence[Question]) -> list[Any]:
         """See `World`."""
-        mine, calls = self.workers, self.disk.plan.total
-        with self._open(self.disk, read_only=True) as reader:
+        mine, calls = self.workers, self.files.plan.total
+        with self._open(self.files, read_only=True) as reader:
             self.workers = mine
             found = [ask(reader, question) for question in questions]
-        assert self.disk.plan.total == calls, "a reader has changed the disk"
+        assert self.files.plan.total == calls, "a reader has changed the disk"
         return found
 
     def watch(self, then: Callable[[Image], None], after: int) -> None:
@@ -124,10 +125,10 @@ class DiskWorld(World):
             nonlocal left
             left -= 1
             if left == 0:
-                self.disk.plan.watch = None
-                then(self.disk.image())
+                self.files.plan.watch = None
+                then(self.files.image())
 
-        self.disk.plan.watch = count
+        self.files.plan.watch = count
 
 
 class FolderWorld(World):
@@ -135,18 +136,18 @@ class FolderWorld(World):
 
     def __init__(self, folder: Path, settings: Settings, seed: int) -> None:
         super().__init__(folder / "store", settings, seed)
-        self._files = FaultyFiles()
+        self.files = FaultyFiles()
 
     def open(self) -> Store:
         """See `World`."""
-        return self._open(self._files)
+        return self._open(self.files)
 
     def crash(self, survival: Survival, image: Any = None) -> None:
         """See `World`."""
         assert survival is Survival.PROCESS
         assert image is None
-        self._files.abandon()
-        self._files = FaultyFiles()
+        self.files.abandon()
+        self.files = FaultyFiles()
 
     def answers(self, questions: Sequence[Question]) -> list[Any]:
         """See `World`."""
