@@ -137,7 +137,7 @@ def accepted(
     """Open a follower, a new one whose log begins at `at`, that the master of a log has accepted."""
     begin = None if at is None else FollowBegin(segment_bytes=SEGMENT, log_offset=at)
     store = follower(disk, begin=begin, **more)
-    store.accept(identity(), log.ranges, zero_filler=True)
+    store.accept(identity(), log.ranges)
     return store
 
 

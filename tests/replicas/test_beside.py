@@ -329,7 +329,7 @@ def shrunk(count: int) -> tuple[SimulatedDisk, FollowedStore, SideFile]:
         log = Scripted.made.pop().log
         begin = FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT)
         copy = follower(copied, begin=begin, flush="none")
-        copy.accept(identity(), log.ranges(), zero_filler=True)
+        copy.accept(identity(), log.ranges())
         while (at := copy.next_offset) < log.visible_offset:
             copy.feed(at, log.read(at, SEGMENT))
         return copied, copy, SideFile(ENDS, copy.end_offset, json.dumps(log.lone_ends()).encode())

@@ -17,9 +17,8 @@ from penstock.log.copied_bytes import CopiedBytes
 RECORD_MAX = 1 << 20
 
 
-def stream(at: int = 0, *, covered: bool = True, zero_filler: bool = True) -> CopiedBytes:
+def stream(at: int = 0, *, covered: bool = True) -> CopiedBytes:
     made = CopiedBytes(SEGMENT, RECORD_MAX, at)
-    made.zero_filler = zero_filler
     if covered:
         made.coverage = Coverage.of([(0, 1 << 40)])
     return made
@@ -45,23 +44,31 @@ def fed(made: CopiedBytes, start: int, data: bytes, size: int) -> bytes:
     return bytes(out)
 
 
+def filler_of(log: MasterLog) -> int:
+    """Return where the filler of the first segment begins."""
+    return log.raw.index(BLANK.pack(0, MAGIC_BLANK)[4:]) - 4
+
+
 @pytest.mark.parametrize("size", [1, 3, 8, 35, 36, 91, 1000, 5000, SEGMENT, 1 << 20])
 def test_pieces_of_any_size_give_the_same_bytes(log: MasterLog, size: int) -> None:
-    for zero_filler in (True, False):
-        assert fed(stream(zero_filler=zero_filler), 0, log.raw, size) == log.raw
+    assert fed(stream(), 0, log.raw, size) == log.raw
     begin = SEGMENT * 2
     assert fed(stream(begin), begin, log.raw[begin:], size) == log.raw[begin:]
 
 
 @pytest.mark.parametrize("size", [7, 500, 1 << 20])
 def test_a_changed_byte_is_refused_wherever_it_is(log: MasterLog, size: int) -> None:
-    """Half of the bytes are near the end of a segment, where filler is. Plant: filler is not checked."""
+    """Half of the bytes are before the filler at the end of a segment, or in its head."""
     chance, raw = Random(size), log.raw[: SEGMENT + 2000]
-    unnoticed = 0
+    unnoticed, filler = 0, filler_of(log) + BLANK.size
     count = explored(450)
     for number in range(count):
         wrong = bytearray(raw)
-        place = chance.randrange(len(raw)) if number % 2 else SEGMENT - 1 - chance.randrange(2000)
+        place = (
+            chance.randrange(SEGMENT, len(raw))
+            if number % 2
+            else filler - 1 - chance.randrange(2000)
+        )
         wrong[place] ^= 1 << chance.randrange(8)
         made, given, refused = stream(), b"", None
         try:
@@ -79,19 +86,21 @@ def test_a_changed_byte_is_refused_wherever_it_is(log: MasterLog, size: int) -> 
     assert unnoticed < count // 10
 
 
-def test_filler_that_is_not_zero_is_kept_as_it_is_where_that_is_asked_for(log: MasterLog) -> None:
-    raw = bytearray(log.raw[:SEGMENT])
-    raw[-3] = 7
-    blank = log.raw.index(BLANK.pack(0, MAGIC_BLANK)[4:]) - 4
-    for size in (1, 9, 100, SEGMENT):
-        assert fed(stream(zero_filler=False), 0, bytes(raw), size) == raw
-        with pytest.raises(CorruptionError, match="filler of zeros") as raised:
-            fed(stream(), 0, bytes(raw), size)
-        assert raised.value.position == blank
+@pytest.mark.parametrize("at", [0, 1, 40, -1])
+def test_filler_that_is_not_zero_is_kept_as_it_is(log: MasterLog, at: int) -> None:
+    """A broker of 4.x leaves what was there, and a store that takes its log over is copied with it."""
+    raw, blank = bytearray(log.raw[: log.begins[-1]]), filler_of(log)
+    raw[SEGMENT - 1 if at < 0 else blank + BLANK.size + at] = 7
+    for size in (1, 9, 100, SEGMENT, len(raw)):
+        assert fed(stream(), 0, bytes(raw), size) == raw
+
+
+def test_filler_that_is_not_zero_is_as_long_as_a_record_at_most(log: MasterLog) -> None:
+    blank = filler_of(log)
     made = CopiedBytes(SEGMENT, SEGMENT - blank - 10, blank)
-    made.zero_filler = False
     with pytest.raises(CorruptionError, match="bytes of filler"):
-        made.take(blank, bytes(raw[blank:]))
+        taken(made, blank, log.raw[blank : SEGMENT - 1])
+        taken(made, SEGMENT - 1, b"x")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, is_clean: b
             assert end <= at
             assert at not in log.begins or end == at
             assert saved(disk).rstrip(b"\0") == log.raw[end:].rstrip(b"\0")
-            store.accept(identity(), log.ranges, zero_filler=True)
+            store.accept(identity(), log.ranges)
             feed(store, log, log.end)
         assert raw_log(disk)[: log.end] == log.raw
         with reader(disk) as read:
@@ -153,7 +153,7 @@ def test_a_crash_loses_nothing_that_is_not_saved(log: MasterLog) -> None:
             assert raw_log(left)[:end] == log.raw[:end]
             kept = saved(left) if left.exists(ROOT / "penstock" / "saved") else b""
             assert end == log.end or log.raw[end:].rstrip(b"\0") in kept
-            store.accept(identity(), log.ranges, zero_filler=True)
+            store.accept(identity(), log.ranges)
             feed(store, log, log.end)
         with reader(left) as read:
             assert contents(read) == log.queues

@@ -150,9 +150,9 @@ def test_nothing_is_made_without_a_begin_and_nothing_is_changed_without_acceptan
             (identity(epochs=(Epoch(0, 0, -1, "a"),)), log.ranges),
         ):  # fmt: skip
             with pytest.raises(ReplicationError, match="host:10912"):
-                store.accept(replica, ranges, zero_filler=True)
+                store.accept(replica, ranges)
         with pytest.raises(ArgumentError):
-            store.accept(identity(role="master"), log.ranges, zero_filler=True)
+            store.accept(identity(role="master"), log.ranges)
     with master(disk) as again:
         assert state_of(again) == "clean"
         assert again.put("t", b"1").log_offset == 0
@@ -241,7 +241,7 @@ def test_marks_that_no_batch_has_hide_nothing_for_ever() -> None:
     for size in (1, 100, 1000):
         disk = SimulatedDisk()
         store = follower(disk, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=0))
-        store.accept(identity(), told, zero_filler=False)
+        store.accept(identity(), told)
         for at in range(0, len(raw), size):
             store.feed(at, raw[at : at + size])
         assert store.shown_offset == store.end_offset == len(raw)
@@ -384,7 +384,7 @@ def test_an_interrupt_anywhere_in_a_feed_leaves_whole_records(
 def test_a_child_takes_nothing_and_leaves_its_parents_store(log: MasterLog, tmp_path: Path) -> None:
     begin = FollowBegin(segment_bytes=SEGMENT, log_offset=0)
     with penstock.open_follower(tmp_path, environ={}, begin=begin, **SETTINGS) as store:
-        store.accept(identity(), log.ranges, zero_filler=True)
+        store.accept(identity(), log.ranges)
         feed(store, log, log.batches[0][1] - 5)
 
         child = os.fork()
@@ -406,7 +406,7 @@ def test_readers_on_a_real_disk_follow_a_follower(log: MasterLog, tmp_path: Path
     """With threads; a reader that waits is woken, and a consumer reads what it has read before."""
     begin = FollowBegin(segment_bytes=SEGMENT, log_offset=0)
     with penstock.open_follower(tmp_path, environ={}, begin=begin, **SETTINGS) as store:
-        store.accept(identity(), log.ranges, zero_filler=True)
+        store.accept(identity(), log.ranges)
         feed(store, log, log.begins[20], 1000)
         with penstock.open(tmp_path, read_only=True, environ={}) as found:
             wanted, seen = len(log.queues["t", 1]), []
@@ -516,7 +516,7 @@ def check(
         assert least <= end <= moment.most
         assert store.shown_offset == log.whole(end)
         assert store.digest(at, end) == log.digest(at, end)
-        store.accept(identity(), log.ranges, zero_filler=True)
+        store.accept(identity(), log.ranges)
         feed(store, log, log.end, Random(end).randrange(1, 20_000))
     assert raw_log(disk)[: log.end - at] == log.raw[at:]
     with reader(disk) as found:

@@ -144,11 +144,17 @@ def test_offsets_are_there_when_a_copy_is_level_and_when_its_master_has_closed(t
 
 
 def test_an_old_history_is_copied_whole(tmp_path: Path) -> None:
-    """It is read by the threads that may wait for a disk, a MiB at a time, and divided into records anywhere."""
+    """It is read by the threads that may wait for a disk, a MiB at a time, and divided into records anywhere.
+
+    Its first segment ends as that of a broker of 4.x, whose filler has the bytes of other records.
+    """
     m, c = tmp_path / "m", tmp_path / "c"
     with penstock.open(m, environ={}, **{**SMALL, "flush": "none"}) as old:
         for number in range(300):
             old.put("t", b"%d" % number * (number * 37 % 9000))
+    with (m / "commitlog" / f"{0:020d}").open("r+b") as first:
+        first.seek(-1, 2)
+        first.write(b"x")
     with threads_that_open() as opened, master(m) as store, copy_of(c, status_of(m)["listen"]):
         store.put("t", b"new")
     assert logs(m) == logs(c)

@@ -360,7 +360,7 @@ class World:
             case Accept(replica=replica, ranges=ranges, begin=begin):
                 if begin is not None:
                     self.open_follower(begin)
-                self.follower.accept(replica, ranges, zero_filler=True)
+                self.follower.accept(replica, ranges)
                 self._landed(line)
             case Feed(log_offset, data):
                 self.follower.feed(log_offset, data)

@@ -13,6 +13,7 @@ from penstock.errors import CorruptionError, OffsetError
 from penstock.format.arrays import np
 from penstock.format.columns import Buffer, ScannedColumns
 from penstock.format.record import (
+    BLANK,
     BLANK_SIZE,
     FIXED_SIZE,
     MAGIC_BLANK,
@@ -51,7 +52,6 @@ class CopiedBytes:
     Attributes:
         end_offset: the log offset after the last whole record or filler that was returned.
         coverage: the ranges in which records must end in a CRC of their own.
-        zero_filler: filler that is not zero is refused, since no CRC covers it; otherwise it is returned as it is.
     """
 
     def __init__(self, segment_bytes: int, record_bytes_max: int, end_offset: int) -> None:
@@ -59,8 +59,7 @@ class CopiedBytes:
         self._record_max = min(record_bytes_max, segment_bytes - BLANK_SIZE)
         self.end_offset = end_offset
         self.coverage: Coverage = NO_COVERAGE
-        self.zero_filler = True
-        # The first bytes of a record; or how many bytes of filler have come.
+        # The first bytes of a record, or of filler that is not zero; or how many bytes of filler of zeros have come.
         self._waiting = bytearray()
         self._filler = 0
 
@@ -100,18 +99,19 @@ class CopiedBytes:
         return pieces
 
     def _divide(self, view: memoryview, pieces: list[CopiedPiece]) -> None:
-        if self._waiting:
-            # No more than the record needs: what follows it is not copied.
-            while missing := self._needed(self._waiting) - len(self._waiting):
-                if not view:
-                    return
-                self._waiting += view[:missing]
-                view = view[missing:]
-            whole, self._waiting = self._waiting, bytearray()
-            self._take_records(memoryview(whole), pieces)
-        while view:
-            take = self._take_filler if self._filler else self._take_records
-            view = view[take(view, pieces) :]
+        while view or self._waiting:
+            if self._waiting:
+                # No more than the record needs: what follows it is not copied.
+                while missing := self._needed(self._waiting) - len(self._waiting):
+                    if not view:
+                        return
+                    self._waiting += view[:missing]
+                    view = view[missing:]
+                whole, self._waiting = self._waiting, bytearray()
+                self._take_records(memoryview(whole), pieces)
+            else:
+                take = self._take_filler if self._filler else self._take_records
+                view = view[take(view, pieces) :]
 
     def _take_records(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
         """Take whole records, and the head of what follows them; return how many bytes."""
@@ -128,12 +128,11 @@ class CopiedBytes:
                 return stop
         rest = window[stop:]
         needed = self._needed(rest)
-        if state == _kernel.BLANK and self.zero_filler:
+        if state == _kernel.BLANK and len(rest) < self._room:
             self._filler = BLANK_SIZE
             return stop + BLANK_SIZE + self._take_filler(rest[BLANK_SIZE:], pieces)
-        if state == _kernel.BLANK and len(rest) == needed:
-            pieces.append(CopiedPiece(self.end_offset, rest, None))
-            self.end_offset += needed
+        if state == _kernel.BLANK:
+            self._add_filler(rest if _has_bytes(rest[BLANK_SIZE:]) else b"", pieces)
         elif len(rest) < needed:
             self._waiting = bytearray(rest)
         else:
@@ -141,16 +140,26 @@ class CopiedBytes:
         return len(window)
 
     def _take_filler(self, view: memoryview, pieces: list[CopiedPiece]) -> int:
-        """Take filler that must be zero; return how many bytes."""
-        piece = view[: self._room - self._filler]
-        if np.frombuffer(piece, np.uint8).any():
-            self._refuse("filler of zeros", "bytes that are not zero")
+        """Take filler; return how many bytes. If it is not of zeros, as that of a broker of 4.x, it must be kept."""
+        room = self._room
+        piece = view[: room - self._filler]
+        if _has_bytes(piece):
+            if room > self._record_max:
+                self._refuse(
+                    f"at most {self._record_max} bytes of filler that is not zero", f"{room}"
+                )
+            head = BLANK.pack(room, MAGIC_BLANK).ljust(self._filler, b"\0")
+            self._waiting, self._filler = bytearray(head + piece), 0
+            return len(piece)
         self._filler += len(piece)
-        if self._filler == self._room:
-            pieces.append(CopiedPiece(self.end_offset, b"", None))
-            self.end_offset += self._filler
+        if self._filler == room:
             self._filler = 0
+            self._add_filler(b"", pieces)
         return len(piece)
+
+    def _add_filler(self, data: Buffer, pieces: list[CopiedPiece]) -> None:
+        pieces.append(CopiedPiece(self.end_offset, data, None))
+        self.end_offset += self._room
 
     def _needed(self, head: bytearray | memoryview) -> int:
         """Return how many bytes the record or filler that begins with these has, or its head if that is not whole."""
@@ -161,9 +170,7 @@ class CopiedBytes:
             if size != self._room:
                 expected = f"{self._room} bytes of filler, to the end of a segment as large as the master's"
                 self._refuse(expected, f"{size}")
-            if not self.zero_filler and size > self._record_max:
-                self._refuse(f"at most {self._record_max} bytes of filler", f"{size}")
-            return BLANK_SIZE if self.zero_filler else int(size)
+            return int(size) if len(head) > BLANK_SIZE else BLANK_SIZE
         if magic not in (MAGIC_V1, MAGIC_V2) or size < FIXED_SIZE:
             self._refuse("a record", f"size {size}, magic {magic & 0xFFFFFFFF:08x}")
         if size > self._room - BLANK_SIZE:
@@ -184,6 +191,11 @@ class CopiedBytes:
 
 
 Part = tuple[int, int]
+
+
+def _has_bytes(view: memoryview) -> bool:
+    """Return whether any byte is not zero."""
+    return bool(np.frombuffer(view, np.uint8).any())
 
 
 class HeldBatches:

@@ -53,6 +53,7 @@ from penstock.log.scan import (
     Checks,
     Scanned,
     StopReason,
+    is_filler,
     quarantined_at,
     scan_segment,
     scan_window,
@@ -345,6 +346,10 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
             else:
                 yield from _without_rejected(log, records, at, end)
             at = end
+        if reason is StopReason.FILLER and not is_filler(log, segment, at):
+            # Readers go on all the same, but a copy of the log takes no other size.
+            yield Corrupt(at, segment.end_offset)
+            break
         is_blank = reason in (StopReason.FILLER, StopReason.QUARANTINED)
         following = None if is_blank else resync.next_valid(at)
         if following is None or following >= limit:

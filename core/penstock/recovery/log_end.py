@@ -170,6 +170,7 @@ def find_end(
         return LogEnd(
             offset=first, last_time_ms=last_time_ms, reason=rejected[first].reason,
             dirty_bytes=at - first, survivor=survivor, last=_last_before(log, start, first),
+            torn_fillers=tuple(torn),
         )  # fmt: skip
     survivor, dirty = _find_survivor(log, at)
     return LogEnd(
@@ -411,15 +412,15 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
     return done
 
 
-def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd) -> list[str]:
-    """Write the sizes of torn filler; return what was mended.
+def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd, start: int) -> list[str]:
+    """Write the sizes of torn filler from `start` on, which may not have been durable; return what was mended.
 
     Its magic is in the next sector, and is enough for a reader, RocketMQ's too. A copy of the log takes no other size.
     """
     mended = []
     for at in end.torn_fillers:
         segment = log.find(at)
-        if at < end.offset and segment is not None:
+        if start <= at < end.offset and segment is not None:
             with files.open(segment.path, writable=True) as file:
                 blank = BLANK.pack(segment.end_offset - at, MAGIC_BLANK)
                 file.pwrite(blank, at - segment.base_offset)

@@ -489,13 +489,12 @@ class FollowedStore:
 
     # --- following
 
-    def accept(self, replica: Replica, ranges: Mapping[str, Any], *, zero_filler: bool) -> None:
+    def accept(self, replica: Replica, ranges: Mapping[str, Any]) -> None:
         """Make the store a follower, durably, of a master that has accepted it; only then `feed` takes bytes.
 
         Args:
             replica: the store's new identity, with the role "follower".
             ranges: what the master's `ReplicatedLog.ranges` returned.
-            zero_filler: the master is Penstock, whose filler is zeros; other filler is refused.
 
         Raises:
             ReplicationError: the master has told an identity or ranges that cannot be; nothing was changed.
@@ -516,7 +515,6 @@ class FollowedStore:
             write_replica(self.files, self.root, replica)
         self.replica = replica
         self._log.log.coverage = self._stream.coverage = followed.coverage
-        self._stream.zero_filler = zero_filler
         self._is_accepted = True
 
     def feed(self, log_offset: int, data: Buffer) -> int:

@@ -346,8 +346,7 @@ class StoreFollower:
     def _accept(self, accept: Accept) -> None:
         if accept.begin is not None and self._store is None:
             self._store = self._create(accept.begin)
-        is_ours = self.protocol != PROTOCOL
-        self._store.accept(accept.replica, accept.ranges, zero_filler=is_ours)
+        self._store.accept(accept.replica, accept.ranges)
 
     def _create(self, begin: FollowBegin) -> Any:
         try:

@@ -192,6 +192,7 @@ STANDING: dict[str, tuple[int, Callable[[Path], object]]] = {
     "segment short": (9999, lambda p: os.truncate(segment(p, 2), 20000)),
     "segment lost": (9999, lambda p: segment(p, 2).unlink()),
     "blank record": (0, lambda p: wipe_blank(p)),  # noqa: PLW0108 - defined below
+    "size of a blank record": (0, lambda p: two_bytes(segment(p, 1), last_record(p)[1] + 2)),
     "last record of a segment": (1, lambda p: break_last(p)),  # noqa: PLW0108 - defined below
 }  # fmt: skip
 
