@@ -432,6 +432,18 @@ def test_a_cancelled_message_stays_cancelled(shop: TimerShop, ends: str, is_save
     assert shop.bodies() == [b"y"]
 
 
+def test_what_was_delivered_before_a_kill_is_not_cancelled(shop: TimerShop) -> None:
+    """It was called off, since nobody had looked yet for what was delivered before."""
+    receipt = shop.put(b"x", 1000)
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]
+    shop.kill()
+    shop.open()
+    assert not shop.store.cancel_delayed(receipt)
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"x"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered(
