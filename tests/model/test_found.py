@@ -87,3 +87,20 @@ def test_a_reader_that_is_open_knows_what_retention_deleted(
             assert store.discard_before(log_offset=8192) == 1
             workers.run_all()
             assert ask(reader) == ask(store) != before
+
+
+def test_a_message_does_not_count_as_tried_because_one_that_a_power_cut_took_was() -> None:
+    disk = SimulatedDisk()
+    store = opened(disk)
+    store.put("a", b"durable", queue=0)
+    store.flush()
+    store.put("a", b"lost", queue=0)
+    consumer = store.consumer("g", "a")
+    given = consumer.poll(10, timeout=0)
+    assert [each.body for each in given] == [b"durable", b"lost"]
+    # That syncs what the journal says of the other one, too.
+    consumer.ack(given[0])
+    store = opened(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
+    store.put("a", b"new", queue=0)
+    (message,) = store.consumer("g", "a").poll(10, timeout=0)
+    assert (message.body, message.attempt) == (b"new", 1)

@@ -201,7 +201,8 @@ class Fold:
     def reach(self) -> int:
         """The offset after the last message that the journal speaks of."""
         stops = (stop for _, stop in self.acked)
-        return max([self.base, *stops, *(nack.offset + 1 for nack in self.nacks.values())])
+        offsets = (*(nack.offset for nack in self.nacks.values()), *self.tries, *self.out)
+        return max([self.base, *stops, *(offset + 1 for offset in offsets)])
 
     def clip(self, end: int) -> None:
         """Drop everything about offsets from `end` on."""
