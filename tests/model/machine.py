@@ -1,31 +1,20 @@
-"""Plays stories on a store, and holds every answer against the model.
-
-A story is drawn from a seed, as a list of steps: a name, and the seed of what the step draws. So a step does the same
-whatever was left out before it, and a story that fails is made shorter by leaving out steps. That is why these are no
-rules of Hypothesis: a store opens in 5 ms, and drawing and shrinking would take longer than playing.
-
-A story may be doomed: the simulated disk then takes an image at one of the next calls that change it, and the store comes
-back from that image. Of the step that was going on, everything or a part or nothing may have happened.
-"""
+"""Plays stories on a store, and holds every answer against the model."""
 
 import struct
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import attrs
 from tests.model.model import Model, Question
 from tests.model.questions import ask
-from tests.model.worlds import KEPT_SEGMENTS, DiskWorld, MakeWorld, Settings, World, drawn_settings
+from tests.model.story import Player, StoryEnded
+from tests.model.worlds import KEPT_SEGMENTS, World
 
-from penstock import Durability, Message, PenstockError, Receipt
-from penstock.testing.platter import Image, Survival
+from penstock import Durability, Message, Receipt
 
-Step = tuple[str, int]
 WEIGHTS = {
-    "put": 24, "put_many": 24, "atomic": 8, "submit": 4, "flush": 4, "work": 8, "ask": 16, "look": 4, "discard": 8,
+    "put": 24, "put_many": 24, "atomic": 8, "submit": 4, "flush": 4, "work": 8, "ask": 16, "compare": 4, "discard": 8,
     "retain": 2, "delete": 2, "commit": 8, "close": 3, "kill": 3, "cut": 4, "doom": 4, "verify": 2,
 }  # fmt: skip
 TOPICS, QUEUES, GROUPS = ("a", "b", "c"), 2, ("g", "h")
@@ -33,70 +22,18 @@ TOPICS, QUEUES, GROUPS = ("a", "b", "c"), 2, ("g", "h")
 TAGS, KEYS = ("", "red", "Aa", "BB"), ("Aa", "BB", "k1", "k2", "k3")
 HOUR = 3_600_000
 BLANK, MAGIC_BLANK, SECTOR = 8, 0xCBD43194 - (1 << 32), 512
-LENGTHS = (15, 30, 60)
-RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
 
 
-class SkippedOffsets(Exception):  # noqa: N818 - it ends a story, and is no error of it
-    """A queue goes on at an offset that the model does not know, and the story ends.
-
-    A power cut took its entries and a file before them. If the log begins after 0, retention may have deleted that file,
-    so the store gives no offset of it again.
-    """
-
-
-@attrs.frozen
-class Story:
-    """Steps, the settings of the store that they are done with, and the seed of what the world draws."""
-
-    seed: int
-    settings: Settings
-    steps: list[Step]
-
-    @classmethod
-    def drawn(cls, seed: int) -> "Story":
-        """Return the story of a seed."""
-        chance = Random(seed)
-        settings = drawn_settings(chance)
-        names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.choice(LENGTHS))
-        return cls(seed, settings, [(name, chance.getrandbits(32)) for name in names])
-
-    def play(self, make: MakeWorld, folder: Path) -> str:
-        """Play it in a world of its own; returns why it fails, "" if it does not."""
-        world = make(folder, self.settings, self.seed)
-        try:
-            Machine(world).play(self.steps)
-        except SkippedOffsets:
-            pass
-        except RAISED as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            world.end()
-        return ""
-
-    def shortest(self, make: MakeWorld, folder: Path) -> "Story":
-        """Return the story without the steps that it needs not to fail."""
-        steps, size = self.steps, len(self.steps)
-        while size := size // 2:
-            at = 0
-            while at < len(steps):
-                fewer = attrs.evolve(self, steps=steps[:at] + steps[at + size :])
-                if fewer.play(make, folder):
-                    steps = fewer.steps
-                else:
-                    at += size
-        return attrs.evolve(self, steps=steps)
-
-
-class Machine:
+class Machine(Player):
     """One story: a store, its model, and the steps."""
 
+    weights = WEIGHTS
+
     def __init__(self, world: World) -> None:
-        self.world = world
+        super().__init__(world)
         self.model = Model()
         # The model when the step began.
         self._before = self.model
-        self._image: Image | None = None
         self._sent = 0
         self._batches = 0
         self._lost: Message | None = None
@@ -104,20 +41,13 @@ class Machine:
         self._heads: dict[tuple[str, ...], int] = {}
         self.store = world.open()
 
-    def play(self, steps: Sequence[Step]) -> None:
-        """Play a story; the end of each is a clean close."""
-        for name, seed in steps:
-            self._step(name, Random(seed))
-        self._step("close", Random(0))
-        self.store.close()
-
-    def _step(self, name: str, chance: Random) -> None:
+    def _begin(self, chance: Random) -> None:
         # Rarely, the clock jumps an hour back.
         self.world.clock.now_ms += chance.choices((0, 1, 300, -HOUR), (6, 6, 6, 1))[0]
         self._before = self.model.snapshot()
-        getattr(self, f"_{name}")(chance)
-        if self._image is not None:
-            self._come_back(chance.choice(tuple(Survival)), chance)
+
+    def _end(self) -> None:
+        self.store.close()
 
     # --- putting
 
@@ -213,7 +143,7 @@ class Machine:
     def _answers(self, given: list[Question]) -> list[Any]:
         return [ask(self.store, each) for each in given]
 
-    def _look(self, chance: Random) -> None:
+    def _compare(self, chance: Random) -> None:
         """Ask somebody else; what was put is published by a round of the background work."""
         self.store.stats()
         self._work(chance)
@@ -321,28 +251,11 @@ class Machine:
         self._see_retention()
         self._check(self._answers, self._whole())
 
-    def _doom(self, chance: Random) -> None:
-        if isinstance(self.world, DiskWorld):
-            self.world.watch(self._keep, chance.choice((1, 2, 3, 5, 9, 20, 50)))
+    def _open(self) -> None:
+        self.store = self.world.open()
 
-    def _keep(self, image: Image) -> None:
-        self._image = image
-
-    def _kill(self, chance: Random) -> None:
-        if self.world.can_die:
-            self._come_back(Survival.PROCESS, chance)
-
-    def _cut(self, chance: Random) -> None:
-        if self.world.has_power:
-            self._come_back(chance.choice(tuple(Survival)), chance)
-
-    def _come_back(self, survival: Survival, chance: Random) -> None:
-        """Crash, open again, and hold what is there against what was promised when the step began."""
-        is_kill = self._crash(survival, chance)
-        while self._image is not None:
-            # The opening was crashed, too.
-            is_kill &= self._crash(chance.choice(tuple(Survival)), chance)
-        self._reconcile(is_kill=is_kill)
+    def _reconcile(self, *, is_kill: bool) -> None:
+        self._survive(is_kill=is_kill)
         self._check(self._answers, self._whole())
         findings = [each for each in self.store.verify() if not each.is_note]
         assert not findings, f"after a crash, verify: {findings[0]}"
@@ -361,16 +274,7 @@ class Machine:
                     f"not filler of {room} bytes: {found[:16].hex()}"
                 )
 
-    def _crash(self, survival: Survival, chance: Random) -> bool:
-        """Crash and open again; returns whether only the process died."""
-        image, self._image = self._image, None
-        self.world.crash(survival, image)
-        if chance.random() < 0.2:
-            self._doom(chance)
-        self.store = self.world.open()
-        return survival is Survival.PROCESS
-
-    def _reconcile(self, *, is_kill: bool) -> None:
+    def _survive(self, *, is_kill: bool) -> None:
         """Make the model that of what survived, which must be between what was promised and what was done."""
         before, model, stats = self._before, self.model, self.store.stats()
         end, low = stats["log_end_offset"], stats["log_min_offset"]
@@ -395,7 +299,9 @@ class Machine:
                 assert at >= wanted, f"{place} goes on at {at}, not at {wanted}"
                 assert model.low or at == wanted, f"{place} begins at {at}, not at {wanted}"
                 if at > wanted:
-                    raise SkippedOffsets
+                    # A power cut took its entries and a file before them. If the log begins after 0, retention may
+                    # have deleted that file, so the store gives no offset of it again.
+                    raise StoryEnded
         for key in {**before.committed, **model.committed}:
             count = len(model.queue(*key[1:]))
             offers = [each.committed.get(key) for each in (before, model)]

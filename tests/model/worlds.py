@@ -9,10 +9,12 @@ from typing import Any
 from tests.lanes import eventually
 from tests.model.model import Question
 from tests.model.questions import SecondProcess, ask
+from tests.shop import KillableFiles
 
 import penstock
 from penstock import Store
-from penstock.testing import FaultyFiles, InlineWorkers, ManualClock, SimulatedDisk
+from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk
+from penstock.testing.kit import ManualWorker
 from penstock.testing.platter import Image, Survival
 
 Settings = dict[str, Any]
@@ -49,6 +51,16 @@ def drawn_settings(chance: Random) -> Settings:
     return settings
 
 
+class Crew(InlineWorkers):
+    """Workers of which several may have one name, as those of consumers of one group."""
+
+    def __call__(
+        self, name: str, step: Callable[[], float | None], wakes: object = None
+    ) -> ManualWorker:
+        """Create a worker."""
+        return super().__call__(f"{name} {len(self.by_name)}", step, wakes)
+
+
 class World:
     """Opens one store, again and again."""
 
@@ -61,7 +73,8 @@ class World:
         self.folder = folder
         self.settings = {**FIXED, **settings}
         self.clock = ManualClock()
-        self.workers = InlineWorkers()
+        self.workers = Crew()
+        self._crews: list[Crew] = []
         self.chance = Random(seed)
 
     def open(self) -> Store:
@@ -76,18 +89,33 @@ class World:
         """Drop the process without a close; if `image` is given, at that moment."""
         raise NotImplementedError
 
-    def answers(self, questions: Sequence[Question]) -> list[Any]:
-        """Return what a reader answers that is not the writer."""
+    def beside(self) -> tuple[Store, Crew]:
+        """Open the store for reading, while another store has it open for writing; return what does its work as well."""
         raise NotImplementedError
 
+    def answers(self, questions: Sequence[Question]) -> list[Any]:
+        """Return what a reader answers that is not the writer."""
+        reader, _ = self.beside()
+        with reader:
+            return [ask(reader, question) for question in questions]
+
     def end(self) -> None:
-        """Free what the world holds."""
+        """Free what the world holds: the work of a consumer refers to it, and it keeps its store."""
+        for crew in self._crews:
+            crew.by_name.clear()
 
     def _open(self, files: Any, **more: Any) -> Store:
-        self.workers = InlineWorkers()
+        self.workers = Crew()
+        self._crews.append(self.workers)
         return penstock.open(
             self.folder, files=files, clock=self.clock, spawn=self.workers, environ={}, **self.settings, **more
         )  # fmt: skip
+
+    def _open_beside(self, files: Any) -> tuple[Store, Crew]:
+        mine = self.workers
+        reader = self._open(files, read_only=True)
+        theirs, self.workers = self.workers, mine
+        return reader, theirs
 
 
 class DiskWorld(World):
@@ -106,14 +134,17 @@ class DiskWorld(World):
     def crash(self, survival: Survival, image: Image | None = None) -> None:
         """See `World`."""
         taken = image or self.files.image()
+        self.files.plan.watch, self.files.plan.is_dead = None, True
         self.files = SimulatedDisk.after(taken, survival, self.chance, clock=self.clock)
+
+    def beside(self) -> tuple[Store, Crew]:
+        """See `World`; on the same disk, so both die together."""
+        return self._open_beside(self.files)
 
     def answers(self, questions: Sequence[Question]) -> list[Any]:
         """See `World`."""
-        mine, calls = self.workers, self.files.plan.total
-        with self._open(self.files, read_only=True) as reader:
-            self.workers = mine
-            found = [ask(reader, question) for question in questions]
+        calls = self.files.plan.total
+        found = super().answers(questions)
         assert self.files.plan.total == calls, "a reader has changed the disk"
         return found
 
@@ -136,7 +167,8 @@ class FolderWorld(World):
 
     def __init__(self, folder: Path, settings: Settings, seed: int) -> None:
         super().__init__(folder / "store", settings, seed)
-        self.files = FaultyFiles()
+        self.files = KillableFiles()
+        self._beside: list[KillableFiles] = []
 
     def open(self) -> Store:
         """See `World`."""
@@ -146,18 +178,18 @@ class FolderWorld(World):
         """See `World`."""
         assert survival is Survival.PROCESS
         assert image is None
-        self.files.abandon()
-        self.files = FaultyFiles()
+        for files in (self.files, *self._beside):
+            files.die()
+        self.files, self._beside = KillableFiles(), []
 
-    def answers(self, questions: Sequence[Question]) -> list[Any]:
-        """See `World`."""
-        mine = self.workers
-        with self._open(FaultyFiles(), read_only=True) as reader:
-            self.workers = mine
-            return [ask(reader, question) for question in questions]
+    def beside(self) -> tuple[Store, Crew]:
+        """See `World`; both die together."""
+        self._beside.append(KillableFiles())
+        return self._open_beside(self._beside[-1])
 
     def end(self) -> None:
         """See `World`."""
+        super().end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
