@@ -5,7 +5,6 @@ What a member gets is compared each time that it gets something.
 
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import attrs
 from tests.model.messaging import LEVELS_S, Place, Position, Record, retries_of
@@ -94,7 +93,8 @@ class Messaging(Producing):
         self.guest: tuple[Store, Crew] | None = None
         # When the step began; and what members were given in it.
         self._before: dict[tuple[str, Place], Position] = {}
-        self._held, self._given_since = set[Any](), set[Any]()
+        self._held: dict[tuple[str, Place, int], Given] = {}
+        self._given_since: set[tuple[str, Place, int]] = set()
         super().__init__(world)
 
     # --- steps
@@ -102,8 +102,11 @@ class Messaging(Producing):
     def _remember(self) -> None:
         super()._remember()
         self._before = {key: each.copy() for key, each in self.model.positions.items()}
-        self._held = {(m.group, *key) for m in self.members for key in m.out}
+        self._held = self._out()
         self._given_since = set()
+
+    def _out(self) -> dict[tuple[str, Place, int], Given]:
+        return {(m.group, *key): given for m in self.members for key, given in m.out.items()}
 
     def _look(self) -> None:
         self._see()
@@ -281,7 +284,7 @@ class Messaging(Producing):
         position, rules = self.model.position(member.group, place), self.rules[member.group]
         for before in range(member.reached.get(place, 0), offset):
             record = self.model.records[place][before]
-            if before in position.maybe:
+            if before in position.maybe and not self._is_dead(member.group, record):
                 position.finish(before, sync=False)
             is_open = before not in position.done and rules.wants(record)
             is_open &= record.first[0] not in member.paused
@@ -576,19 +579,18 @@ class Messaging(Producing):
 
     def _forget(self, *, is_kill: bool) -> None:
         """All that a member has counts as tried: surely, if only the process has died."""
-        held = {(m.group, *key) for m in self.members for key in m.out}
-        for group, place, offset in (held | self._held | self._given_since) if is_kill else ():
+        held = self._out()
+        for key in {*held, *self._held, *self._given_since} if is_kill else ():
+            group, place, offset = key
             position = self.model.position(group, place)
             least, most = position.deaths.get(offset, (0, 0))
-            position.deaths[offset] = (
-                least + ((group, place, offset) in held & self._held),
-                most + 1,
-            )
+            is_sure = key in held and held[key] is self._held.get(key)
+            position.deaths[offset] = least + is_sure, most + 1
         _free([*(each.consumer for each in self.members), *self._dead, *(self.guest or ())[:1]])
         self.members, self.guest, self._dead = [], None, []
-        for key, known in self.model.positions.items():
-            known.doubt(self._before.get(key, Position()), is_kill=is_kill)
-            known.cut(len(self.model.records.get(key[1], [])))
+        for at, known in self.model.positions.items():
+            known.doubt(self._before.get(at, Position()), is_kill=is_kill)
+            known.cut(len(self.model.records.get(at[1], [])))
 
 
 def _free(opened: list[Consumer | Store]) -> None:
