@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import NamedTuple, Protocol
 
 from penstock._kernel import is_sync_thread
@@ -261,8 +262,9 @@ def check_threads() -> None:
         )
 
 
-# How long a thread waits for a job that runs aside.
+# How long a thread waits for a job that runs aside; and a signal handler.
 _ASIDE_S = 60
+_HANDLER_S = 1.0
 
 
 def run_aside(job: Callable[[], object]) -> None:
@@ -274,6 +276,38 @@ def run_aside(job: Callable[[], object]) -> None:
     thread.start()
     if not (is_sync_thread() or threading.current_thread().name.startswith("penstock-")):
         thread.join(_ASIDE_S)
+
+
+class HandlerThread(threading.Thread):
+    """A thread that does what a signal handler must not wait for."""
+
+    def __init__(self, job: Callable[[], object]) -> None:
+        # Not daemonic, it would take a lock of `threading` that the interrupted call may hold.
+        super().__init__(target=job, name="penstock-handler", daemon=True)
+
+    def run_shortly(self) -> bool:
+        """Start once, and wait for as long as a handler may. Returns False if the system has no thread left."""
+        try:
+            if self.ident is None:
+                self.start()
+        except RuntimeError:
+            if self.ident is not None:
+                raise
+            return False
+        self.join(_HANDLER_S)
+        return True
+
+
+def is_signal_handler(frame: FrameType) -> bool:
+    """Return whether a frame is that of a signal handler: it was given the frame that it has interrupted."""
+    given = [*frame.f_locals.values()]
+    given += [each for several in given if type(several) is tuple for each in several]
+    return frame.f_back is not None and any(each is frame.f_back for each in given)
+
+
+def is_main_thread() -> bool:
+    """Return whether this is the thread in which signal handlers run."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 class StopAfterError:

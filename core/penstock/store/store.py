@@ -1,5 +1,6 @@
 """The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
+import atexit
 import inspect
 import itertools
 import sys
@@ -44,7 +45,12 @@ from penstock.recovery.inspection import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.runner import RetentionForecast
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import run_aside
+from penstock.runtime.workers import (
+    HandlerThread,
+    is_main_thread,
+    is_signal_handler,
+    run_aside,
+)
 from penstock.store.batches import append_encoded
 from penstock.store.consumer_offsets import ConsumerOffsets, check_group, check_known, check_offset
 from penstock.store.engine import Engine
@@ -75,6 +81,10 @@ class Store(ExtensionCalls, Producer):
         path: the store's folder.
         recovery: the report of the recovery at opening; None for a store opened read-only.
     """
+
+    # What closes the store for a signal handler that is within a call, and why that has failed.
+    _closer: HandlerThread | None = None
+    _late_error: BaseException | None = None
 
     def __init__(
         self,
@@ -136,7 +146,7 @@ class Store(ExtensionCalls, Producer):
             for each in self._extensions:
                 each.attach(lowlevel)
         except BaseException:
-            self.close()
+            self._close_here()
             raise
 
     @property
@@ -153,6 +163,7 @@ class Store(ExtensionCalls, Producer):
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
         if self._engine is not None:
             self._engine.log.appender.refuse(STOPPED)
+        self._closer = self._late_error = None
         if not self._closed:
             self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
 
@@ -485,17 +496,88 @@ class Store(ExtensionCalls, Producer):
     def close(self) -> None:
         """Close the store; one opened for writing is then durable and marked clean, otherwise this raises the reason.
 
-        Does nothing while another thread closes it.
+        Does nothing while another thread closes it. A signal handler may call it: if it has interrupted a call of this
+        store, which may hold what the close needs, a thread closes the store, and the handler waits for a second. The
+        next close in the main thread, or the end of the process, waits until the store is closed, and raises why that
+        has failed.
         """
         if self._engine is not None:
             self._leave_if_forked(self._engine)
-        if self._closed or not self._closing.acquire(blocking=False):
+        called = self._called_within(sys._getframe())
+        if any(map(is_signal_handler, called)):
+            self._close_aside()
+        else:
+            self._close_here(is_outside=not called and is_main_thread())
+
+    def _close_here(self, *, is_outside: bool = False) -> None:
+        # Not within a call, which the thread may wait for.
+        waits = is_outside and self._closer is not None and self._closer.is_alive()
+        if self._closed and not waits and not (is_outside and self._late_error):
+            return
+        if not self._closing.acquire(blocking=waits):
             # Another thread is closing it: it may wait for this one, such as a consumer's handler.
             return
         try:
-            self._close()
+            error, self._late_error = self._late_error, None
+            if not self._closed:
+                self._close()
+            elif error is not None:
+                raise error
         finally:
             self._closing.release()
+
+    def _close_aside(self) -> None:
+        """Let a thread close the store, and wait for it as long as a signal handler may."""
+        if self._closed:
+            return
+        closer = self._closer
+        if closer is None or not closer.is_alive():
+            # In this order: a second signal may come in between.
+            atexit.register(self._close_at_exit)
+            self._closer = closer = HandlerThread(self._close_in_turn)
+        if not closer.run_shortly():
+            self._close_here()
+
+    def _close_in_turn(self) -> None:
+        with self._closing:
+            try:
+                if not self._closed:
+                    self._close()
+            except BaseException as error:
+                # The next close raises it, or that at the end of the process.
+                self._late_error = error
+                return
+            self._late_error = None
+        atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        if self._engine is not None:
+            self._leave_if_forked(self._engine)
+        self._close_here(is_outside=True)
+
+    def _called_within(self, frame: FrameType | None) -> list[FrameType]:
+        """Return the program's frames that a call of this store has called, or interrupted it, in the main thread.
+
+        The stack shows them, at no cost for the calls themselves.
+        """
+        frames, last = list[FrameType](), 0
+        while frame is not None and is_main_thread():
+            is_own = str(frame.f_globals.get("__name__")).startswith("penstock")
+            if is_own and self._is_part(frame.f_locals.get("self")):
+                last = len(frames)
+            elif not is_own:
+                frames.append(frame)
+            frame = frame.f_back
+        return frames[:last]
+
+    def _is_part(self, owner: object) -> bool:
+        """Return whether this is the store, a part of its engine, or what an extension has made for its users."""
+        if isinstance(owner, Store):
+            return vars(owner) is vars(self)
+        parts = [] if self._engine is None else [self._engine, *vars(self._engine).values()]
+        return getattr(owner, "_store", owner) is self._lowlevel or (
+            owner is not None and any(owner is part for part in parts)
+        )
 
     def _close(self) -> None:
         if self._engine is None:
@@ -547,10 +629,13 @@ class Store(ExtensionCalls, Producer):
     ) -> None:
         try:
             self.close()
-        except StoreFailedError:
+        except StoreFailedError as failure:
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if kind is None:
                 raise
+            if self._closer is not None:
+                # Such as the end of a handler: it is told at the end of the process.
+                self._late_error = failure
 
 
 # A `TypeError` names the class in which a function was written; users know this one.

@@ -20,6 +20,7 @@ from penstock.errors import (
     ArgumentError,
     ReadOnlyError,
     StorageError,
+    StoreClosedError,
     TopicError,
     TopicExistsError,
     UnknownTopicError,
@@ -361,7 +362,9 @@ class TopicConfigs:
             yield
         finally:
             self._deleting.discard(topic)
-            store.recheck_puts(topic)
+            # A signal handler may have closed the store, and then ends the program.
+            with contextlib.suppress(StoreClosedError):
+                store.recheck_puts(topic)
 
 
 def _check_name(topic: str, what: str) -> None:
