@@ -1,4 +1,4 @@
-"""`store.close()` in a signal handler, wherever the signal comes: it never hangs, and the store is closed at the end."""
+"""`store.close()` in a signal handler, wherever the signal comes: it does not hang, and the store is closed at last."""
 
 import contextlib
 import signal
@@ -119,14 +119,15 @@ def test_a_handler_that_closes_the_store_hangs_nowhere(tmp_path: Path, job: str)
     )  # fmt: skip
 
 
-WITHIN_APPEND = """
-import signal, sys, penstock
+APPENDS = """
+import os, signal, sys, penstock
 from penstock_alloc.writers import MmapChannel
 
 store = penstock.open(sys.argv[1], environ={}, write="mmap")
 store.put("t", b"1", queue=0)
 whole = MmapChannel.write
-
+"""
+WITHIN_APPEND = """
 def write(*given):
     MmapChannel.write = whole
     signal.raise_signal(signal.SIGTERM)
@@ -144,7 +145,7 @@ store.put("t", b"x" * 40_000, queue=0)
 
 
 def test_the_end_of_the_process_waits_for_a_close_that_a_handler_has_begun(tmp_path: Path) -> None:
-    assert run(WITHIN_APPEND, tmp_path / "s") == ["asked"]
+    assert run(APPENDS + WITHIN_APPEND, tmp_path / "s") == ["asked"]
     with penstock.open(tmp_path / "s", environ={}) as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
@@ -296,14 +297,12 @@ def test_a_hook_of_the_interrupted_call_may_close_the_store_again(
     from penstock_alloc.writers import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
 
     store = open_small(flush="async", write="mmap")
-    whole, refused = MmapChannel.write, list[BaseException]()
+    whole = MmapChannel.write
 
     def write(channel: MmapChannel, *given: Any) -> None:
         in_handler(store.close)
-        try:
+        with contextlib.suppress(BusyError):
             store.close()
-        except BusyError as error:
-            refused.append(error)
         whole(channel, *given)
 
     monkeypatch.setattr(MmapChannel, "write", write)
@@ -390,13 +389,6 @@ def raise_error(*_: object) -> None:
 
 
 FORKED = """
-import os, signal, sys, penstock
-from penstock_alloc.writers import MmapChannel
-
-store = penstock.open(sys.argv[1], environ={}, write="mmap")
-store.put("t", b"1", queue=0)
-whole = MmapChannel.write
-
 def write(*given):
     MmapChannel.write = whole
     signal.raise_signal(signal.SIGTERM)
@@ -413,4 +405,4 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_a_child_does_not_wait_for_what_closes_the_store_of_its_parent(tmp_path: Path) -> None:
-    assert run(FORKED, tmp_path / "s") == ["7"]
+    assert run(APPENDS + FORKED, tmp_path / "s") == ["7"]

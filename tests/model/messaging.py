@@ -1,8 +1,8 @@
 """What messaging must do: the records that topics get and will get, and which of them each group has answered.
 
 The model knows records and when they are due, and no journals, marks or tables of progress. A record is one of a topic
-that programs read, or one that waits in a topic of the store. Each is there because of something: nothing appears that was
-not promised, nothing twice, and nothing before its time.
+that programs read, or one that waits in a topic of the store. Each is there because of something: nothing appears that
+was not promised, nothing twice, and nothing before its time.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Plays what producers do: messages, delays, transactions and prepared messages; and holds all topics against the model.
+"""Plays what producers do: messages, delays, transactions, prepared messages; and holds all topics against the model.
 
 What topics have is compared after each step. `members` adds the groups that get the messages.
 """

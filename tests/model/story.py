@@ -1,10 +1,10 @@
 """A story: steps that are drawn from a seed, played in a world, and made shorter if they fail.
 
 A step is a name, and the seed of what the step draws. So it does the same whatever was left out before it, and a story
-that fails is made shorter by leaving out steps. That is why these are no rules of Hypothesis: a store opens in 5 ms, and
+that fails is made shorter by leaving out steps. That is why these are no rules of Hypothesis: a store opens in 5 ms;
 drawing and shrinking would take longer than playing.
 
-A story may be doomed: the simulated disk then takes an image at one of the next calls that change it, and the store comes
+A story may be doomed: the simulated disk then takes an image at one of the next calls that change it; the store comes
 back from that image. Of the step that was going on, everything or a part or nothing may have happened.
 """
 

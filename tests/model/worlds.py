@@ -90,7 +90,7 @@ class World:
         raise NotImplementedError
 
     def beside(self) -> tuple[Store, Crew]:
-        """Open the store for reading, while another store has it open for writing; return what does its work as well."""
+        """Open the store for reading, while another one has it open for writing; return what does its work, too."""
         raise NotImplementedError
 
     def answers(self, questions: Sequence[Question]) -> list[Any]:
