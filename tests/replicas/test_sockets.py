@@ -126,6 +126,21 @@ def test_a_put_is_on_both_disks_and_a_copy_that_comes_back_goes_on(tmp_path: Pat
         assert not list(read.verify())
 
 
+def test_what_a_copy_has_received_survives_a_kill_of_its_process(tmp_path: Path) -> None:
+    m, c = tmp_path / "m", tmp_path / "c"
+    pool = {f"write.transient-pool.{n}": 3_600_000 for n in ("interval_ms", "thorough_interval_ms")}
+    pool |= {"write.transient-pool.lock_memory": False, "geometry.segment_bytes": 65536}
+    received: dict[str, Any] = {"replicate.ha.wait_for": "received", "replicate.ha.timeout_ms": 60_000}  # fmt: skip
+    with master(m, **received) as store:
+        listen = status_of(m)["listen"]
+        with follow(c, listen, environ={}, write="transient-pool", flush="async", **pool):
+            eventually(lambda: store.put("t", b"first").status == PutStatus.PUT_OK)
+            for number in range(20):
+                body = b"%d was received" % number
+                assert store.put("t", body).durability == Durability.ON_DISK_HERE_RECEIVED_THERE
+                assert body in logs(c)[0]
+
+
 def test_offsets_are_there_when_a_copy_is_level_and_when_its_master_has_closed(tmp_path: Path) -> None:  # fmt: skip
     m, c = tmp_path / "m", tmp_path / "c"
     store = master(m)

@@ -51,9 +51,10 @@ def drawn_settings(chance: Random) -> dict[str, Any]:
         settings["retention"] = ["size"]
         settings["retention.size.bytes_max"] = 3 * settings["geometry.segment_bytes"]
     for side in ("master", "follower"):
-        settings[side] = {
-            "write": chance.choice(("mmap", "file")), "flush": chance.choice(("sync", "sync", "async", "none")),
-        }  # fmt: skip
+        flush = chance.choice(("sync", "sync", "async", "none"))
+        # A pool is refused where puts wait.
+        write = chance.choice(("mmap", "file") if flush == "sync" else ("mmap", "file", "transient-pool"))  # fmt: skip
+        settings[side] = {"write": write, "flush": flush}
     settings["in_sync_replicas"] = chance.choice((1, 2, 2, 2))
     settings["wait_for"] = chance.choice(("disk", "disk", "received"))
     return settings
@@ -387,8 +388,8 @@ class World:
 
     def _landed(self, line: Line) -> None:
         if self.b.image is None:
-            found = self.follower
-            line.by_follower.extend(line.follower.landed(found.end_offset, found.flushed_offset))
+            flushed = self.follower.flushed_offset
+            line.by_follower.extend(line.follower.landed(self.follower.commit(), flushed))
 
     def _sync_follower(self, line: Line) -> None:
         self.follower.flush()

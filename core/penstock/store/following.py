@@ -655,6 +655,11 @@ class FollowedStore:
         self._stream.forget()
         self._stream.end_offset = self.end_offset
 
+    def commit(self) -> int:
+        """Pass what was appended to the system, so that it survives this process; return the log offset reached."""
+        self._engine.show_written()
+        return self._engine.flusher.committed_offset
+
     def flush(self, timeout_ms: int = -1) -> int:
         """Make everything durable that was fed; return the log offset reached, a lower one after `timeout_ms`."""
         return self._store._owner().flusher.flush(timeout_ms)

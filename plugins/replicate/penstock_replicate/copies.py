@@ -31,7 +31,7 @@ class Copy:
         store: its id.
         address: "HOST:PORT" from which it has connected.
         counts_from_ms: the monotonic time from which on it counts.
-        received: it has every whole record before that log offset; -1 before its first acknowledgement.
+        received: its system has every whole record before that log offset; -1 before its first acknowledgement.
         flushed: the same, durably.
         is_connected: False once its connection has ended, or the same store has connected again.
         last_error: why the connection has ended.

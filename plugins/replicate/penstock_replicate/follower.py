@@ -335,7 +335,7 @@ class FollowerPeer(Peer):
         return data
 
     def landed(self, received: int, flushed: int) -> list[Action]:
-        """Acknowledge that the own log ends at `received`, durably at `flushed`, or that it did a moment ago."""
+        """Acknowledge that the system has the own log up to `received`, the disk up to `flushed`; neither recedes."""
         last = self._landed or (0, 0)
         landed = max(received, last[0]), max(flushed, last[1])
         if self.is_over or landed == self._landed:

@@ -330,9 +330,9 @@ class StoreFollower:
         """Acknowledge how far the store is; the flush policy syncs, too."""
         if not link.is_accepted:
             return ()
-        # In this order: both increase.
+        # In this order: both increase. What a writer has gathered would be lost with this process.
         flushed = self._store.flushed_offset
-        return link.peer.landed(self._store.end_offset, flushed)
+        return link.peer.landed(self._store.commit(), flushed)
 
     def _mine(self) -> Mine:
         store = self._store

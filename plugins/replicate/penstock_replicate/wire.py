@@ -7,7 +7,7 @@ Layout (big-endian)::
     frame        := length:u32  type:u8  head_crc:u32  crc:u32  payload[length]      # both CRC-32C
     "J"          := JSON object, see `KINDS`
     "D"          := log_offset:i64  bytes          # from the master: the log's bytes
-    "A"          := received:i64  flushed:i64      # from the follower: its log ends there, is durable up to there
+    "A"          := received:i64  flushed:i64      # from the follower: what its system has, and what its disk has
     "H"          := visible:i64                    # from the master: its log is visible up to there
 
 `crc` is that of length, type and payload, of every frame: filler between two records has no checksum of its own.
@@ -91,7 +91,7 @@ class Data:
 
 @attrs.frozen
 class Ack:
-    """A follower's log has all whole records before `received`, durably before `flushed`."""
+    """A follower's system has all whole records before `received`, durably those before `flushed`."""
 
     received: int
     flushed: int
