@@ -128,7 +128,9 @@ def test_a_put_is_on_both_disks_and_a_copy_that_comes_back_goes_on(tmp_path: Pat
 
 def test_what_a_copy_has_received_survives_a_kill_of_its_process(tmp_path: Path) -> None:
     m, c = tmp_path / "m", tmp_path / "c"
-    pool = {f"write.transient-pool.{n}": 3_600_000 for n in ("interval_ms", "thorough_interval_ms")}
+    pool: dict[str, Any] = {
+        f"write.transient-pool.{n}": 3_600_000 for n in ("interval_ms", "thorough_interval_ms")
+    }
     pool |= {"write.transient-pool.lock_memory": False, "geometry.segment_bytes": 65536}
     received: dict[str, Any] = {"replicate.ha.wait_for": "received", "replicate.ha.timeout_ms": 60_000}  # fmt: skip
     with master(m, **received) as store:
