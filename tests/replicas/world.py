@@ -50,14 +50,17 @@ def drawn_settings(chance: Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         settings["retention"] = ["size"]
         settings["retention.size.bytes_max"] = 3 * settings["geometry.segment_bytes"]
-    for side in ("master", "follower"):
-        flush = chance.choice(("sync", "sync", "async", "none"))
-        # A pool is refused where puts wait.
-        write = chance.choice(("mmap", "file") if flush == "sync" else ("mmap", "file", "transient-pool"))  # fmt: skip
-        settings[side] = {"write": write, "flush": flush}
     settings["in_sync_replicas"] = chance.choice((1, 2, 2, 2))
     settings["wait_for"] = chance.choice(("disk", "disk", "received"))
     return settings
+
+
+def drawn_strategies(chance: Random) -> dict[str, str]:
+    """Return how a store is written; the next opening may draw others."""
+    flush = chance.choice(("sync", "sync", "async", "none"))
+    # A pool is refused where puts wait.
+    writers = ("mmap", "file") if flush == "sync" else ("mmap", "file", "transient-pool")
+    return {"write": chance.choice(writers), "flush": flush}
 
 
 @attrs.frozen(kw_only=True)
@@ -157,7 +160,7 @@ class World:
         self.both = {
             k: v
             for k, v in settings.items()
-            if k not in ("master", "follower", "in_sync_replicas", "wait_for")
+            if k not in ("in_sync_replicas", "wait_for")
         }
         self.chance = Random(seed)
         self.a, self.b = Side(Path("/a"), seed), Side(Path("/b"), seed + 1)
@@ -196,7 +199,7 @@ class World:
                  "replicate.stepped.wait_for": self.settings["wait_for"]}  # fmt: skip
         store = open_store(
             self.a.root, strategies=[Stepped], files=self.a.disk, clock=self.a.clock, spawn=self.a.workers,
-            replicate="stepped", **given, **self.both, **self.settings["master"],
+            replicate="stepped", **given, **self.both, **drawn_strategies(self.chance),
         )  # fmt: skip
         self.files = beside.MasterFiles(self.a.disk, self.replicator.log)
         self.note_offsets()
@@ -209,7 +212,7 @@ class World:
             return
         self.follower = penstock.open_follower(
             self.b.root, begin=begin, cut_at=cut_at, files=self.b.disk, clock=self.b.clock, spawn=self.b.workers,
-            environ={}, **self.both, **self.settings["follower"],
+            environ={}, **self.both, **drawn_strategies(self.chance),
         )  # fmt: skip
 
     def connect(self) -> Line | None:
