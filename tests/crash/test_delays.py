@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import messages_in
 from tests.lanes import cases
 
+import penstock
 from penstock import Store
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
@@ -163,3 +164,23 @@ def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> 
             found = finished(image, survival, moment.now_ms + number, flush)
             least = {(level, n) for level, count in moment.durable.items() for n in range(count)}
             assert least <= set(found) <= everything, f"{moment.call}, then {survival.value}"
+
+
+def test_what_was_delivered_after_where_the_log_was_cut_is_delivered_again_and_nothing_else() -> None:  # fmt: skip
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    for number in range(3):
+        store.put("orders", b"1:%d" % number, queue=0, delay_level=1)
+    clock.now_ms += delay_ms(1)
+    workers.run(WORKER)
+    second = [message.log_offset for message in messages_in(store, "orders")][1]
+    store.close()
+    with penstock.open_follower(ROOT, cut_at=second, files=disk, clock=clock, spawn=InlineWorkers(), environ={}):  # fmt: skip
+        pass
+    for _ in range(2):
+        store, workers = opened(disk, "sync")
+        if WORKER in workers.by_name:
+            workers.run(WORKER)
+        assert bodies(store) == [(1, 0), (1, 1), (1, 2)]
+        store.close()

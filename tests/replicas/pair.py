@@ -20,6 +20,7 @@ import penstock
 from penstock import Message, PenstockError
 from penstock.store.lowlevel import LowLevelStore
 from penstock.testing.platter import Survival
+from penstock_replicate import beside
 from penstock_replicate.peer import Close
 
 Step = tuple[str, int]
@@ -299,6 +300,7 @@ class Machine:
         end = world.follower.end_offset
         lost = world.b.log_bytes(size, at, min(end, at - at % size + size)).rstrip(b"\0")
         world.follower.close()
+        beside.forget_deliveries(world.b.disk, world.b.root)
         world.open_follower(cut_at=at)
         self.lives += 1
         saved = world.b.disk.entries(world.b.root / "penstock" / "saved")

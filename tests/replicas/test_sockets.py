@@ -579,6 +579,24 @@ def test_a_cut_without_room_is_told(tmp_path: Path) -> None:
     assert logs(m) == logs(c)
 
 
+def test_a_delayed_message_whose_delivery_was_cut_off_is_delivered_again(tmp_path: Path) -> None:
+    """The old master's files went on to say that it was delivered, and it was lost with the next promotion."""
+    m, c = tmp_path / "m", tmp_path / "c"
+    with master(m) as store:
+        store.put("t", b"later", delay_level=1)
+        with copy_of(c, status_of(m)["listen"]):
+            pass
+        eventually(lambda: "t" in store.topics())
+    penstock.promote(c, environ={})
+    # One that delivers nothing.
+    with master(c, extensions=[]) as store, follow(m, status_of(c)["listen"], cut=True, environ={}) as back:  # fmt: skip
+        assert back.wait_caught_up(WAIT_S)
+        assert "t" not in store.topics()
+    penstock.promote(m, environ={})
+    with master(m) as store:
+        eventually(lambda: [message.body for message in store.scan("t")] == [b"later"])
+
+
 def test_a_master_that_encrypts_closes_what_never_begins_to(tmp_path: Path) -> None:
     """No connection is left: the event loop would warn of it, which is an error here."""
     m = tmp_path / "m"

@@ -55,7 +55,7 @@ def drawn_settings(chance: Random) -> dict[str, Any]:
     return settings
 
 
-def drawn_strategies(chance: Random) -> dict[str, str]:
+def drawn_strategies(chance: Random) -> dict[str, Any]:
     """Return how a store is written; the next opening may draw others."""
     flush = chance.choice(("sync", "sync", "async", "none"))
     # A pool is refused where puts wait.
@@ -157,11 +157,7 @@ class World:
 
     def __init__(self, settings: dict[str, Any], seed: int) -> None:
         self.settings = dict(settings)
-        self.both = {
-            k: v
-            for k, v in settings.items()
-            if k not in ("in_sync_replicas", "wait_for")
-        }
+        self.both = {k: v for k, v in settings.items() if k not in ("in_sync_replicas", "wait_for")}
         self.chance = Random(seed)
         self.a, self.b = Side(Path("/a"), seed), Side(Path("/b"), seed + 1)
         self.replicator: Stepped

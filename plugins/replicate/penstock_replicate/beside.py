@@ -100,6 +100,7 @@ _KINDS: Mapping[str, _Kind] = {
 }
 _READ = [name for name in _KINDS if name not in (REMOVED_TOPICS, ENDS)]
 _KEPT = "penstock/store-id"
+_DELIVERIES = ("config/delayOffset.json", "config/delayOffset.json.bak", "config/timercheck")
 
 
 def trouble_of(name: str, data: bytes) -> str:
@@ -303,11 +304,16 @@ class Parts:
         return SideFile(name, log_end, data)
 
 
-def void_journals(files: Files, root: Path) -> None:
-    """Before a log is cut: let no journal of consumers count any more.
+def forget_deliveries(files: Files, root: Path) -> None:
+    """Before a log is cut: let nothing count that says which messages were delivered.
 
-    The next messages will have the queue offsets of those that are cut, and would be taken for acknowledged.
+    Where delays and timers are is looked for in the log again: what they have put may be cut. The next messages will
+    have the queue offsets of those that are cut, and would be taken for acknowledged by the journals of consumers.
     """
+    for name in _DELIVERIES:
+        if files.exists(root / name):
+            files.remove(root / name)
+            files.sync_folder((root / name).parent)
     path = root / _KEPT
     if files.exists(path):
         files.write_whole(path, b"%016x\n" % secrets.randbits(64))

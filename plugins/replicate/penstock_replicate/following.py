@@ -199,7 +199,7 @@ class StoreFollower:
         try:
             self._store = None
             store.close()
-            beside.void_journals(store.files, self.path)
+            beside.forget_deliveries(store.files, self.path)
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
         except BaseException as error:

@@ -98,6 +98,12 @@ class DelayOffsets:
             self._offsets[level] = offset
             self.is_saved = False
 
+    def restart(self) -> None:
+        """Set, in memory, that nothing is known to be delivered: the log has lost its end since then."""
+        self.log_end = 0
+        for level in self._offsets:
+            self.set(level, 0)
+
     def save(self) -> None:
         """Write the table durably, at once; raises `OSError` if that fails, and nothing is changed then."""
         whole = self._merged()

@@ -109,6 +109,9 @@ class Delivery:
         # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies
         # of what it counts from others: then what was delivered after it is delivered again.
         has_end = bool(self._offsets.log_end) or not self._offsets.known()
+        if self._offsets.log_end > store.message_batch().log_end:
+            # A repair, or a cut, has taken the log's end, and with it copies that were delivered.
+            self._offsets.restart()
         waiting = {level: self._clamp(store, level) for level in self._levels}
         self._made_to = {level: high for level, (offset, high) in waiting.items() if offset < high}
         if self._made_to:
