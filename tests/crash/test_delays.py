@@ -184,3 +184,28 @@ def test_what_was_delivered_after_where_the_log_was_cut_is_delivered_again_and_n
             workers.run(WORKER)
         assert bodies(store) == [(1, 0), (1, 1), (1, 2)]
         store.close()
+
+
+def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the_next_clock() -> None:  # fmt: skip
+    """Another level was saved meanwhile, and the copy was then taken for one that the table counts."""
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    store.put("orders", b"2:0", queue=0, delay_level=2)
+    clock.now_ms += delay_ms(2)
+    workers.run(WORKER)
+    assert bodies(store) == [(2, 0)]
+    # A copy that is promoted has another clock.
+    behind = ManualClock(clock.now_ms - delay_ms(2))
+    disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=behind)
+    for _ in range(2):
+        store, workers = opened(disk, "sync")
+        store.put("orders", b"1:0", queue=0, delay_level=1)
+        behind.now_ms += delay_ms(1)
+        workers.run(WORKER)
+        store.close()
+    behind.now_ms += HOUR
+    store, workers = opened(disk, "sync")
+    if WORKER in workers.by_name:
+        workers.run(WORKER)
+    assert bodies(store) == [(2, 0), (1, 0), (1, 0)]

@@ -15,7 +15,7 @@ Invariants:
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock import StoredMessage
@@ -47,6 +47,7 @@ _RETRY_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # Maximum number of records that are read at once because of a time that is not one of their level.
 _RECORDS_MAX = 256
+_READ_AT_ONCE = 32
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
 _NEVER = 1 << 62
@@ -86,9 +87,9 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
-        # Deliveries not saved by an earlier opening, until all that waited here is delivered: by level, up to where.
+        # What earlier openings have delivered and not saved, until it is counted, and the levels of which it may be.
         self._made: CopiesMade | None = None
-        self._made_to: dict[int, int] = {}
+        self._made_levels: list[int] = []
         self._unsaved_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._skipped = 0
@@ -113,8 +114,8 @@ class Delivery:
             # A repair, or a cut, has taken the log's end, and with it copies that were delivered.
             self._offsets.restart()
         waiting = {level: self._clamp(store, level) for level in self._levels}
-        self._made_to = {level: high for level, (offset, high) in waiting.items() if offset < high}
-        if self._made_to:
+        self._made_levels = [level for level, (offset, high) in waiting.items() if offset < high]
+        if self._made_levels:
             self._made = self._copies_made(store) if has_end else None
             with self._guard:
                 self._start()
@@ -122,7 +123,7 @@ class Delivery:
     def _copies_made(self, store: OpenStore) -> CopiesMade:
         """Return the copies of what counts as undelivered; each is after its message, its time and the last save."""
         begin, due_ms = _NEVER, _NEVER
-        for level in self._made_to:
+        for level in self._made_levels:
             queue, offset = queue_of(level), self._offsets.get(level)
             entries = store.queue_entries(SCHEDULE_TOPIC, queue, offset, offset + 1)
             found = [*zip(entries.log_offsets.tolist(), entries.tag_codes.tolist(), strict=True)]
@@ -211,10 +212,9 @@ class Delivery:
                 for level in [each for each, due in self._expected.items() if due <= now]:
                     del self._expected[level]
             try:
+                self._pass_made(store)
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
-                if all(self._offsets.get(each) >= end for each, end in self._made_to.items()):
-                    self._made = None
             except (StoreFailedError, StoreClosedError) as error:
                 self._last_trouble = str(error)
                 return None
@@ -280,6 +280,35 @@ class Delivery:
         return inside, high
 
     # --- one level
+
+    def _pass_made(self, store: OpenStore) -> None:
+        """Count what earlier openings have delivered and not saved, before this one delivers and saves.
+
+        Also what is not due by this clock: that of another machine, whose copy this store is, may have been ahead. Each
+        level was delivered in its order.
+        """
+        made = self._made
+        while made is not None and self._made_levels:
+            level = self._made_levels[-1]
+            for message in self._undelivered(store, level):
+                try:
+                    copy = delivered(message)
+                    self._check(copy[0].topic, copy[0].queue)
+                    store.check(*copy)
+                except MessageError:
+                    # It has no copy; what comes after it may have one.
+                    continue
+                if not made.count_out(message, copy):
+                    break
+                self._advance(level, message.queue_offset + 1)
+            self._made_levels.pop()
+        self._made = None
+
+    def _undelivered(self, store: OpenStore, level: int) -> Iterator[StoredMessage]:
+        at = self._offsets.get(level)
+        while (found := store.read(SCHEDULE_TOPIC, queue_of(level), at, _READ_AT_ONCE)).next_offset > at:  # fmt: skip
+            yield from found.messages
+            at = found.next_offset
 
     def _deliver(self, store: OpenStore, level: int, now: int) -> int:
         """Deliver what is due of one level, at most a batch; returns when the level is to be looked at again."""
@@ -356,8 +385,6 @@ class Delivery:
         for message in messages:
             try:
                 copy = delivered(message)
-                if self._made is not None and self._made.count_out(message, copy):
-                    continue
                 self._check(copy[0].topic, copy[0].queue)
                 copies.append((message.queue_offset, copy))
             except MessageError as error:
