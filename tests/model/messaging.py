@@ -82,7 +82,10 @@ class Promise:
 
 @attrs.define(eq=False)
 class Half:
-    """A prepared message: when it is asked about next, how often it was, and what it was finished by."""
+    """A prepared message: when it is asked about next, how often it was, and what it was finished by.
+
+    `left` are its older copies whose removal a crash may have taken, and nobody writes again.
+    """
 
     body: bytes
     place: Place
@@ -92,6 +95,7 @@ class Half:
     asked: int = 0
     in_block: bool = False
     outcome: str = ""
+    left: set[int] = attrs.Factory(set)
 
 
 @attrs.define
@@ -250,7 +254,8 @@ class Model:
         """Return whether the log says neither that a prepared message was finished nor has its commit."""
         removed = {int(each.body) for each in self.records.get(REMOVALS, [])}
         is_committed = any(each.half is half and each.made is not None for each in self.promises)
-        return not is_committed and any(each.offset not in removed for each in self.copies(half))
+        known = removed | half.left
+        return not is_committed and any(each.offset not in known for each in self.copies(half))
 
     # --- what is lost
 
@@ -267,6 +272,7 @@ class Model:
         self._keep(lambda each: each.made or each.source or each.half)
         for name, half in list(self.halves.items()):
             copies = self.copies(half)
+            half.left = {each.offset for each in copies[:-1]}
             if not copies:
                 del self.halves[name]
             elif half.outcome and self.is_open(half):
