@@ -28,6 +28,7 @@ WEIGHTS = {
     "put": 30, "put_many": 8, "atomic": 6, "flush": 3, "work": 6, "pump": 30, "land": 6, "hold": 1, "cut": 3, "flip": 2,
     "twice": 1, "crash_master": 3, "crash_follower": 3, "doom_master": 2, "doom_follower": 2, "close_master": 1,
     "close_follower": 1, "promote": 1, "tick": 6, "calm": 2, "commit": 8, "remove": 2, "files": 10, "begin_anew": 1,
+    "delay": 6, "advance": 6,
 }  # fmt: skip
 LENGTHS = (20, 40, 80)
 RAISED = (PenstockError, AssertionError, OSError, LookupError, ValueError, TypeError)
@@ -48,6 +49,8 @@ class Machine:
         for side in (self.world.a, self.world.b):
             side.disk.plan.watch = None
         self._step("calm", Random(0))
+        if self.world.settings["extensions"]:
+            self._check_deliveries()
         self.world.store.close()
         if self.world.follower is not None:
             self.world.follower.close()
@@ -128,6 +131,33 @@ class Machine:
 
     def _files(self, chance: Random) -> None:
         self.world.send_files(anew=chance.random() < 0.7)
+
+    # --- delays
+
+    def _delay(self, chance: Random) -> None:
+        world = self.world
+        world.sent += 1
+        level = chance.choice((1, 1, 2, 3)) if world.settings["extensions"] else 0
+        world.took([world.store.put("d", b"%d" % world.sent, queue=0, delay_level=level)])
+
+    def _advance(self, chance: Random) -> None:
+        """Let time pass, and the master deliver; the clocks of both do not agree."""
+        for side in (self.world.a, self.world.b):
+            side.clock.now_ms += chance.choice((300, 1000, 6000))
+        self.world.a.workers.run_all()
+
+    def _check_deliveries(self) -> None:
+        """In the end, the last master has delivered each message that has waited, and none twice."""
+        world = self.world
+        for _ in range(3):
+            world.a.clock.now_ms += 3 * 3_600_000
+            world.a.workers.run_all()
+        known = world.store.topics(system=True)
+        waited, delivered = (
+            sorted(each.body for each in world.store.scan(topic)) if topic in known else []
+            for topic in ("SCHEDULE_TOPIC_XXXX", "d")
+        )
+        assert delivered == waited, f"waited: {waited}, delivered: {delivered}"
 
     # --- the line
 
@@ -397,7 +427,7 @@ class Machine:
         mine = [
             (message.queue, message.queue_offset, message.body)
             for message in world.store.scan("t") if message.log_offset >= begins
-        ] if world.store.topics() else []  # fmt: skip
+        ] if "t" in world.store.topics() else []  # fmt: skip
         with penstock.open(
             world.b.root,
             read_only=True,
@@ -409,7 +439,7 @@ class Machine:
             low = max(world.store.stats()["log_min_offset"], begins)
             theirs = [
                 (message.queue, message.queue_offset, message.body)
-                for message in (reader.scan("t") if reader.topics() else ()) if message.log_offset >= low
+                for message in (reader.scan("t") if "t" in reader.topics() else ()) if message.log_offset >= low
             ]  # fmt: skip
             assert sorted(theirs) == sorted(mine), "readers of the copy find other messages"
             findings = [each for each in reader.verify() if not each.is_note]

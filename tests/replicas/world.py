@@ -44,15 +44,25 @@ def drawn_settings(chance: Random) -> dict[str, Any]:
     """Return settings of both stores; the files are so small that all of them roll."""
     settings: dict[str, Any] = {
         "geometry.segment_bytes": chance.choice((4096, 8192, 16384)), "geometry.queue_entries": chance.choice((3, 40)),
-        "geometry.index_entries": 20, "geometry.index_slots": 5, "retention.pause_ms": 0, "extensions": [],
+        "geometry.index_entries": 20, "geometry.index_slots": 5, "retention.pause_ms": 0,
         "log.checksum": chance.choice(("crc32", "crc32+record")), "retention": [],
     }  # fmt: skip
+    if chance.random() < 0.2:
+        # A record must leave room in its segment for what its copies have in addition.
+        settings["geometry.segment_bytes"] = 16384
+        return settings | {"extensions": ["messaging"]} | drawn_promises(chance)
+    settings["extensions"] = []
     if chance.random() < 0.3:
         settings["retention"] = ["size"]
         settings["retention.size.bytes_max"] = 3 * settings["geometry.segment_bytes"]
-    settings["in_sync_replicas"] = chance.choice((1, 2, 2, 2))
-    settings["wait_for"] = chance.choice(("disk", "disk", "received"))
-    return settings
+    return settings | drawn_promises(chance)
+
+
+def drawn_promises(chance: Random) -> dict[str, Any]:
+    """Return what puts wait for."""
+    return {
+        "in_sync_replicas": chance.choice((1, 2, 2, 2)), "wait_for": chance.choice(("disk", "disk", "received")),
+    }  # fmt: skip
 
 
 def drawn_strategies(chance: Random) -> dict[str, Any]:
