@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from penstock import Message, Receipt, Store
+from penstock import Message, Receipt, Store, StoredMessage
 from penstock.files.lock_file import Lock
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import copy_store
@@ -65,6 +65,10 @@ class Shop:
     def bodies(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
         there = queue in self.store.topics(system=True).get(topic, [])
         return [message.body for message in self.store.scan(topic, queue=queue)] if there else []
+
+    def stored(self, message: Message, text: bytes) -> StoredMessage:
+        """Store a record with any properties text, as another program may."""
+        return self.store.at(self.store.lowlevel.put_copies([(message, text)])[0].log_offset)
 
     @property
     def messaging(self) -> MessagingExtension:

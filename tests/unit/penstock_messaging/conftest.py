@@ -12,9 +12,9 @@ from penstock.store.store import Store
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A store on a clock and threads that the test runs."""
-    made = Shop(tmp_path / "store")
+def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """A store on a clock and threads that the test runs, of the kind that its file names as `SHOP`, if it does."""
+    made: Shop = getattr(request.module, "SHOP", Shop)(tmp_path / "store")
     yield made
     made.close()
 

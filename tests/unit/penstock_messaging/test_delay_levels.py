@@ -2,7 +2,6 @@
 
 import errno
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,11 +56,7 @@ class DelayShop(Shop):
         return found
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[DelayShop]:
-    made = DelayShop(tmp_path / "store")
-    yield made
-    made.close()
+SHOP = DelayShop
 
 
 # --- what is stored: spec section 1.2 of the broker
@@ -97,14 +92,10 @@ def test_a_delayed_message_waits_with_its_topic_and_queue_in_its_properties() ->
     assert text == (
         b"TAGS\x01t\x02KEYS\x01a b\x02x\x01y\x02DELAY\x011\x02REAL_TOPIC\x01T1\x02REAL_QID\x013\x02"
     )
-
-
-def test_a_level_that_there_is_not_is_refused() -> None:
-    """One above 18 was taken for 18, which is two hours."""
     for level in (1, 18):
         waiting, text = scheduled(Message("t", b"", queue=0, delay_level=level), accept)
-        assert waiting.queue == level - 1
-        assert pairs_of(text)[b"DELAY"] == b"%d" % level
+        assert (waiting.queue, pairs_of(text)[b"DELAY"]) == (level - 1, b"%d" % level)
+    # One above 18 was taken for 18, which is two hours.
     for level in (-1, 19, 99, 1 << 62):
         with pytest.raises(MessageError, match=rf"delay_level {level} is refused: .* 1 to 18"):
             scheduled(Message("t", b"", queue=0, delay_level=level), accept)
@@ -131,10 +122,10 @@ def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
         born_time_ms=5, born_host="[::1]:99", reconsume_times=2,
     )  # fmt: skip
     waiting, text = scheduled(sent, accept)
-    message = shop.store.at(shop.store.lowlevel.put_copies([(waiting, text)])[0].log_offset)
+    message = shop.stored(waiting, text)
     copy = delivered(message)
     assert copy[1] == text
-    after = shop.store.at(shop.store.lowlevel.put_copies([copy])[0].log_offset)
+    after = shop.stored(*copy)
     assert (after.topic, after.queue, after.body, after.tag) == ("T1", 3, b"body", "t")
     assert stored_text(after) == stored_text(message)
     for each in (message, after):
@@ -190,29 +181,35 @@ def test_a_message_is_delivered_when_its_delay_is_over(shop: DelayShop, level: i
     assert message.store_time_ms == shop.clock.now_ms
 
 
-def test_what_is_due_within_a_moment_is_delivered_together(shop: DelayShop) -> None:
-    shop.put(b"x", 1)
-    shop.clock.now_ms += 3
-    shop.put(b"y", 1)
-    assert shop.run(after_ms=997) == pytest.approx(0.010)
-    shop.run(after_ms=10)
-    assert shop.bodies() == [b"x", b"y"]
-
-
 # --- the thread
 
 
-def test_the_thread_runs_only_while_messages_wait(shop: DelayShop) -> None:
+def test_the_thread_runs_only_while_messages_wait_and_readers_know_how_many(
+    shop: DelayShop,
+) -> None:
     shop.store.put("orders", b"x", queue=0)
     shop.close()
     assert not shop.has_thread
     assert not (shop.root / "config" / "delayOffset.json").exists()
     shop.put(b"y", 1)
+    shop.put(b"late", 18)
     assert [shop.has_thread] == [True]
     shop.close()
     shop.open()
     shop.run(after_ms=1000)
     assert shop.bodies() == [b"x", b"y"]
+    figures = {"delivered": 1, "skipped": 0, "waiting": 1, "trouble": None}
+    assert shop.messaging.stats()["delays"] == figures
+    shop.close()
+    with open_store(shop.root, read_only=True) as reader:
+        offsets = DelayOffsets(make_context(shop.root))
+        offsets.load()
+        assert waiting(reader.lowlevel, offsets) == {18: 1}
+    # One that becomes due while no process runs is delivered at once.
+    shop.clock.now_ms += 365 * 24 * HOUR
+    shop.open()
+    shop.run()
+    assert shop.bodies() == [b"x", b"y", b"late"]
     shop.close()
     shop.open()
     assert not shop.has_thread
@@ -236,46 +233,31 @@ def test_a_put_wakes_the_thread_only_if_it_sleeps_for_longer(shop: DelayShop) ->
 # --- many
 
 
-def test_large_messages_are_delivered_a_few_at_a_time(shop: DelayShop) -> None:
+def test_large_messages_are_delivered_a_few_at_a_time_also_over_a_limit_of_now(
+    shop: DelayShop,
+) -> None:
+    """The limit for bodies was lowered while they waited; it is one for callers."""
     shop.settings = {"geometry.segment_bytes": 16 << 20}
     body = bytes(1 << 20)
     for _ in range(10):
         shop.put(body, 1, queue=0)
-    assert shop.run(after_ms=1000) == 0, "there is more"
-    assert 3 <= len(shop.bodies()) <= 4
+        shop.clock.now_ms += 1
+    shop.close()
+    shop.settings["log.body_bytes_max"] = 1000
+    shop.clock.now_ms += 990
+    shop.open()
+    assert shop.run() == 0.01, "what is due within a moment is delivered together"
+    assert len(shop.bodies()) == 1
+    assert shop.run(after_ms=10) == 0, "there is more"
+    assert 4 <= len(shop.bodies()) <= 5
     while shop.run() == 0:
         pass
     assert len(shop.bodies()) == 10
+    shop.close()
+    assert shop.saved() == {"1": 10}
 
 
 # --- restarts and progress
-
-
-def test_a_restart_continues_where_the_last_writer_stopped(shop: DelayShop) -> None:
-    for number in range(6):
-        shop.put(b"%d" % number, 1, queue=0)
-        shop.clock.now_ms += 500
-    shop.put(b"late", 18)
-    shop.run()
-    assert shop.bodies() == [b"0", b"1", b"2", b"3", b"4"]
-    shop.close()
-    assert shop.saved() == {"1": 5}
-    # What waits is known without the writer.
-    with open_store(shop.root, read_only=True) as reader:
-        offsets = DelayOffsets(make_context(shop.root))
-        offsets.load()
-        assert waiting(reader.lowlevel, offsets) == {1: 1, 18: 1}
-    shop.open()
-    shop.run(after_ms=1000)
-    assert shop.bodies()[5:] == [b"5"]
-    figures = {"delivered": 1, "skipped": 0, "waiting": 1, "trouble": None}
-    assert shop.messaging.stats()["delays"] == figures
-    # One that becomes due while no process runs is delivered at once.
-    shop.close()
-    shop.clock.now_ms += 365 * 24 * HOUR
-    shop.open()
-    shop.run()
-    assert shop.bodies()[6:] == [b"late"]
 
 
 def test_the_progress_is_saved_a_second_after_a_delivery_and_the_copies_are_durable_first(
@@ -381,36 +363,6 @@ def test_when_a_message_is_due_whose_entry_has_an_odd_time(shop: DelayShop, case
 
 def target(topic: bytes = b"orders", level: bytes = b"1") -> bytes:
     return b"DELAY\x01" + level + b"\x02REAL_TOPIC\x01" + topic + b"\x02REAL_QID\x010\x02"
-
-
-def test_a_refused_topic_is_passed_over_and_the_rest_of_the_batch_is_delivered(
-    shop: DelayShop, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.store.create_topic("gone", perm=4)
-    for number in range(4):
-        topic = b"orders" if number % 2 else b"gone"
-        shop.put_waiting(b"%d" % number, target(topic))
-    shop.close()
-    shop.open()
-    shop.run(after_ms=1000)
-    assert shop.bodies() == [b"1", b"3"]
-    assert shop.delivery.stats()["skipped"] == 2
-    assert "perm 4 lacks 2" in caplog.text
-    assert "; and 1 more" in caplog.text
-
-
-def test_a_copy_that_is_over_a_limit_of_now_is_delivered(shop: DelayShop) -> None:
-    """The limit for bodies was lowered while the message waited; it is one for callers."""
-    for size in (10, 5000, 10):
-        shop.put(bytes(size), 1, queue=0)
-    shop.close()
-    shop.settings = {"log.body_bytes_max": 1000}
-    shop.clock.now_ms += 1000
-    shop.open()
-    shop.run()
-    assert [len(body) for body in shop.bodies()] == [10, 5000, 10]
-    shop.close()
-    assert shop.saved() == {"1": 3}
 
 
 def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from penstock.contracts import Consumer
 from penstock.files import Files
 from penstock.format.hashes import crc32c
 from penstock.store.batches import StoreBatch
-from penstock.testing import FaultyFiles, InlineWorkers, KilledError, ManualClock, open_store
+from penstock.testing import FaultyFiles, InlineWorkers, ManualClock, open_store
 from penstock_messaging.consuming.consumed_message import BOUND, DONE
 from penstock_messaging.groups.fold import Fold
 from penstock_messaging.groups.position import GroupProgress
@@ -38,9 +38,18 @@ from penstock_messaging.transactions.decision_file import (
 # --- messages
 
 
-def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
+def test_messages_are_stored_together_when_the_block_ends_without_refused_ones(shop: Shop) -> None:
     with shop.store.transaction() as tx:
         tx.put("t", b"1", queue=0, tag="a", keys=["k"], properties={"p": "v"}, flag=3)
+        with pytest.raises(errors.MessageError):
+            tx.put("a/b", b"", queue=0)
+        with pytest.raises(errors.MessageError, match="prepared_offset"):
+            tx.put_many([Message("t", b"", queue=0, prepared_offset=5)])
+        with pytest.raises(errors.MessageError) as caught:
+            tx.put_many([Message("t", b"kept out", queue=0), Message("t", b"", queue=-1)])
+        assert "message 1 of the call" in caught.value.__notes__[0]
+        with pytest.raises(TypeError):
+            tx.put("t", b"", queue=0, colour="red")  # type: ignore[call-arg]
         tx.put_many([Message("t", b"2", queue=0), Message("u", b"3", queue=0)])
         assert (shop.bodies("t"), len(tx.receipts)) == ([], 0)
     assert [each.queue_offset for each in tx.receipts] == [0, 1, 0]
@@ -58,21 +67,6 @@ def test_messages_are_stored_together_when_the_block_ends(shop: Shop) -> None:
         tx.put("t", b"1", queue=0)
         shop.close()
     assert shop.bodies("t") == [b"1", b"2"]
-
-
-def test_a_refused_message_is_an_error_at_the_call_and_the_others_are_stored(shop: Shop) -> None:
-    with shop.store.transaction() as tx:
-        tx.put("t", b"1", queue=0)
-        with pytest.raises(errors.MessageError):
-            tx.put("a/b", b"", queue=0)
-        with pytest.raises(errors.MessageError, match="prepared_offset"):
-            tx.put_many([Message("t", b"", queue=0, prepared_offset=5)])
-        with pytest.raises(errors.MessageError) as caught:
-            tx.put_many([Message("t", b"kept out", queue=0), Message("t", b"", queue=-1)])
-        assert "message 1 of the call" in caught.value.__notes__[0]
-        with pytest.raises(TypeError):
-            tx.put("t", b"", queue=0, colour="red")  # type: ignore[call-arg]
-    assert shop.bodies("t") == [b"1"]
 
 
 def test_delays_keys_and_queues_in_turn_work_as_in_a_put(shop: Shop) -> None:
@@ -329,33 +323,6 @@ def test_the_next_owner_gets_what_a_journal_could_not_take(call: str, opened: Op
 
 
 @pytest.mark.slow
-def test_a_kill_before_the_acknowledgements(opened: Opened) -> None:
-    opened.move()
-
-    def die(call: str, path: Path) -> None:
-        if (call, path.name) == ("pwrite", "0.journal"):
-            opened.files.plan.is_dead = True
-            raise KilledError
-
-    given = opened.consumer.poll(2, 0)
-    with pytest.raises(KilledError), opened.store.transaction() as tx:
-        tx.ack(given)
-        tx.put_many([Message("out", message.body, queue=0) for message in given])
-        opened.files.plan.watch = die
-    opened.files.die()
-    with penstock.open(opened.path, read_only=True) as reader:
-        assert undecided_in(reader) == [{"open": 1}], "of two in the file"
-        # A member elsewhere does not get the queue before the store was open for writing.
-        with reader.consumer("g", "in") as elsewhere:
-            assert ("in", 0) not in elsewhere.assignment()
-    again = Opened(opened.path)
-    assert not decision_path(again.path).exists()
-    assert again.move(1) == [3]
-    again.store.close()
-    assert left(opened.path) == [4, 5, 6, 7, 8, 9]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "garbage", "foreign", "large"])
 def test_a_broken_file_does_not_keep_the_store_from_being_opened(
     damage: str, opened: Opened, caplog: pytest.LogCaptureFixture
@@ -521,7 +488,7 @@ WRONG_RANGES: list[object] = [
 ]  # fmt: skip
 
 
-def test_a_hostile_entry_with_a_correct_crc_decides_nothing() -> None:
+def test_hostile_entries_with_a_correct_crc_and_random_bytes_decide_nothing() -> None:
     row = ["g", "t", 0, 0, 1, 0, [[1, 2]]]
     begin = entry(b'{"store":77}')
     good = entry(json.dumps({"id": 9, "log": 0, "acks": [row]}).encode())
@@ -533,39 +500,28 @@ def test_a_hostile_entry_with_a_correct_crc_decides_nothing() -> None:
         read = parse_decisions(begin + entry(text) + good)
         assert [each.id for each in read.decisions] == [9], text
         assert read.trouble, text
-
-
-@pytest.mark.slow
-def test_random_bytes_decide_nothing_and_raise_nothing() -> None:
     chance = Random(1)
     for _ in range(300):
-        raw = chance.randbytes(chance.randint(1, 4000))
-        assert parse_decisions(raw).decisions == ()
+        assert parse_decisions(chance.randbytes(chance.randint(1, 4000))).decisions == ()
     # Each of these positions looks like the begin of an entry of 16 MiB.
     fake = ((16 << 20).to_bytes(4, "little") + bytes(4) + b'{"').ljust(64, b"x")
     assert parse_decisions(fake * 400_000).decisions == ()
 
 
-@pytest.mark.parametrize("fails", ["pwrite", "sync"])
-def test_nothing_is_appended_after_a_failure(fails: str, tmp_path: Path) -> None:
+def test_nothing_is_appended_after_a_failure_nor_one_that_is_too_large(tmp_path: Path) -> None:
     files = FaultyFiles()
     made = begun(tmp_path, files)
     made.append(decision(1))
-    files.plan.fail(fails, path="decisions", times=1)
-    with pytest.raises(OSError, match="decisions"):
-        made.append(decision(2))
-    assert not made.is_open
-    with pytest.raises(OSError, match="not open"):
-        made.append(decision(2))
-    made.replace([decision(1)])
-    made.append(decision(3))
-    assert found(tmp_path) == [1, 3]
-
-
-def test_a_decision_that_is_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    made = begun(tmp_path)
-    ranges = [(each, each + 1) for each in range(0, 4_000_000, 2)]
     with pytest.raises(StorageError, match="nothing was stored"):
-        made.append(decision(1, *ranges))
-    assert made.is_open
-    assert found(tmp_path) == []
+        made.append(decision(2, *((each, each + 1) for each in range(0, 4_000_000, 2))))
+    assert (made.is_open, found(tmp_path)) == (True, [1])
+    for fails in ("pwrite", "sync"):
+        files.plan.fail(fails, path="decisions", times=1)
+        with pytest.raises(OSError, match="decisions"):
+            made.append(decision(2))
+        assert not made.is_open
+        with pytest.raises(OSError, match="not open"):
+            made.append(decision(2))
+        made.replace([decision(1)])
+        made.append(decision(3))
+        assert found(tmp_path) == [1, 3]
