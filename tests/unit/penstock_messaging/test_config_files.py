@@ -14,7 +14,7 @@ from penstock.format.rocketmq_json import parse_rocketmq_json
 from penstock.testing import FaultyFiles, ManualClock, make_context
 from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
-from penstock_messaging.configuration.broker_json import encoded, in_bean_order, in_map_order
+from penstock_messaging.configuration.broker_json import encoded, in_map_order
 from penstock_messaging.configuration.config_table import ConfigTable
 from penstock_messaging.configuration.groups import GroupConfig, GroupConfigs, config_of
 
@@ -39,19 +39,6 @@ def give(root: Path, name: str, raw: bytes) -> Path:
 
 
 # --- JSON in the bytes of brokers
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_brokers_file_comes_out_as_it_went_in_in_the_brokers_order(path: Path) -> None:
-    assert len(FILES) == 4
-    raw = path.read_bytes()
-    assert encoded(parse_rocketmq_json(raw.decode())) == raw
-    tables: dict[str, Any] = json.loads(raw)
-    (table,) = (v for k, v in tables.items() if k.endswith(("ConfigTable", "GroupTable")))
-    by_name = dict(sorted(table.items()))
-    assert list(by_name) != list(table)
-    assert list(in_map_order(by_name)) == list(table)
-    assert all(list(bean) == list(in_bean_order(bean)) for bean in table.values())
 
 
 def test_a_table_that_outgrows_its_bins_gets_more_of_them() -> None:

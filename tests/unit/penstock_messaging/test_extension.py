@@ -8,7 +8,7 @@ from tests.shop import Shop
 
 import penstock
 from penstock import Message
-from penstock.errors import ConfigError, MessageError, QueueHeldError
+from penstock.errors import ConfigError, MessageError
 from penstock.testing import open_store
 from penstock_messaging.consuming import consumer as consumer_module
 from penstock_messaging.groups import intake as intake_module
@@ -69,21 +69,6 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
                 path.unlink()
     with open_store(root) as store, store.consumer("g", ["t"]) as consumer:
         assert consumer.poll(1, 10)
-
-
-def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        store.put_many([Message("orders", b"%d" % number, queue=0) for number in range(3)])
-        with store.consumer("billing", "orders") as consumer:
-            consumer.ack(consumer.poll(3, timeout=5))
-            with pytest.raises(QueueHeldError):
-                store.delete_group("billing")
-        store.delete_group("billing")
-        store.delete_group("billing")
-        assert store.groups() == []
-        assert not (tmp_path / "s" / "penstock" / "groups" / "billing").exists()
-        with store.consumer("billing", "orders") as consumer:
-            assert [each.body for each in consumer.poll(3, timeout=5)] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("broadcast", [False, True])

@@ -3,18 +3,16 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import attrs
 import pytest
-from tests.crash.group_story import GROUP, SETTINGS, TOPIC, opened, services, take
+from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
 
 from penstock import Message, errors
 from penstock.files import Files
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, open_store
-from penstock.testing.platter import Survival
 from penstock_messaging.consuming.selection import TopicSelection
 from penstock_messaging.groups.assignment import assigned, average_share
 from penstock_messaging.groups.claims import Claims
@@ -22,7 +20,7 @@ from penstock_messaging.groups.entries import EPOCH_MAX
 from penstock_messaging.groups.fold import Position
 from penstock_messaging.groups.marks import Mark, write_marks
 from penstock_messaging.groups.members import Membership, living_members, remove_dead_members
-from penstock_messaging.groups.owned_queue import GROUP_SETTING, OwnedQueue
+from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.paths import GroupPaths, check_group_name, groups_of
 from penstock_messaging.groups.queue_lock import holder_of, take_lock
 from penstock_messaging.groups.reset import Move, delete_files, planned, reset
@@ -239,24 +237,6 @@ def now(groups: Groups) -> Position:
     return known
 
 
-def test_every_kind_of_answer_counts_for_the_next_owner(groups: Groups) -> None:
-    owned = take(groups)
-    assert (owned.epoch, owned.position) == (1, Position(0))
-    owned.ack([0, 1, 2], 0)
-    owned.ack([5, 6, 9], 3)
-    owned.nack(4, 0, GROUP_SETTING, 3)
-    owned.retry(3, 2, 3)
-    owned.sync(owned.ack([], 3))
-    assert now(groups) == Position(3, ((5, 7), (9, 10)), frozenset({4}), {3: 2})
-    owned.hand_back()
-    after = take(groups)
-    assert (after.epoch, after.position) == (2, now(groups))
-    after.advance(8)
-    assert now(groups) == Position(8, ((9, 10),), frozenset({4}))
-    after.reset(1)
-    assert now(groups) == Position(1)
-
-
 CALLS: list[Callable[[OwnedQueue], object]] = [
     lambda q: q.ack([1], 0), lambda q: q.ack([1, 3], 0), lambda q: q.ack([], 0),
     lambda q: q.nack(1, 0, 0, 0), lambda q: q.retry(1, 1, 0), lambda q: q.reset(0), lambda q: q.advance(1),
@@ -286,20 +266,6 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     assert (caught.value.topic, caught.value.queue) == (TOPIC, 0)
     owned.hand_back()
     assert now(groups) == Position(1)
-
-
-def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store: Store) -> None:
-    """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
-    groups = Groups(of(store).context, store.lowlevel, generation=store.lowlevel.topic_generation)
-    owned = take(groups)
-    owned.sync(owned.ack([0], 0))
-    store.lowlevel.remove_topic(TOPIC)
-    store.put(TOPIC, b"new", queue=0)
-    with pytest.raises(errors.LostQueueError, match="its topic was deleted"):
-        owned.sync(owned.ack([0], 0))
-    assert owned.is_lost
-    owned.hand_back()
-    assert take(groups).position == Position(0)
 
 
 def test_numbers_that_no_owner_can_have_reached_are_corruption(
@@ -336,20 +302,6 @@ def test_network_file_systems_are_refused_by_name(groups: Groups) -> None:
     groups.context = attrs.evolve(groups.context, files=Remote())
     with pytest.raises(errors.StorageError, match="of type nfs"):
         groups.check_local()
-
-
-def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_made_durable() -> None:
-    """The journal was synced, and its folder was not: a power cut took all acknowledgements with it."""
-    disk = SimulatedDisk()
-    store, groups, _ = opened(disk, ManualClock())
-    store.put(TOPIC, b"x", queue=0)
-    disk.make_folder(groups.paths(GROUP).topic(TOPIC))
-    owned = take(groups)
-    owned.sync(owned.ack([0], 0))
-    store.flush()
-    after = SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
-    _, groups, _ = opened(after, ManualClock())
-    assert groups.position(GROUP, TOPIC, 0) == Position(1)
 
 
 # --- who has which queues

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,16 +21,13 @@ from penstock_messaging.groups.entries import (
     encode,
     valid_entries,
 )
-from penstock_messaging.groups.fold import Fold, Nack, Position
+from penstock_messaging.groups.fold import Fold, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, read_marks, usable_marks, write_marks
 from penstock_messaging.groups.paths import GroupPaths
 from penstock_messaging.groups.position import (
-    VOIDED_BITS,
-    GroupProgress,
     read_journal,
-    resolve_position,
 )
 
 ACK, NACK, RETRY = EntryKind.ACK, EntryKind.NACK, EntryKind.RETRY
@@ -121,16 +117,6 @@ def fold_in(path: Path) -> Fold:
     fold = read_journal(Files(), path)
     assert fold is not None
     return fold
-
-
-def test_a_state_is_the_same_after_it_was_written(tmp_path: Path) -> None:
-    state = Fold(
-        7, 0, 3, 9, moved=True, base=5, acked=[(7, 9), (20, 1 << 33)], tries={6: 2}, number=4, reset=2,
-        nacks={1: Nack(1, 3, -1, 5), 3: Nack(3, 11, 4, 0xFFFF)},
-    )  # fmt: skip
-    path = tmp_path / "j"
-    Journal(Files(), path, ("t", 0), Head(7, 0, 3, 9, moved=True), state, lambda: 0)
-    assert read_journal(Files(), path) == state
 
 
 def test_appended_entries_are_read_at_once_and_a_sync_writes_no_metadata(tmp_path: Path) -> None:
@@ -331,74 +317,3 @@ def test_marks_are_read_as_written_and_neither_flipped_bits_nor_hostile_ones_are
 
 
 # --- what a journal, a mark and a committed offset mean together
-
-
-JOURNAL = Fold(7, 0, 3, 10, base=20, acked=[(25, 30)], number=2)
-HERE = Position(20, ((25, 30),))
-
-
-def resolved(
-    fold: Fold | None = JOURNAL, mark: Mark | None = None, committed: int | None = 10, **given: int
-) -> GroupProgress:
-    """Settle a copy of the journal."""
-    own = None if fold is None else attrs.evolve(fold, acked=list(fold.acked), nacks=dict(fold.nacks))  # fmt: skip
-    return resolve_position(own, mark, committed, **{"store_id": 7, "topic_generation": 0, **given})
-
-
-def test_without_a_writer_the_journal_is_the_position_and_without_both_the_committed_offset() -> (
-    None
-):
-    assert resolved().position() == HERE
-    assert resolved(None).position() == Position(10)
-    assert resolved(None, committed=None).position() is None
-
-
-def test_only_the_offsets_of_the_mark_are_the_writers_own() -> None:
-    mark = Mark(0, 3, old=12, new=20)
-    for own in (12, 20):
-        assert resolved(mark=mark, committed=own).position() == HERE
-    for other in (None, 0, 11, 15, 21):
-        for known in (None, mark):
-            found = resolved(mark=known, committed=other)
-            assert found.position() == (None if other is None else Position(other))
-            assert found.moved
-            assert "moved" in found.note
-    # One that the opening set back to the queue's end is nobody else's.
-    back = Mark(0, 3, old=18, new=20)
-    assert resolved(mark=back, committed=15, end=15).fold is not None
-    assert resolved(mark=back, committed=15, end=15).moved
-    assert resolved(mark=back, committed=15, end=16).fold is None
-
-
-def test_a_slow_owner_that_saw_an_older_offset_keeps_its_journal() -> None:
-    """A taker that was stopped while the writer moved the offset twice lost its acknowledged ranges (found by a review)."""
-    assert resolved(mark=Mark(0, 2, old=15, new=18), committed=18).position() == HERE
-    # One that found an offset of somebody else keeps it.
-    fold, mark = attrs.evolve(JOURNAL, moved=True), Mark(0, 2, old=50, new=60)
-    assert resolved(fold, mark).position() == HERE
-    assert resolved(fold, mark, committed=60).moved
-    # Once the writer has taken it in, the mark counts again.
-    assert not resolved(fold, Mark(0, 3, old=10, new=20), committed=20).moved
-
-
-def test_a_journal_that_is_foreign_or_void_does_not_count() -> None:
-    for more in ({"store_id": 8}, {"topic_generation": 1}):
-        found = resolved(JOURNAL, None, 10, **more)
-        assert found.position() == Position(10)
-        assert found.note
-        assert found.generation == more.get("topic_generation", 0) << VOIDED_BITS
-    found = resolved(mark=Mark(1, 3, 2, 2, old=10, new=10))
-    assert (found.position(), found.generation, found.number) == (Position(10), 1, 2)
-    # The next epoch is above all of this store.
-    assert resolved(mark=Mark(5, 9)).epoch == 9
-    assert resolved(mark=Mark(5, 1)).epoch == 3
-    assert resolved(store_id=8).epoch == 0
-
-
-def test_a_reset_and_refusals_count_before_and_after_they_were_taken_in() -> None:
-    fold = attrs.evolve(JOURNAL, base=4, acked=[], reset=3, number=3)
-    assert resolved(fold, Mark(0, 3, 2, 2, old=12, new=20), committed=20).position() == Position(4)
-    assert resolved(fold, Mark(0, 3, 3, 3, old=20, new=4), committed=4).position() == Position(4)
-    fold = attrs.evolve(JOURNAL, nacks={1: Nack(1, 20, 0, 0), 2: Nack(2, 40, 0, 0)})
-    mark = Mark(0, 3, 1, 2, old=10, new=20)
-    assert resolved(fold, mark).position() == Position(21, ((25, 30),), frozenset({40}))

@@ -1,7 +1,6 @@
 """Prepared messages: committed once or rolled back, over closes and kills, and the program is asked about those that it left open."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -454,30 +453,6 @@ def test_messages_of_an_earlier_process_are_asked_about_after_opening(asked: Hal
     assert asked.asked[-1] == b"1"
 
 
-def test_after_fifteen_checks_a_message_is_discarded(
-    asked: HalfShop, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked.given = {"shop": asked.ask}
-    prepared = asked.prepare(b"1", tag="t")
-    asked.clock.now_ms += 1
-    # One of a group without a check-back is not counted.
-    asked.prepare(b"2", group="other")
-    for _ in range(15):
-        asked.run(INTERVAL_MS)
-        # By age, though a check writes a copy at the end of the queue.
-        assert asked.open_bodies() == [b"1", b"2"]
-    assert len(asked.asked) == 15
-    asked.run(INTERVAL_MS)
-    assert (len(asked.asked), asked.open_bodies(), asked.bodies()) == (15, [b"2"], [])
-    (kept,) = asked.store.scan(DISCARD_TOPIC)
-    assert (kept.body, kept.tag) == (b"1", "t")
-    assert kept.all_properties["UNIQ_KEY"] == prepared.transaction_id
-    assert "checked 15 times" in caplog.text
-    assert asked.store.prepared()[0].checks == 0
-    asked.close()
-    assert asked.open_bodies() == [b"2"]
-
-
 KINDS = [ValueError("no database"), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()]
 
 
@@ -566,18 +541,6 @@ def test_a_message_that_retention_has_deleted_is_dropped(
     asked.run(IMMUNITY_MS)
     assert asked.store.prepared() == []
     assert "is dropped" in caplog.text
-
-
-def test_a_store_without_a_check_back_asks_nobody_and_saves_its_progress(
-    shop: HalfShop, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.store.put("orders", b"x", queue=0)
-    assert WORKER not in shop.workers.by_name
-    shop.prepare(b"1").commit()
-    shop.prepare(b"2")
-    assert shop.run(INTERVAL_MS) == INTERVAL_MS / 1000
-    assert shop.store.committed_offset(PROGRESS_GROUP, HALF_TOPIC, 0) == 1
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def _wrong(_prepared: Prepared) -> None:

@@ -120,24 +120,6 @@ def test_after_a_kill_at_any_call_there_is_one_retry(bench: Bench, point: int) -
     assert bench.committed() == 2
 
 
-def test_a_commit_between_reading_and_writing_is_not_overwritten(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(bench.groups).ack(list(range(10)), 0)
-    real = bench.store.lowlevel.move_offsets
-
-    def late(moves: object) -> object:
-        bench.store.commit_offset(GROUP, TOPIC, 0, offset=17)
-        return real(moves)  # type: ignore[arg-type] # the same argument
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.store.lowlevel, "move_offsets", late, raising=False)
-        bench.take_in()
-    bench.take_in()
-    assert bench.committed() == 17
-    assert bench.position() == Position(17)
-
-
 def test_what_is_beyond_the_end_of_a_queue_is_dropped(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

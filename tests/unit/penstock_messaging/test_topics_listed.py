@@ -457,27 +457,6 @@ def test_known_keys_and_turns(shop: Shop) -> None:
             queue_of("a/b", **invalid)
 
 
-def test_the_next_opening_goes_on_in_turn(shop: Shop) -> None:
-    """A program that opens the store for each message filled queue 0 only."""
-    found = []
-    for _ in range(6):
-        found.append(shop.store.put("t", b"x").queue)
-        shop.close()
-    assert found == [0, 1, 2, 3, 0, 1]
-
-
-def test_every_way_of_putting_is_routed(shop: Shop) -> None:
-    store = shop.store
-    store.put("t", b"0", queue=None)
-    store.submit("t", b"1", queue=None)
-    more = [Message("t", b"2", queue=None), Message("t", b"3", queue=None), Message("t", b"4")]
-    assert [receipt.queue for receipt in store.put_many(more)] == [2, 3, 0]
-    receipts = [store.put("t", b"5", partition_key="k1", tag="a") for _ in range(3)]
-    assert {each.queue for each in receipts} == {2}
-    assert store.topics() == {"t": [0, 1, 2, 3]}
-    assert store.at(receipts[0].log_offset).all_properties == {"TAGS": "a"}
-
-
 # --- a whole store
 
 

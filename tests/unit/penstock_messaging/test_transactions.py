@@ -304,6 +304,11 @@ def test_a_failed_flush_leaves_the_outcome_open_until_the_next_opening(opened: O
     with opened.store.consumer("g", "in") as other:
         assert other.assignment() == [("%RETRY%g", 0)]
     opened.files.die()
+    with penstock.open(opened.path, read_only=True) as reader:
+        assert undecided_in(reader) == [{"open": 1}], "of two in the file"
+        # A member elsewhere does not get the queue before the store was open for writing.
+        with reader.consumer("g", "in") as elsewhere:
+            assert ("in", 0) not in elsewhere.assignment()
     assert left(opened.path) in ([1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 4, 5, 6, 7, 8, 9])
 
 
