@@ -1,6 +1,5 @@
 """Messages with a delay level: stored and delivered as by a broker, each once, with progress that is saved after the copies are durable."""
 
-import errno
 import json
 from pathlib import Path
 
@@ -260,27 +259,6 @@ def test_large_messages_are_delivered_a_few_at_a_time_also_over_a_limit_of_now(
 # --- restarts and progress
 
 
-def test_the_progress_is_saved_a_second_after_a_delivery_and_the_copies_are_durable_first(
-    shop: DelayShop,
-) -> None:
-    shop.settings = {"flush.async.interval_ms": HOUR}
-    shop.put(b"x", 1)
-    assert shop.run(after_ms=1000) == SAVE_MS / 1000
-    assert shop.saved() == {}
-    end = shop.store.stats()["log_end_offset"]
-    assert shop.store.stats()["flushed_offset"] < end
-    shop.run(after_ms=SAVE_MS)
-    assert shop.saved() == {"1": 1}
-    assert shop.store.stats()["flushed_offset"] == end
-    # What a killed writer delivered and did not save is not delivered again.
-    shop.put(b"c", 1)
-    shop.run(after_ms=1000)
-    shop.kill()
-    shop.open()
-    shop.run()
-    assert shop.bodies() == [b"x", b"c"]
-
-
 @pytest.mark.parametrize(
     ("table", "start"),
     [('{1:9}', 4), ('{1:9223372036854775807}', 4), ('{1:-5}', 0), ('{1:"x"}', 0), ('{1:2}', 2), ("{}", 0), ('{2:1}', 0)],
@@ -393,25 +371,6 @@ def test_a_queue_of_a_broker_with_more_levels_is_delivered(
 
 
 # --- failures
-
-
-def test_a_full_disk_holds_messages_back_and_loses_none(
-    shop: DelayShop, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.settings = {"alloc.use": "on-demand"}
-    body = bytes(40_000)
-    shop.put(body, 1, queue=0)
-    shop.put(body, 1, queue=0)
-    shop.files.plan.fail("create", errno.ENOSPC, path="new-0000")
-    for _ in range(3):
-        assert shop.run(after_ms=1000) == 1
-    assert shop.bodies() == []
-    assert caplog.text.count("cannot be delivered now") == 1
-    assert shop.delivery.stats()["trouble"]
-    shop.files.plan.heal()
-    shop.run(after_ms=1000)
-    assert len(shop.bodies()) == 2
-    assert shop.delivery.stats()["trouble"] is None
 
 
 def test_a_failed_store_ends_delivery_and_the_next_opening_goes_on(shop: DelayShop) -> None:

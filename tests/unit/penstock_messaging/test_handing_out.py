@@ -48,7 +48,9 @@ def worker_group() -> WorkerGroup:
 # --- what is handed out
 
 
-def test_a_message_has_what_a_stored_message_has(members: Members) -> None:
+def test_a_message_has_what_a_stored_message_has_and_a_retry_what_the_first_one_had(
+    members: Members,
+) -> None:
     more: Any = {"tag": "paid", "keys": ["A-1", "A-2"], "properties": {"a": "b"}, "flag": 7}
     members.store.put("orders", b"x", **more)
     with members() as consumer:
@@ -63,16 +65,13 @@ def test_a_message_has_what_a_stored_message_has(members: Members) -> None:
             message.nothing  # noqa: B018 - it raises
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
             pickle.loads(pickle.dumps(message)).ack()
-
-
-def test_messages_of_the_retry_topic_show_where_they_come_from(members: Members) -> None:
+    # One of the retry topic shows where it comes from; the filter was applied before the first try.
     text = b"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01ABC\x02TAGS\x01paid\x02"
     again = Message("%RETRY%billing", b"again", queue=0, reconsume_times=2)
     members.store.lowlevel.put_copies(
         [(again, text), (Message("%RETRY%billing", b"x", queue=0), b"")]
     )
     with members(tag="new") as consumer:
-        # The filter was applied before the first try.
         found, plain = poll(consumer)
         assert (found.topic, found.message_id, found.attempt) == ("orders", "ABC", 3)
         assert found.stored.topic == consumer.pending()[0].topic == "%RETRY%billing"

@@ -416,23 +416,6 @@ def test_an_exception_rolls_back_unless_a_check_back_knows_more(shop: HalfShop) 
 # --- the program is asked
 
 
-def test_old_messages_are_asked_about_and_finished_by_the_answer(asked: HalfShop) -> None:
-    asked.answers = {b"1": "commit", b"2": "rollback"}
-    for body in (b"1", b"2", b"3"):
-        asked.prepare(body)
-    assert asked.run(IMMUNITY_MS - 1) == 0.001
-    assert asked.asked == []
-    assert asked.run(1) == (INTERVAL_MS - IMMUNITY_MS) / 1000, "then the progress is saved"
-    assert asked.asked == [b"1", b"2", b"3"]
-    assert (asked.bodies(), asked.open_bodies()) == ([b"1"], [b"3"])
-    asked.run(INTERVAL_MS - 1)
-    assert asked.asked[3:] == []
-    asked.run(1)
-    assert asked.asked[3:] == [b"3"]
-    assert asked.store.prepared()[0].checks == 2
-    assert asked.store.max_offset(HALF_TOPIC, 0) == 7
-
-
 def test_messages_of_an_earlier_process_are_asked_about_after_opening(asked: HalfShop) -> None:
     asked.prepare(b"old")
     asked.close()

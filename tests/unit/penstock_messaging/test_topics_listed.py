@@ -365,6 +365,8 @@ PUTS: list[Callable[[Store, str, int], object]] = [
 
 @pytest.mark.parametrize("put", PUTS)
 def test_messages_are_refused_by_name_by_queue_and_by_permission(shop: Shop, put: Any) -> None:
+    """A mistyped number would hide messages from consumers that another program gave the topic's queues to."""
+    give(shop.root, {"odd": {"perm": "x"}})
     store = shop.store
     for topic in sorted(FORBIDDEN):
         for _ in range(2):
@@ -373,6 +375,13 @@ def test_messages_are_refused_by_name_by_queue_and_by_permission(shop: Shop, put
         # A copy is no message of a caller.
         store.lowlevel.put_copies([(Message(topic, b"x", queue=0), b"")])
     assert "good" not in store.topics()
+    put(store, "auto", 3)
+    for queue in (4, 65_535):
+        with pytest.raises(errors.TopicQueueError, match="4 queues"):
+            put(store, "auto", queue)
+    # Its entry is not understood, and stays.
+    put(store, "odd", 77)
+    assert listed(shop.root)["odd"] == {"perm": "x"}
     store.create_topic("t", queues=8, write_queues=2)
     put(store, "t", 7)
     named = r"queue 8 of topic 't' .* 8 queues, from 0 to 7"
@@ -408,21 +417,6 @@ def test_without_automatic_creation_an_unknown_topic_takes_no_message(shop: Shop
         put(shop.store, "old", 4)
     # As a client of a broker does, where it cannot give a message back.
     put(shop.store, "%RETRY%g", 0)
-
-
-def test_a_queue_that_a_topic_does_not_have_is_refused(shop: Shop) -> None:
-    """A mistyped number would hide messages from consumers that another program gave the topic's queues to."""
-    give(shop.root, {"odd": {"perm": "x"}})
-    shop.store.put("t", b"x", queue=3)
-    for queue in (4, 65_535):
-        with pytest.raises(errors.TopicQueueError, match="4 queues"):
-            shop.store.put("t", b"x", queue=queue)
-    shop.store.alter_topic("t", queues=100)
-    shop.store.put("t", b"x", queue=99)
-    assert counts(shop.store) == {"t": 100}
-    # Its entry is not understood, and stays.
-    shop.store.put("odd", b"x", queue=77)
-    assert listed(shop.root)["odd"] == {"perm": "x"}
 
 
 # --- messages without a queue
