@@ -30,9 +30,7 @@ def fails(error: Exception, first: Callable[[], object] = lambda: None) -> Calla
 # --- acknowledged
 
 
-def test_an_acknowledgement_is_recorded_once_and_synced_before_ack_returns(
-    members: Members,
-) -> None:
+def test_an_acknowledgement_is_recorded_once_and_synced_before_it_returns(members: Members) -> None:
     put(members, 5)
     journal = members.group.journals
     with members() as consumer:
@@ -53,9 +51,7 @@ def test_an_acknowledgement_is_recorded_once_and_synced_before_ack_returns(
         assert bodies(poll(consumer)) == [b"4"]
 
 
-def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(
-    members: Members,
-) -> None:
+def test_an_answer_after_the_first_does_nothing_and_a_refusal_is_an_error(members: Members) -> None:
     put(members, 3)
     with members() as consumer:
         acked, refused, released = poll(consumer)

@@ -67,9 +67,7 @@ def test_text_is_escaped_as_in_java_and_what_json_cannot_hold_is_refused() -> No
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_brokers_file_keeps_its_form_and_gets_the_next_version(
-    tmp_path: Path, version: str
-) -> None:
+def test_a_brokers_file_keeps_its_form_and_gets_a_new_version(tmp_path: Path, version: str) -> None:
     raw = (GOLDEN / version / "topics.json").read_bytes()
     path = give(tmp_path, "topics.json", raw)
     file = topics_file(tmp_path, clock=ManualClock(5000))
@@ -174,9 +172,7 @@ def test_a_change_during_a_saving_is_saved_next_or_refused(tmp_path: Path) -> No
     assert made.on_disk() == {"a": {}, "b": {}}
 
 
-def test_a_list_that_cannot_be_saved_is_noted_once_and_retried(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_list_that_is_not_saved_is_retried(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     shop.files.plan.fail("rename", errno.ENOSPC, path="topics.json")
     assert shop.store.put("t", b"x", queue=0)
     assert "penstock-topics" not in shop.workers.by_name or shop.step("penstock-topics") == 1
@@ -229,9 +225,7 @@ def group_entries(root: Path) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_group_that_is_added_looks_as_if_the_broker_had_added_it(
-    tmp_path: Path, version: str
-) -> None:
+def test_an_added_group_looks_as_if_the_broker_had_added_it(tmp_path: Path, version: str) -> None:
     """The broker created billing for its first consumer: removed and created again, it is the same in every byte."""
     raw = (GOLDEN / version / "subscriptionGroup.json").read_bytes()
     path = give(tmp_path, "subscriptionGroup.json", raw)

@@ -112,9 +112,7 @@ def test_the_destination_and_the_delay_cannot_be_given_as_properties(shop: Delay
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
-def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
-    shop: DelayShop, checksum: str
-) -> None:
+def test_the_copy_has_the_text_and_the_birth_of_the_message(shop: DelayShop, checksum: str) -> None:
     shop.settings = {"log": {"checksum": checksum}}
     sent = Message(
         "T1", b"body", queue=3, tag="t", properties={"n": "1"}, delay_level=4, flag=-7,
@@ -183,9 +181,7 @@ def test_a_message_is_delivered_when_its_delay_is_over(shop: DelayShop, level: i
 # --- the thread
 
 
-def test_the_thread_runs_only_while_messages_wait_and_readers_know_how_many(
-    shop: DelayShop,
-) -> None:
+def test_a_thread_runs_only_while_messages_wait_and_readers_know_how_many(shop: DelayShop) -> None:
     shop.store.put("orders", b"x", queue=0)
     shop.close()
     assert not shop.has_thread
@@ -232,9 +228,7 @@ def test_a_put_wakes_the_thread_only_if_it_sleeps_for_longer(shop: DelayShop) ->
 # --- many
 
 
-def test_large_messages_are_delivered_a_few_at_a_time_also_over_a_limit_of_now(
-    shop: DelayShop,
-) -> None:
+def test_large_messages_are_delivered_a_few_at_a_time_also_over_a_limit(shop: DelayShop) -> None:
     """The limit for bodies was lowered while they waited; it is one for callers."""
     shop.settings = {"geometry.segment_bytes": 16 << 20}
     body = bytes(1 << 20)
@@ -292,9 +286,7 @@ def test_with_a_table_that_cannot_be_read_no_message_is_lost_or_delivered_twice(
 # --- clocks
 
 
-def test_records_that_are_not_read_yet_are_not_taken_for_due(
-    shop: DelayShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_read_yet_is_not_due(shop: DelayShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the times of queue entries say nothing, records are read, a number of them at a time."""
     # As if two were the thousands that are read at a time.
     monkeypatch.setattr(delivery, "_RECORDS_MAX", 2)
@@ -355,9 +347,7 @@ def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCapt
     assert "1 of the messages 0 to 2 are gone or corrupt" in caplog.text
 
 
-def test_a_queue_of_a_broker_with_more_levels_is_delivered(
-    shop: DelayShop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_level_above_18_is_delivered(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:
     shop.put_waiting(b"x", target(level=b"25"), queue=24)
     shop.put_waiting(b"bad\x1b", target(b"\x1b"))
     shop.close()

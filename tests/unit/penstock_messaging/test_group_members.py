@@ -243,9 +243,7 @@ CALLS: list[Callable[[OwnedQueue], object]] = [
 ]  # fmt: skip
 
 
-def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
-    groups: Groups,
-) -> None:
+def test_a_queue_has_one_owner_and_no_answer_counts_after_it_is_handed_back(groups: Groups) -> None:
     owned = take(groups)
     assert groups.claim(GROUP, TOPIC, 0, member="x", begin=lambda: 0) is None
     assert str(os.getpid()) in str(groups.holder(GROUP, TOPIC, 0))
@@ -268,9 +266,7 @@ def test_a_queue_has_one_owner_and_no_answer_counts_after_it_was_handed_back(
     assert now(groups) == Position(1)
 
 
-def test_numbers_that_no_owner_can_have_reached_are_corruption(
-    store: Store, groups: Groups
-) -> None:
+def test_numbers_that_no_owner_can_reach_are_corruption(store: Store, groups: Groups) -> None:
     """The journal that began with such an offset could not be read by anybody: `groups reset` changed nothing, and reported success."""
     take(groups).hand_back()
     write_marks(FILES, groups.paths(GROUP), {(TOPIC, 0): Mark(0, EPOCH_MAX)})
@@ -491,9 +487,7 @@ PLANS: list[tuple[Any, int, int]] = [
 
 
 @pytest.mark.parametrize(("to", "shift", "after"), PLANS)
-def test_a_plan_changes_nothing_until_it_is_carried_out(
-    half: Groups, to: Any, shift: int, after: int
-) -> None:
+def test_a_plan_alone_changes_nothing(half: Groups, to: Any, shift: int, after: int) -> None:
     moves = planned(half, GROUP, [TOPIC, "none"], to=to, shift=shift)
     assert moves == [Move(TOPIC, 0, 10, after)]
     assert now(half) == Position(10)

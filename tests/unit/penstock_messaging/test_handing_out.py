@@ -48,9 +48,7 @@ def worker_group() -> WorkerGroup:
 # --- what is handed out
 
 
-def test_a_message_has_what_a_stored_message_has_and_a_retry_what_the_first_one_had(
-    members: Members,
-) -> None:
+def test_a_message_has_what_is_stored_and_a_retry_what_the_first_one_had(members: Members) -> None:
     more: Any = {"tag": "paid", "keys": ["A-1", "A-2"], "properties": {"a": "b"}, "flag": 7}
     members.store.put("orders", b"x", **more)
     with members() as consumer:

@@ -87,9 +87,7 @@ def fold_of(*entries: dict[str, Any]) -> Fold:
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=30), st.integers(0, 5))
-def test_acknowledged_ranges_are_merged_as_a_set_would(
-    ranges: list[tuple[int, int]], base: int
-) -> None:
+def test_acknowledged_ranges_merge_as_in_a_set(ranges: list[tuple[int, int]], base: int) -> None:
     entries = [{"kind": ACK, "offset": o, "count": c, "base": base} for o, c in ranges]
     position = fold_of({"kind": EntryKind.BASE, "base": base}, *entries).position()
     known = set(range(base)).union(*(range(o, o + c) for o, c in ranges))
@@ -147,9 +145,7 @@ def test_appended_entries_are_read_at_once_and_a_sync_writes_no_metadata(tmp_pat
     assert path.stat().st_size == len(valid_entries(path.read_bytes())) * ENTRY_BYTES
 
 
-def test_after_a_failure_nothing_is_appended_but_a_file_that_cannot_grow_loses_nothing(
-    tmp_path: Path,
-) -> None:
+def test_after_a_failure_nothing_is_appended_and_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     path, files = tmp_path / "j", FaultyFiles()
     for call in ("pwrite", "sync"):
         made = begin(path, files)

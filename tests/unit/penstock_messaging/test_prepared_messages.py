@@ -96,9 +96,7 @@ def interrupted_put(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the records: what a broker writes, and what hostile ones say
 
 
-def test_a_half_message_names_where_it_goes_and_its_commit_has_the_same_text(
-    shop: HalfShop,
-) -> None:
+def test_a_half_message_names_where_it_goes_and_its_commit_has_its_text(shop: HalfShop) -> None:
     message = Message(
         "orders", b"body", queue=3, tag="t", keys=("k", "l"), properties={"a": "b"}, flag=7,
         born_time_ms=5, born_host="10.0.0.1:99",
@@ -333,9 +331,7 @@ def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> Non
     assert shop.open_bodies() == []
 
 
-def test_what_cannot_be_committed_now_stays_prepared(
-    shop: HalfShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_committed_stays(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.settings = {"extensions.messaging.auto_create_topics": False}
     shop.store.create_topic("orders")
     gone, full = shop.prepare(), shop.prepare(b"full")
@@ -379,9 +375,7 @@ def test_after_an_interrupt_nothing_is_stored_twice_and_nothing_is_forgotten(
     assert (shop.bodies(), shop.open_bodies()) == ([b"x"], [b"2"])
 
 
-def test_a_prepare_is_durable_under_any_flush_policy_and_a_commit_waits_as_a_put(
-    shop: HalfShop,
-) -> None:
+def test_a_prepare_is_durable_under_any_policy_and_a_commit_waits_as_a_put(shop: HalfShop) -> None:
     for flush, durability in (("none", Durability.ACCEPTED), ("sync", Durability.ON_DISK)):
         with open_store(shop.root.with_name(flush), flush=flush, spawn=InlineWorkers()) as store:
             prepared = store.prepare("orders", b"x", group="g")
@@ -458,9 +452,7 @@ def test_an_exception_and_an_answer_that_is_none_leave_it_open(
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_an_answer_from_before_a_block_is_not_used_in_or_after_it(
-    asked: HalfShop, has_ended: bool
-) -> None:
+def test_an_answer_from_before_a_block_is_not_used_later(asked: HalfShop, has_ended: bool) -> None:
     """The check-back found no row; then a block committed one, and ended with Ctrl-C: the message was rolled back."""
 
     def begin(prepared: Prepared) -> str:
@@ -531,9 +523,7 @@ async def _wrong(_prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("given", [5, "commit", {"g": 5}, {5: len}, _wrong, {"g": _wrong}])
-def test_what_cannot_be_asked_is_refused_before_the_store_is_opened(
-    tmp_path: Path, given: Any
-) -> None:
+def test_what_cannot_be_asked_is_refused_before_a_store_is_open(tmp_path: Path, given: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="check_back"):
         penstock.open(tmp_path / "s", check_back=given)
     assert not (tmp_path / "s").exists()

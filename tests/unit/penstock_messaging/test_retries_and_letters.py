@@ -120,9 +120,7 @@ def test_after_a_kill_at_any_call_there_is_one_retry(bench: Bench, point: int) -
     assert bench.committed() == 2
 
 
-def test_what_is_beyond_the_end_of_a_queue_is_dropped(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_beyond_a_queue_is_dropped(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     owned = take(bench.groups)
     owned.ack([0, 25, 30], 0)
     owned.nack(40, 0, GROUP_SETTING, 0)
@@ -169,9 +167,7 @@ def test_what_cannot_be_retried_is_noted_and_does_not_hold_up_the_others(
     assert [each.body for each in bench.store.read(f"%DLQ%{GROUP}", 0).messages] == [b"1"]
 
 
-def test_a_failure_is_logged_once_and_tried_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_is_noted_and_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     owned = take(bench.groups)
     owned.ack([0], 0)
     bench.files.plan.fail("rename", errno.ENOSPC, path="consumerOffset")
@@ -327,9 +323,7 @@ def test_what_a_record_may_hold_does_not_break_a_copy(store: Store) -> None:
     assert (refuse(store, negative).queue, retry_level(-5)) == (2, 3)
 
 
-def test_a_letter_for_which_there_is_little_room_gives_up_one_property_after_the_other(
-    store: Store,
-) -> None:
+def test_a_letter_with_little_room_gives_up_one_property_after_the_other(store: Store) -> None:
     message = put(store, Message("T8", b"body", queue=0), b"a\x01b\x02WAIT\x01true\x02")
     retry = retry_copy(message, "g")
     assert retry is not None
@@ -460,9 +454,7 @@ def test_a_second_replay_continues_and_the_dead_letters_stay(store: Store) -> No
         (b"RETRY_TOPIC\x01\xff\x00\x02", "control"),
     ],
 )
-def test_a_letter_that_cannot_be_put_back_does_not_hold_up_the_others(
-    store: Store, text: bytes, reason: str
-) -> None:
+def test_a_letter_that_cannot_be_put_back_stays(store: Store, text: bytes, reason: str) -> None:
     give_up(store, 1)
     store.lowlevel.put_copies([(Message(DLQ, b"odd", queue=0), text)])
     give_up(store, 1)
@@ -473,9 +465,7 @@ def test_a_letter_that_cannot_be_put_back_does_not_hold_up_the_others(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", range(1, 14))
-def test_a_killed_replay_goes_on_and_repeats_at_most_its_last_batch(
-    tmp_path: Path, point: int
-) -> None:
+def test_a_killed_replay_goes_on_and_repeats_at_most_a_batch(tmp_path: Path, point: int) -> None:
     with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
         give_up(store, 150)
     files = FaultyFiles()

@@ -167,9 +167,7 @@ def test_a_cancelling_message_names_the_other_one_as_a_broker_does(shop: TimerSh
 
 
 @pytest.mark.parametrize("delay_ms", [1, 999, 1000, 1001, 2500, 60_000, 3 * DAY])
-def test_a_message_is_delivered_at_its_time_and_never_before(
-    shop: TimerShop, delay_ms: int
-) -> None:
+def test_a_message_is_delivered_at_its_time_and_not_before(shop: TimerShop, delay_ms: int) -> None:
     shop.put(b"x", delay_ms, queue=2, tag="t")
     assert shop.bodies(queue=2) == []
     # Over two days it is put to the timer topic again on the way.
@@ -378,9 +376,7 @@ def test_a_cancelled_message_whose_time_came_while_nobody_wrote_is_not_delivered
     assert shop.bodies() == [b"0"]
 
 
-def test_another_program_cancels_by_a_key_and_what_does_not_wait_is_not_cancelled(
-    shop: TimerShop,
-) -> None:
+def test_another_program_cancels_by_key_and_only_what_waits_is_cancelled(shop: TimerShop) -> None:
     plain, delivered = shop.store.put("other", b"p", queue=0), shop.put(b"d", 10, topic="other")
     shop.put(b"x", 5500, properties={"UNIQ_KEY": "K"})
     shop.put(b"y", 5500, properties={"UNIQ_KEY": "K"}, topic="other")

@@ -92,9 +92,7 @@ def counts(topics: TopicConfigs | Store) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_a_topic_that_is_added_looks_as_if_the_broker_had_added_it(
-    tmp_path: Path, version: str
-) -> None:
+def test_an_added_topic_looks_as_if_the_broker_had_added_it(tmp_path: Path, version: str) -> None:
     """The broker created T3 by a message with 4 queues: taken out and created again, it is the same in every byte."""
     path = give(tmp_path, {})
     raw = (GOLDEN / version / "topics.json").read_bytes()
