@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.consumers import Members, bodies, poll, put
-from tests.shop import Shop
 
 import penstock
 from penstock import (
@@ -306,31 +305,6 @@ def test_run_raises_what_stops_a_thread(store: Store) -> None:
     with pytest.raises(OSError, match="the disk fails"):
         HandlerRun(broken, print, Handling(), threads, 2).run()
     threads.stop()
-
-
-def test_a_signal_handler_may_close_a_consumer_that_its_own_thread_is_closing(shop: Shop) -> None:
-    """It waited for the lock of the close that it had interrupted."""
-    shop.store.put("orders", b"x", queue=0)
-    consumer = shop.store.consumer("billing", "orders")
-    assert consumer.poll(timeout=0)
-    interrupted = []
-
-    def handle(call: str, _: Path) -> None:
-        interrupted.append(call)
-        consumer.close()
-
-    shop.files.plan.watch = handle
-    thread = threading.Thread(target=consumer.close, daemon=True)
-    thread.start()
-    thread.join(30)
-    # If it hangs, the fixture must not wait for it.
-    opened, shop.opened = shop.store, None
-    assert not thread.is_alive()
-    shop.opened, shop.files.plan.watch = opened, None
-    assert interrupted
-    assert repr(consumer) == "<consumer of group 'billing', closed>"
-    with shop.store.consumer("billing", "orders") as again:
-        assert again.poll(timeout=0)
 
 
 def test_a_store_closes_its_consumers(tmp_path: Path) -> None:
