@@ -7,7 +7,7 @@ import pytest
 from tests.shop import Shop
 
 import penstock
-from penstock import Message, MessageError, PropertyError
+from penstock import Message, MessageError
 from penstock.testing import make_context, open_store
 from penstock_messaging.delays import delivery
 from penstock_messaging.delays.delay_offsets import DelayOffsets, text_of_table
@@ -98,17 +98,6 @@ def test_a_delayed_message_waits_with_its_topic_and_queue_in_its_properties() ->
     for level in (-1, 19, 99, 1 << 62):
         with pytest.raises(MessageError, match=rf"delay_level {level} is refused: .* 1 to 18"):
             scheduled(Message("t", b"", queue=0, delay_level=level), accept)
-
-
-def test_the_destination_and_the_delay_cannot_be_given_as_properties(shop: DelayShop) -> None:
-    given = {"REAL_TOPIC": "other", "REAL_QID": "9", "n": "1"}
-    _, text = scheduled(Message("t", b"", queue=0, delay_level=2, properties=given), accept)
-    assert text == b"n\x011\x02DELAY\x012\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02"
-    with pytest.raises(PropertyError, match="pass it as delay_level="):
-        scheduled(Message("t", b"", queue=0, delay_level=2, properties={"DELAY": "3"}), accept)
-    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
-        with pytest.raises(PropertyError, match=r"delay_level=|deliver_at="):
-            shop.store.put("t", b"", queue=0, properties={name: "3"})
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, MessageError
 from penstock.testing import open_store
 from penstock_messaging.consuming import consumer as consumer_module
 from penstock_messaging.groups import intake as intake_module
-from penstock_messaging.properties_text import flags_for_copy, pairs_of, stored_text, text_of
+from penstock_messaging.properties_text import flags_for_copy, pairs_of, text_of
 
 # A test that fails waits for so long.
 LIMIT_S = 60
@@ -105,17 +105,6 @@ def test_a_refusal_in_another_process_is_taken_in_at_once(
 
 
 # --- the texts of properties
-
-
-@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
-def test_the_text_of_a_stored_message_is_what_was_stored(shop: Shop, checksum: str) -> None:
-    """A broker of 4.9 writes no 0x02 at the end; a value need not be UTF-8; a record's own CRC is not part of its text."""
-    shop.settings = {"log": {"checksum": checksum}}
-    for text in (b"", b"a\x01b\x02", b"a\x01b", b"a\x01\xff\x02b\x011\x02"):
-        (receipt,) = shop.store.lowlevel.put_copies([(Message("t", b"body", queue=0), text)])
-        found = stored_text(shop.store.at(receipt.log_offset))
-        # The store may close the last pair.
-        assert found.removesuffix(b"\x02") == text.removesuffix(b"\x02")
 
 
 def test_pairs_keep_their_order_and_the_last_of_a_name_counts(shop: Shop) -> None:

@@ -1,7 +1,6 @@
 """Consumers: which messages are handed out and when, read ahead, held in flight, and handed out again."""
 
 import pickle
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,25 +215,6 @@ def test_ordered_keeps_the_order_of_a_queue_over_retries(members: Members) -> No
 
 
 # --- threads, and the end
-
-
-def test_a_poll_waits_for_a_message_and_for_an_answer(members: Members) -> None:
-    with members(max_in_flight=1) as consumer:
-        put(members, 2)
-        members.group.members[0].step()
-        found: list[Any] = []
-        first = consumer.poll()[0]
-        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
-        waits.start()
-        first.ack()
-        waits.join(30)
-        assert bodies(found) == [b"1"]
-        found[0].ack()
-        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
-        waits.start()
-        members.store.put("orders", b"new", queue=0)
-        waits.join(30)
-        assert bodies(found) == [b"1", b"new"]
 
 
 def test_a_failing_step_is_raised_at_the_next_poll(members: Members) -> None:

@@ -25,6 +25,7 @@ from penstock_messaging.prepared.half_message import (
     facts_of,
     half_message,
     is_commit_of,
+    refuse_delays,
     removal,
     removed_by,
 )
@@ -124,11 +125,15 @@ def test_a_half_message_names_where_it_goes_and_its_commit_has_its_text(shop: Ha
 
 def test_what_the_store_says_itself_and_a_delay_are_refused(shop: HalfShop) -> None:
     """A broker would delay the half message itself, and never deliver it."""
-    names = "PGROUP", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY", "TRANSACTION_CHECK_TIMES"
+    for name in ("PGROUP", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY", "TRANSACTION_CHECK_TIMES"):
+        with pytest.raises(errors.MessageError, match=f"{name} .*nothing was stored"):
+            shop.prepare(properties={name: "1"})
     delays: list[dict[str, Any]] = [{"properties": {"TIMER_DELAY_SEC": "5"}}, {"delay_level": 3}]
-    for more in [*delays, *({"properties": {name: "1"}} for name in ("DELAY", *names))]:
+    for more in [*delays, {"properties": {"DELAY": "1"}}]:
         with pytest.raises(errors.MessageError, match="nothing was stored"):
-            shop.prepare(**more)
+            refuse_delays(Message("orders", b"x", **more))
+    with pytest.raises(errors.MessageError, match="both prepared and delayed"):
+        shop.prepare(delay_level=3)
     assert shop.open_bodies() == []
 
 
@@ -313,22 +318,6 @@ def test_a_commit_whose_removal_a_crash_has_cut_is_not_made_again(
         shop.kill()
         assert (shop.open_bodies(), shop.bodies(OP_TOPIC)) == ([b"other"], [b"1"])
         assert shop.bodies() == [b"0", b"1", *[b"2"] * 4]
-
-
-def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> None:
-    prepared = shop.prepare(b"1")
-    (half,) = shop.halves.all()
-    for _ in range(3):
-        shop.halves.check_again(half)
-    assert (prepared.checks, shop.store.max_offset(HALF_TOPIC, 0)) == (3, 4)
-    receipt = prepared.commit()
-    newest = shop.store.read(HALF_TOPIC, 0, 3, 1).messages[0]
-    assert shop.store.at(receipt.log_offset).prepared_offset == newest.log_offset
-    assert shop.bodies(OP_TOPIC) == [b"0", b"1", b"2", b"3"]
-    with pytest.raises(errors.PreparedFinishedError):
-        shop.halves.check_again(half)
-    shop.kill()
-    assert shop.open_bodies() == []
 
 
 def test_what_cannot_be_committed_stays(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from penstock_messaging.retries.copies import (
     retry_level,
     retry_topic,
 )
-from penstock_messaging.retries.dead_letters import REPLAY_GROUP, Replayed, replay, replay_start
+from penstock_messaging.retries.dead_letters import Replayed, replay
 from penstock_messaging.retries.stored_retries import StoredRetries
 
 WAITING = "SCHEDULE_TOPIC_XXXX"
@@ -296,7 +296,7 @@ def test_the_level_and_the_number_of_queues_are_the_requested_ones(store: Store)
     assert (retry_topic("g"), dead_letter_topic("g")) == ("%RETRY%g", "%DLQ%g")
 
 
-def test_the_first_topic_and_id_stay(store: Store) -> None:
+def test_the_first_topic_and_id_stay_and_what_a_record_may_hold_is_copied(store: Store) -> None:
     given = b"RETRY_TOPIC\x01first\x02ORIGIN_MESSAGE_ID\x01AB\x02", (b"first", b"AB")
     nothing = b"ORIGIN_MESSAGE_ID\x01  \x02", (b"T", None)
     hostile = b"RETRY_TOPIC\x01\xff\x02", (b"\xff", None)
@@ -307,17 +307,11 @@ def test_the_first_topic_and_id_stay(store: Store) -> None:
         assert pairs[b"ORIGIN_MESSAGE_ID"] == (first_id or message.message_id.encode())
     named = refuse(store, put(store, Message("T", b"", queue=0), b""), message_id="77")
     assert pairs_of(stored_text(named))[b"ORIGIN_MESSAGE_ID"] == b"77"
-
-
-def test_what_a_record_may_hold_does_not_break_a_copy(store: Store) -> None:
-    """A count at the field's end, a committed transaction, a compressed body, a tag: all are copied."""
-    most = (1 << 31) - 1
-    message = put(
-        store,
-        Message("T", b"z", queue=0, reconsume_times=most, sys_flag=0x9),
-        b"TAGS\x01t\x02KEYS\x01k\x02",
+    # A count at the field's end, a committed transaction, a compressed body, a tag.
+    most, text = (1 << 31) - 1, b"TAGS\x01t\x02KEYS\x01k\x02"
+    dead = refuse(
+        store, put(store, Message("T", b"z", queue=0, reconsume_times=most, sys_flag=0x9), text)
     )
-    dead = refuse(store, message)
     assert (dead.reconsume_times, dead.sys_flag, dead.tag, dead.keys) == (most, 0x9, "t", ("k",))
     negative = put(store, Message("T", b"", queue=0, reconsume_times=-5), b"")
     assert (refuse(store, negative).queue, retry_level(-5)) == (2, 3)
@@ -430,20 +424,6 @@ def test_a_replay_begins_the_retries_again_or_puts_the_message_as_it_was(store: 
     assert origin(copy) == Origin(first.message_id, 0)
     own = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": first.message_id}
     assert copy.properties == {"a": "b", **own}
-
-
-def test_a_second_replay_continues_and_the_dead_letters_stay(store: Store) -> None:
-    give_up(store, 250)
-    before = store.stats()["log_end_offset"]
-    assert [each[0] for each in done(store, dry_run=True)] == [*range(250)]
-    assert (store.stats()["log_end_offset"], replay_start(store, "billing")) == (before, 0)
-    assert [each[0] for each in done(store, limit=2)] == [0, 1]
-    assert [each[0] for each in done(store)] == [*range(2, 250)]
-    assert done(store) == []
-    assert replay_start(store, "billing") == store.committed_offset(REPLAY_GROUP, DLQ, 0) == 250
-    for topic in (DLQ, RETRY):
-        assert [m.body for m in store.scan(topic)] == [b"%d" % n for n in range(250)]
-    assert [each[0] for each in done(store, start=248)] == [248, 249]
 
 
 @pytest.mark.parametrize(

@@ -452,28 +452,6 @@ def test_known_keys_and_turns(shop: Shop) -> None:
 # --- a whole store
 
 
-def test_topics_are_listed_by_the_next_opening_if_not_before(shop: Shop) -> None:
-    """Those of a version that did not list any, and of a process that was killed."""
-    shop.settings = {"extensions": []}
-    shop.store.put("t", b"x", queue=7)
-    shop.close()
-    assert not (shop.root / "config").exists()
-    shop.settings = {}
-    assert counts(shop.store) == {"t": 8}
-    shop.store.put("t", b"x", queue=7)
-    shop.store.put("new", b"x", queue=3)
-    shop.kill()
-    assert not (shop.root / "config").exists()
-    assert counts(shop.store) == {"new": 4, "t": 8}
-    shop.close()
-    assert listed(shop.root).keys() == {"new", "t"}
-    # An opening that changes nothing writes nothing.
-    before = {path: path.stat().st_mtime_ns for path in (shop.root / "config").iterdir()}
-    shop.store.put("t", b"x", queue=3)
-    shop.close()
-    assert {path: path.stat().st_mtime_ns for path in (shop.root / "config").iterdir()} == before
-
-
 SETTINGS: dict[str, Any] = {
     "geometry.segment_bytes": 16384, "geometry.queue_entries": 20, "geometry.index_slots": 20,
     "geometry.index_entries": 40, "retention.use": [],
