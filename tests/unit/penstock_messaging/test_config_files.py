@@ -20,7 +20,6 @@ from penstock_messaging.configuration.groups import GroupConfig, GroupConfigs, c
 
 # The files of real brokers.
 GOLDEN = Path(__file__).parents[2] / "golden" / "broker-config"
-FILES = sorted(GOLDEN.glob("*/*.json"))
 VERSIONS = ("4.9.7", "5.3.3")
 TABLE, GROUP_TABLE = "topicConfigTable", "subscriptionGroupTable"
 ONE_TOPIC = b'{"topicConfigTable":{"a":{}}}'

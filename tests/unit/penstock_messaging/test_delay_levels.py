@@ -320,10 +320,6 @@ def test_when_a_message_is_due_whose_entry_has_an_odd_time(shop: DelayShop, case
 # --- what cannot be delivered
 
 
-def target(topic: bytes = b"orders", level: bytes = b"1") -> bytes:
-    return b"DELAY\x01" + level + b"\x02REAL_TOPIC\x01" + topic + b"\x02REAL_QID\x010\x02"
-
-
 def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:
     receipts = [shop.store.put("orders", b"body %d" % n, queue=0, delay_level=1) for n in range(3)]
     segment = next((shop.root / "commitlog").iterdir())
@@ -337,8 +333,9 @@ def test_a_corrupt_record_is_passed_over(shop: DelayShop, caplog: pytest.LogCapt
 
 
 def test_a_level_above_18_is_delivered(shop: DelayShop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.put_waiting(b"x", target(level=b"25"), queue=24)
-    shop.put_waiting(b"bad\x1b", target(b"\x1b"))
+    text = b"DELAY\x0125\x02REAL_TOPIC\x01%s\x02REAL_QID\x010\x02"
+    shop.put_waiting(b"x", text % b"orders", queue=24)
+    shop.put_waiting(b"bad\x1b", text % b"\x1b")
     shop.close()
     shop.clock.now_ms += 2 * HOUR
     shop.open()

@@ -83,17 +83,6 @@ def asked(shop: HalfShop) -> HalfShop:
     return shop
 
 
-def interrupted_put(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Ctrl-C come at the end of each put of copies, until `monkeypatch.undo`."""
-    put = shop.store.lowlevel.put_copies
-
-    def interrupted(copies: Any) -> None:
-        put(copies)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shop.store.lowlevel, "put_copies", interrupted)
-
-
 # --- the records: what a broker writes, and what hostile ones say
 
 
@@ -350,8 +339,13 @@ def test_after_an_interrupt_nothing_is_stored_twice_and_nothing_is_forgotten(
     shop: HalfShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Progress went beyond a message whose prepare was interrupted, so that nobody was asked about it, also not by a broker."""
-    prepared = shop.prepare()
-    interrupted_put(shop, monkeypatch)
+    prepared, put = shop.prepare(), shop.store.lowlevel.put_copies
+
+    def interrupted(copies: Any) -> None:
+        put(copies)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shop.store.lowlevel, "put_copies", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepared.commit()
     with pytest.raises(errors.PreparedFinishedError, match="interrupted"):
@@ -480,7 +474,9 @@ def test_a_message_is_asked_about_once_its_prepare_has_ended_in_whichever_way(
     assert asked.asked == [b"0", b"1"]
 
 
-def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(asked: HalfShop) -> None:
+def test_what_can_go_nowhere_is_discarded_in_the_end_and_what_is_deleted_at_once(
+    asked: HalfShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     copy, text = half_message(Message("orders", b"1", queue=0), "shop", "id")
     asked.store.lowlevel.put_copies([(copy, text.replace(b"orders", b"or/ers"))])
     asked.close()
@@ -491,16 +487,12 @@ def test_a_message_that_can_go_nowhere_is_discarded_in_the_end(asked: HalfShop) 
     for _ in range(16):
         asked.run(INTERVAL_MS)
     assert (asked.open_bodies(), asked.bodies(DISCARD_TOPIC)) == ([], [b"1"])
-
-
-def test_a_message_that_retention_has_deleted_is_dropped(
-    asked: HalfShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked.prepare(b"1")
+    asked.prepare(b"2")
 
     def gone(log_offset: int) -> Any:
         raise errors.OffsetError(log_offset, 1000, 2000)
 
+    # As after its retention.
     monkeypatch.setattr(asked.store, "at", gone)
     asked.run(IMMUNITY_MS)
     assert asked.store.prepared() == []
