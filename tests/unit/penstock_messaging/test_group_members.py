@@ -243,6 +243,20 @@ CALLS: list[Callable[[OwnedQueue], object]] = [
 ]  # fmt: skip
 
 
+def test_an_answer_to_a_message_of_a_new_topic_of_the_same_name_is_refused(store: Store) -> None:
+    """Until the owner's next look it had the queue of the deleted topic: its acknowledgement was durable, and did not count."""
+    groups = Groups(of(store).context, store.lowlevel, generation=store.lowlevel.topic_generation)
+    owned = take(groups)
+    owned.sync(owned.ack([0], 0))
+    store.lowlevel.remove_topic(TOPIC)
+    store.put(TOPIC, b"new", queue=0)
+    with pytest.raises(errors.LostQueueError, match="its topic was deleted"):
+        owned.sync(owned.ack([0], 0))
+    assert owned.is_lost
+    owned.hand_back()
+    assert take(groups).position == Position(0)
+
+
 def test_a_queue_has_one_owner_and_no_answer_counts_after_it_is_handed_back(groups: Groups) -> None:
     owned = take(groups)
     assert groups.claim(GROUP, TOPIC, 0, member="x", begin=lambda: 0) is None

@@ -310,6 +310,3 @@ def test_marks_are_read_as_written_and_neither_flipped_bits_nor_hostile_ones_are
         paths.marks.write_bytes(b"%08x\n" % crc32c(text) + text)
         assert usable_marks(Files(), paths) == {}
         assert "marks" in caplog.text
-
-
-# --- what a journal, a mark and a committed offset mean together
