@@ -96,6 +96,26 @@ def test_a_poll_that_finds_nothing_looks_for_new_topics(members: Members) -> Non
         assert [each.topic for each in poll(consumer)] == ["order-us"]
 
 
+def test_pause_and_resume(members: Members) -> None:
+    put(members, 3)
+    put(members, 3, "refunds")
+    with members("orders", "refunds") as consumer:
+        assert len(poll(consumer, 1)) == 1
+        consumer.pause("orders")
+        assert {each.topic for each in poll(consumer)} == {"refunds"}
+        assert poll(consumer) == []
+        consumer.pause()
+        consumer.resume("orders")
+        assert poll(consumer) == []
+        consumer.resume()
+        assert bodies(poll(consumer)) == [b"1", b"2"]
+        # A pattern would be no topic's name, and pause nothing.
+        for call in (consumer.pause, consumer.resume):
+            with pytest.raises(ArgumentError, match="patterns"):
+                call("orders", "ref*")
+        assert bodies(consumer.take(10)) == []
+
+
 # --- how much, and for how long
 
 
@@ -175,10 +195,6 @@ def test_seek_continues_elsewhere(members: Members) -> None:
                 consumer.seek("orders", strange, offset=0)  # type: ignore[arg-type] # for the test
         with pytest.raises(ArgumentError, match=r"time=\.\.\."):
             consumer.seek("orders")
-        # A pattern would be no topic's name, and pause nothing.
-        for call in (consumer.pause, consumer.resume):
-            with pytest.raises(ArgumentError, match="patterns"):
-                call("orders", "ref*")
         consumer.seek(
             "orders", time=members.store.read("orders", 0).messages[0].store_time_ms / 1000
         )
