@@ -1,6 +1,7 @@
 """Consumers: which messages are handed out and when, read ahead, held in flight, and handed out again."""
 
 import pickle
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,30 @@ def test_an_exception_in_the_block_refuses_only_the_message_in_hand(members: Mem
     assert list(members.journal().nacked) == [2], "neither what has an answer nor one of many"
 
 
+def test_a_queue_wanted_back_goes_once_nothing_of_it_is_out(members: Members) -> None:
+    put(members, 8, queues=2)
+    with members() as first:
+        taken = poll(first)
+        assert first.assignment() == [("orders", 0), ("orders", 1)]
+        with members() as second:
+            members.workers.run_all()
+            members.group.members[0].step()
+            assert second.assignment() == []
+            gone = [each for each in taken if each.queue == 1]
+            first.ack(gone[:2])
+            first.release(gone[2:])
+            members.group.members[0].step()
+            members.group.members[1].step()
+            assert (first.assignment(), second.assignment()) == ([("orders", 0)], [("orders", 1)])
+            assert bodies(poll(second)) == [b"5", b"7"]
+            with pytest.raises(LostQueueError):
+                gone[2].ack()
+            gone_and_kept = [gone[3], *(each for each in taken if each.queue == 0)]
+            with pytest.raises(LostQueueError):
+                first.ack(gone_and_kept)
+            assert members.journal(queue=0).acked == {0, 1, 2, 3}
+
+
 # --- queues that come and go
 
 
@@ -228,6 +253,25 @@ def test_ordered_keeps_the_order_of_a_queue_over_retries(members: Members) -> No
         assert members.journal().tries == {0: 2}
         once_more.ack()
         assert bodies(poll(consumer)) == [b"2"]
+
+
+def test_a_poll_waits_for_a_message_and_for_an_answer(members: Members) -> None:
+    with members(max_in_flight=1) as consumer:
+        put(members, 2)
+        members.group.members[0].step()
+        found: list[Any] = []
+        first = consumer.poll()[0]
+        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
+        waits.start()
+        first.ack()
+        waits.join(30)
+        assert bodies(found) == [b"1"]
+        found[0].ack()
+        waits = threading.Thread(target=lambda: found.extend(consumer.poll()))
+        waits.start()
+        members.store.put("orders", b"new", queue=0)
+        waits.join(30)
+        assert bodies(found) == [b"1", b"new"]
 
 
 # --- threads, and the end

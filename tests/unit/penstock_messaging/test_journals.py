@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,9 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, read_marks, usable_marks, write_marks
 from penstock_messaging.groups.paths import GroupPaths
 from penstock_messaging.groups.position import (
+    GroupProgress,
     read_journal,
+    resolve_position,
 )
 
 ACK, NACK, RETRY = EntryKind.ACK, EntryKind.NACK, EntryKind.RETRY
@@ -283,6 +286,51 @@ HOSTILE = [
     b"[]", b"{", b'{"a":5}', b'{"a":{"x":{}}}', b'{"a":{"0":{"generation":true}}}', b"[" * 100_000,
     b'{"a":{"0":{"generation":-1,"epoch":0,"taken":0,"pending":0,"log_end":0,"old":0,"new":0}}}',
 ]  # fmt: skip
+
+
+# --- what a journal, a mark and a committed offset mean together
+
+
+JOURNAL = Fold(7, 0, 3, 10, base=20, acked=[(25, 30)], number=2)
+
+
+HERE = Position(20, ((25, 30),))
+
+
+def resolved(
+    fold: Fold | None = JOURNAL, mark: Mark | None = None, committed: int | None = 10, **given: int
+) -> GroupProgress:
+    """Settle a copy of the journal."""
+    own = None if fold is None else attrs.evolve(fold, acked=list(fold.acked), nacks=dict(fold.nacks))  # fmt: skip
+    return resolve_position(own, mark, committed, **{"store_id": 7, "topic_generation": 0, **given})
+
+
+def test_only_the_offsets_of_the_mark_are_the_writers_own() -> None:
+    mark = Mark(0, 3, old=12, new=20)
+    for own in (12, 20):
+        assert resolved(mark=mark, committed=own).position() == HERE
+    for other in (None, 0, 11, 15, 21):
+        for known in (None, mark):
+            found = resolved(mark=known, committed=other)
+            assert found.position() == (None if other is None else Position(other))
+            assert found.moved
+            assert "moved" in found.note
+    # One that the opening set back to the queue's end is nobody else's.
+    back = Mark(0, 3, old=18, new=20)
+    assert resolved(mark=back, committed=15, end=15).fold is not None
+    assert resolved(mark=back, committed=15, end=15).moved
+    assert resolved(mark=back, committed=15, end=16).fold is None
+
+
+def test_a_slow_owner_that_saw_an_older_offset_keeps_its_journal() -> None:
+    """A taker that was stopped while the writer moved the offset twice lost its acknowledged ranges (found by a review)."""
+    assert resolved(mark=Mark(0, 2, old=15, new=18), committed=18).position() == HERE
+    # One that found an offset of somebody else keeps it.
+    fold, mark = attrs.evolve(JOURNAL, moved=True), Mark(0, 2, old=50, new=60)
+    assert resolved(fold, mark).position() == HERE
+    assert resolved(fold, mark, committed=60).moved
+    # Once the writer has taken it in, the mark counts again.
+    assert not resolved(fold, Mark(0, 3, old=10, new=20), committed=20).moved
 
 
 def test_marks_are_read_as_written_and_neither_flipped_bits_nor_hostile_ones_are_used(

@@ -309,6 +309,22 @@ def test_a_commit_whose_removal_a_crash_has_cut_is_not_made_again(
         assert shop.bodies() == [b"0", b"1", *[b"2"] * 4]
 
 
+def test_a_check_writes_a_copy_that_a_held_object_commits(shop: HalfShop) -> None:
+    prepared = shop.prepare(b"1")
+    (half,) = shop.halves.all()
+    for _ in range(3):
+        shop.halves.check_again(half)
+    assert (prepared.checks, shop.store.max_offset(HALF_TOPIC, 0)) == (3, 4)
+    receipt = prepared.commit()
+    newest = shop.store.read(HALF_TOPIC, 0, 3, 1).messages[0]
+    assert shop.store.at(receipt.log_offset).prepared_offset == newest.log_offset
+    assert shop.bodies(OP_TOPIC) == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(errors.PreparedFinishedError):
+        shop.halves.check_again(half)
+    shop.kill()
+    assert shop.open_bodies() == []
+
+
 def test_what_cannot_be_committed_stays(shop: HalfShop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.settings = {"extensions.messaging.auto_create_topics": False}
     shop.store.create_topic("orders")

@@ -243,6 +243,24 @@ def test_a_store_without_timer_messages_has_no_thread_and_no_files(shop: TimerSh
     assert not shop.has_thread
 
 
+@pytest.mark.slow
+def test_a_clock_that_goes_back_delivers_nothing_early_and_loses_nothing(shop: TimerShop) -> None:
+    shop.put(b"x", 5000)
+    shop.run(after_ms=4000)
+    shop.clock.now_ms -= 3_600_000
+    shop.put(b"y", 100)
+    shop.run(after_ms=99)
+    assert shop.bodies() == []
+    shop.run(after_ms=1)
+    assert shop.bodies() == [b"y"]
+    shop.put(b"z", 100)
+    shop.run()
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=3_600_000 + 10_000)
+    assert sorted(set(shop.bodies())) == [b"x", b"y", b"z"]
+
+
 # --- closed, killed, opened
 
 
