@@ -292,8 +292,6 @@ HOSTILE = [
 
 
 JOURNAL = Fold(7, 0, 3, 10, base=20, acked=[(25, 30)], number=2)
-
-
 HERE = Position(20, ((25, 30),))
 
 
