@@ -31,12 +31,11 @@ from tests.replicas.test_waiting_puts import Scripted
 
 import penstock
 from penstock import FollowedStore, Message
-from penstock.contracts import FollowBegin, QueueIndex
+from penstock.contracts import FollowBegin
 from penstock.errors import CorruptionError, DiskFullError, ReplicationError
 from penstock.files import Files
 from penstock.testing import InlineWorkers, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
-from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_replicate import beside, wire
 from penstock_replicate.beside import ENDS, REMOVED_TOPICS, MasterFiles
 from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
@@ -85,6 +84,12 @@ def test_a_file_is_sent_once_for_each_content_and_in_parts(tmp_path: Path) -> No
         NO_REMOVALS, (STORE_ID, 0, b"0123456789abcdef\n"), (OFFSETS, 0, small), (OFFSETS, 0, large),
         (OFFSETS, 0, large), (OFFSETS, 0, small),
     ]  # fmt: skip
+    # Levels are told while a large file changes all the time: else nobody knew that a copy had caught up.
+    for number in range(10):
+        pair.put_file(OFFSETS, offsets(number, spaces=3 << 19))
+        pair.turn()
+        pair.turn(anew=False)
+    assert len([one for one in pair.done if isinstance(one, Level)]) > 3
 
 
 def test_a_file_waits_for_its_log_and_a_newer_one_does_not_replace_it(tmp_path: Path) -> None:
@@ -105,26 +110,12 @@ def test_a_file_waits_for_its_log_and_a_newer_one_does_not_replace_it(tmp_path: 
         assert pair.got() == [(OFFSETS, number * 10, offsets(number))]
 
 
-def test_levels_are_told_while_a_large_file_changes_all_the_time(tmp_path: Path) -> None:
-    """None was told, so that nobody knew that a copy had caught up."""
-    pair = Sending(tmp_path)
-    for number in range(10):
-        pair.put_file(OFFSETS, offsets(number, spaces=3 << 19))
-        pair.turn()
-        pair.turn(anew=False)
-    assert len([one for one in pair.done if isinstance(one, Level)]) > 3
-
-
 def test_a_removal_is_told_when_the_offsets_are_removed() -> None:
     """A reading between the two had the old ones, and a group skipped messages of the new topic."""
     disk, offsets_at = SimulatedDisk(), Path("/store") / OFFSETS
     with open_store(
-        Path("/store"),
-        strategies=[Scripted],
-        replicate="scripted",
-        files=disk,
-        spawn=InlineWorkers(),
-    ) as store:
+        Path("/store"), strategies=[Scripted], replicate="scripted", files=disk, spawn=InlineWorkers()
+    ) as store:  # fmt: skip
         log = Scripted.made.pop().log
         store.put("t", b"x", queue=0)
         store.commit_offset("g", "t", 0, offset=1)
@@ -352,9 +343,12 @@ def test_a_promoted_copy_goes_on_where_queues_without_messages_ended(count: int)
             assert not findings(store)
 
 
-def test_a_copy_takes_the_ends_of_queues_after_a_crash_while_it_wrote_them() -> None:
+def test_a_copy_takes_the_ends_of_queues_after_a_crash_or_a_full_disk() -> None:
     disk, copy, ends = shrunk(21)
     copy.flush()
+    disk.plan.fail("create", errno.ENOSPC, times=1)
+    with pytest.raises(DiskFullError):
+        beside.write(copy, ends)
     images = list[Image]()
     disk.plan.watch = lambda _call, _path: images.append(disk.image())
     beside.write(copy, ends)
@@ -369,27 +363,6 @@ def test_a_copy_takes_the_ends_of_queues_after_a_crash_while_it_wrote_them() -> 
                 assert found.max_offset("idle", 3) == 21
                 assert not findings(found)
     assert len(images) > 5
-
-
-def test_ends_of_queues_on_a_full_disk_are_taken_later() -> None:
-    disk, copy, ends = shrunk(5)
-    disk.plan.fail("create", errno.ENOSPC, times=1)
-    with pytest.raises(DiskFullError):
-        beside.write(copy, ends)
-    beside.write(copy, ends)
-    copy.close()
-    with reader(disk) as found:
-        assert found.max_offset("idle", 3) == 5
-
-
-def test_ends_of_queues_that_an_index_cannot_keep_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ConsumeQueueDispatcher, "keep_end", QueueIndex.keep_end)
-    _, copy, ends = shrunk(5)
-    with copy:
-        beside.write(copy, ends)
-    assert "1 queues without records begin at 0" in caplog.text
 
 
 def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:

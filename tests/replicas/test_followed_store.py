@@ -34,7 +34,7 @@ from tests.replicas.logs import (
 import penstock
 from penstock import FollowedStore, Store
 from penstock.contracts import Epoch, FollowBegin
-from penstock.durability.replica_file import read_replica, read_status
+from penstock.durability.replica_file import read_replica
 from penstock.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -48,7 +48,6 @@ from penstock.errors import (
     ReplicationError,
     StorageError,
     StoreClosedError,
-    StoreLockedError,
 )
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
@@ -84,10 +83,7 @@ def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog) -> Non
     with follower(disk) as store:
         assert (state_of(store), store.end_offset, store.replica) == ("clean", log.end, identity())  # fmt: skip
     with pytest.raises(StoreClosedError):
-        store.feed(log.end, b"")
-    with pytest.raises(StoreClosedError):
         store.flush()
-    store.close()
 
 
 def test_records_are_checked_as_the_masters_are() -> None:
@@ -103,27 +99,22 @@ def test_records_are_checked_as_the_masters_are() -> None:
         assert (findings(found), contents(found)) == ([], plain.queues)
 
 
-@pytest.mark.parametrize("at", [SEGMENT, 2 * SEGMENT])
-def test_a_log_may_begin_above_0(log: MasterLog, at: int) -> None:
+def test_the_masters_retention_may_move_on_before_the_first_byte_has_come(log: MasterLog) -> None:
     disk = SimulatedDisk()
-    with accepted(disk, log, at=at) as store:
-        assert (store.is_empty, store.min_offset, store.end_offset) == (True, at, at)
-    with reader(disk) as found:
-        assert findings(found) == []
-    # The master's retention has moved on before the first byte came.
-    with accepted(disk, log, at=SEGMENT) as store:
-        assert (store.is_empty, store.end_offset) == (True, SEGMENT)
+    for at in (2 * SEGMENT, SEGMENT):
+        with accepted(disk, log, at=at) as store:
+            assert (store.is_empty, store.min_offset, store.end_offset) == (True, at, at)
+        with reader(disk) as found:
+            assert findings(found) == []
+    with accepted(disk, log) as store:
         feed(store, log, log.end)
         assert not store.is_empty
     assert raw_log(disk)[: log.end - SEGMENT] == log.raw[SEGMENT:]
     with reader(disk) as found:
-        assert findings(found) == []
         for place, bodies in contents(found).items():
             assert bodies == log.queues[place][-len(bodies) :]
     with pytest.raises(ArgumentError, match="records"):
         follower(disk, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=0))
-    with follower(disk) as store:
-        assert (state_of(store), store.end_offset) == ("clean", log.end)
 
 
 def test_nothing_is_made_without_a_begin_and_nothing_is_changed_without_acceptance(
@@ -158,24 +149,6 @@ def test_nothing_is_made_without_a_begin_and_nothing_is_changed_without_acceptan
         assert again.put("t", b"1").log_offset == 0
 
 
-def test_a_master_may_become_a_follower_of_its_own_log(log: MasterLog) -> None:
-    """What it wrote itself is checked as its own, and what follows as the master's."""
-    disk = SimulatedDisk()
-    with accepted(disk, log, at=0) as store:
-        feed(store, log, log.begins[10])
-    with pytest.raises(FollowerError):
-        master(disk)
-    with accepted(disk, log) as store:
-        assert store.end_offset == log.begins[10]
-        feed(store, log, log.end)
-        with pytest.raises(StoreLockedError):
-            follower(disk)
-        store.publish({"lag": 3})
-    assert read_status(disk, ROOT) == {"lag": 3}
-    with reader(disk) as found:
-        assert (findings(found), contents(found)) == ([], log.queues)
-
-
 @pytest.mark.parametrize(
     "settings", [{}, {"flush": "sync"}, {"write": "file"}, {"write": "transient-pool"}]
 )
@@ -195,33 +168,6 @@ def test_readers_beside_it_see_whole_batches_only(log: MasterLog, settings: dict
                     seen += len(bodies)
                     assert len(bodies) % 9 == 0
     assert seen > 100
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("flushes", [False, True])
-def test_a_follower_goes_on_within_a_batch(log: MasterLog, flushes: bool, is_killed: bool) -> None:
-    disk, (first, last) = SimulatedDisk(), log.batches[2]
-    store = accepted(disk, log, at=0)
-    feed(store, log, last - 1)
-    if flushes:
-        assert store.flush() > first
-    end = store.end_offset
-    if is_killed:
-        disk = crashed(disk.image(), Survival.PROCESS)
-    store.close()
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.feed(end, b"")
-    with reader(disk) as found:
-        assert findings(found) == []
-        assert found.stats()["log_end_offset"] == first
-    with accepted(disk, log) as store:
-        assert (state_of(store), store.shown_offset, store.end_offset) == ("abnormal", first, end)
-        feed(store, log, log.end)
-    with follower(disk) as store:
-        assert state_of(store) == "clean"
-    with reader(disk) as found:
-        assert (findings(found), contents(found)) == ([], log.queues)
 
 
 def test_marks_that_no_batch_has_hide_nothing_for_ever() -> None:
@@ -450,9 +396,11 @@ class Life:
         )
 
     def play(self) -> None:
-        _, middle = self.log.batches[2]
-        for stop, begin in ((middle - 1, self.at), (self.log.batches[3][1] - 1, None), (self.log.end, None)):  # fmt: skip
+        _, _, one, two, *_ = [last for first, last in self.log.batches if first > self.at]
+        for number, stop in enumerate((one - 1, two - 1, self.log.end)):
+            begin = None if number else self.at
             store = accepted(self.disk, self.log, at=begin, **self.settings)
+            assert (state_of(store) == "abnormal") == (number > 0)
             self.step = "feed"
             while (at := store.next_offset) < stop:
                 size = self.chance.choice((7, 100, 300, 900, 5000))
@@ -463,7 +411,15 @@ class Life:
             self.step = "close"
             self.kept = store.end_offset
             store.close()
+            store.close()
+            with pytest.raises(StoreClosedError):
+                store.feed(self.kept, b"")
+            with reader(self.disk) as found:
+                assert found.stats()["log_end_offset"] == self.log.whole(self.kept)
             self.step, self.durable = "open", self.kept
+        self.disk.plan.watch = None
+        with follower(self.disk) as store:
+            assert state_of(store) == "clean"
 
 
 @pytest.mark.parametrize("at", [0, SEGMENT])
@@ -494,24 +450,12 @@ def check(
 ) -> str:  # fmt: skip
     replica = read_replica(disk, ROOT)
     if replica is None:
-        assert least == moment.most == at
         # Else it could be opened as a master.
         assert not disk.exists(ROOT / "commitlog")
-        with accepted(disk, log, at=at, **settings) as store:
-            feed(store, log, log.end)
-        return "nothing"
-    with pytest.raises(FollowerError):
-        master(disk)
-    try:
-        store = follower(disk, **settings)
-    except NotAStoreError:
-        assert least == at == moment.most
-        store = accepted(disk, log, at=at, **settings)
-    if store.is_empty:
-        assert least == at
-        store.close()
-        store = accepted(disk, log, at=at, **settings)
-    with store:
+    else:
+        with pytest.raises(FollowerError):
+            master(disk)
+    with begun(log, disk, moment, at, settings) as store:
         end = store.end_offset
         assert least <= end <= moment.most
         assert store.shown_offset == log.whole(end)
@@ -523,7 +467,22 @@ def check(
         assert findings(found) == []
         if at == 0:
             assert contents(found) == log.queues
-    return "begun" if end == at else "whole"
+    return "nothing" if replica is None else "begun" if end == at else "whole"
+
+
+def begun(
+    log: MasterLog, disk: SimulatedDisk, moment: Moment, at: int, settings: dict[str, Any]
+) -> FollowedStore:
+    """Open what a crash has left; begin anew if it is nothing."""
+    try:
+        store = follower(disk, **settings)
+    except NotAStoreError:
+        assert moment.most == at
+        return accepted(disk, log, at=at, **settings)
+    if not store.is_empty:
+        return store
+    store.close()
+    return accepted(disk, log, at=at, **settings)
 
 
 def test_a_crash_within_an_acceptance_leaves_a_master_or_a_follower(log: MasterLog) -> None:

@@ -91,44 +91,68 @@ def greet(pair: Pair) -> None:
     pair.follower.take(said.data)
 
 
+def closed(actions: Sequence[Action]) -> Close:
+    """Return the last of some actions, a `Close`."""
+    end = actions[-1]
+    assert isinstance(end, Close)
+    return end
+
+
+def accepted(store: str = F, epochs: tuple[Epoch, ...] = (FIRST,), begin: FollowBegin | None = None) -> Accept:  # fmt: skip
+    """Return what a master's acceptance makes of a store."""
+    replica = Replica(
+        history=HISTORY, store=store, role="follower", master="m:1", protocol="penstock", epochs=epochs
+    )  # fmt: skip
+    return Accept(replica=replica, ranges={"ranges": []}, begin=begin)
+
+
 def test_a_new_copy_begins_where_the_masters_log_does() -> None:
     pair = Pair(FakeLog(bytes(SEGMENT) + BYTES, min_offset=SEGMENT), NEW)
     accept, *feeds = pair.meet()
-    assert accept == Accept(
-        replica=Replica(
-            history=HISTORY, store=FRESH, role="follower", master="m:1", protocol="penstock", epochs=(FIRST,)
-        ),
-        ranges={"ranges": []},
-        begin=FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT),
-    )  # fmt: skip
-    assert all(isinstance(feed, Feed) for feed in feeds)
+    assert accept == accepted(FRESH, begin=FollowBegin(segment_bytes=SEGMENT, log_offset=SEGMENT))
     assert b"".join(feed.data for feed in feeds if isinstance(feed, Feed)) == BYTES
+    # What it is told of the master's end may fall.
+    for visible in (1 << 61, SEGMENT):
+        pair.by_follower(pair.follower.take(wire.heartbeat_frame(visible)))
+    assert (pair.follower.master_visible, pair.follower.heartbeats) == (SEGMENT, 3)
+    assert not [action for action in pair.done if isinstance(action, Close)]
 
 
-def test_a_copy_goes_on_where_it_ends_and_keeps_its_id() -> None:
-    pair = Pair(FakeLog(BYTES), mine())
-    accept, first, *_ = pair.meet()
-    assert isinstance(accept, Accept)
-    assert (accept.begin, accept.replica.store) == (None, F)
-    assert first == Feed(5000, BYTES[5000:8192])
+TWO = (FIRST, Epoch(1, 1, 4000, M))
 
 
-def test_what_a_copy_is_told_of_the_masters_end_may_fall() -> None:
-    pair = Pair(FakeLog(BYTES), NEW)
-    pair.meet()
-    pair.by_follower(pair.follower.take(wire.heartbeat_frame(1 << 61)))
-    pair.by_follower(pair.follower.take(wire.heartbeat_frame(8192)))
-    assert (pair.follower.master_visible, pair.follower.heartbeats) == (8192, 3)
+@pytest.mark.parametrize(
+    ("copy", "store", "epochs", "begin"),
+    [
+        (mine(), F, (FIRST,), 5000),
+        # A folder that was copied: both had one id, so that two such copies ended each other's connections.
+        (mine(replica=attrs.evolve(COPY, store=M, role="master")), FRESH, (FIRST,), 5000),
+        # Without records, whatever it was.
+        (mine(b"", replica=attrs.evolve(COPY, history="f" * 32)), F, (FIRST,), 0),
+        # It ends where the new epoch begins.
+        (mine(BYTES[:4000]), F, TWO, 4000),
+    ],
+)
+def test_a_copy_goes_on_where_it_ends(copy: Mine, store: str, epochs: tuple[Epoch, ...], begin: int) -> None:  # fmt: skip
+    accept, first, *_ = Pair(FakeLog(BYTES, epochs=epochs), copy).meet()
+    assert accept == accepted(store, epochs)
+    assert first == Feed(begin, BYTES[begin : begin - begin % SEGMENT + SEGMENT])
 
 
 def test_only_acknowledgements_after_it_was_accepted_count() -> None:
     pair = Pair(FakeLog(BYTES), mine())
     pair.log.put(b"x")
     pair.meet()
-    assert pair.log.reached == 0
-    assert not pair.log.available
+    assert (pair.log.reached, pair.log.available) == (0, False)
     pair.by_follower(pair.follower.landed(8193, 8193))
     assert pair.log.reached == 8193
+    # A new copy has nothing of what comes before its begin.
+    pair = Pair(FakeLog(), NEW)
+    pair.log.put(BYTES)
+    pair.log.min_offset = SEGMENT
+    pair.meet()
+    pair.by_follower(pair.follower.landed(8192, 8192))
+    assert pair.log.reached == 0
 
 
 @pytest.mark.parametrize("acked", [(8193, 6000), (8100, 8101), (7000, 6000), (8000, 4999)])
@@ -136,8 +160,7 @@ def test_an_acknowledgement_of_what_was_not_sent_ends_the_connection(acked: tupl
     pair = Pair(FakeLog(BYTES), mine())
     pair.meet()
     pair.by_follower(pair.follower.landed(8000, 5000))
-    *_, end = pair.master.take(wire.ack_frame(*acked))
-    assert isinstance(end, Close)
+    end = closed(pair.master.take(wire.ack_frame(*acked)))
     assert "acknowledgement" in end.reason
     assert pair.copies.status()[0]["last_error"] == end.reason
 
@@ -165,32 +188,18 @@ def test_a_store_that_cannot_be_a_copy_is_refused_for_good_and_both_know_why(cop
     ("changes", "word"),
     [
         ({"history": "f" * 32}, "not copies"),
-        ({"history": None, "end": 7}, "not copies"),
+        ({"history": None}, "not copies"),
         ({"segment_bytes": 8192}, "8192"),
         ({"epochs": [(2, 0, 900, F)]}, "no longer the master"),
+        # What is not there yet.
+        ({"end": 9000}, "9000"),
     ],
 )  # fmt: skip
 def test_a_master_refuses_what_cannot_be_right(changes: dict[str, Any], word: str) -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     pair.master.take(wire.FIRST_REPORT)
-    *_, end = pair.master.take(hello(**changes))
-    assert isinstance(end, Close)
-    assert word in end.reason
-
-
-def test_a_folder_that_was_copied_gets_an_id_of_its_own() -> None:
-    """Master and copy had one id, so that two such copies ended each other's connections."""
-    pair = Pair(FakeLog(BYTES), mine(replica=attrs.evolve(COPY, store=M, role="master")))
-    accept, *_ = pair.meet()
-    assert isinstance(accept, Accept)
-    assert accept.replica.store == FRESH
-
-
-def test_a_store_without_records_follows_whatever_it_was() -> None:
-    pair = Pair(FakeLog(BYTES), mine(b"", replica=attrs.evolve(COPY, history="f" * 32)))
-    accept, *_ = pair.meet()
-    assert isinstance(accept, Accept)
-    assert accept.replica.history == HISTORY
+    actions = pair.master.take(hello(**changes) + wire.control("follow", log_offset=9000))
+    assert word in closed(actions if "end" not in changes else pair.master.ranges_done({})).reason
 
 
 @pytest.mark.parametrize(("copy", "needs_copy"), [(mine(BYTES[:4000]), True), (NEW, False)])
@@ -209,38 +218,21 @@ def test_retention_may_have_passed_a_copy(copy: Mine, needs_copy: bool) -> None:
     assert "begins at 8192" in end.reason
 
 
-def test_a_new_copy_of_a_part_counts_for_what_is_after_its_begin() -> None:
-    pair = Pair(FakeLog(), NEW)
-    pair.log.put(BYTES)
-    pair.log.min_offset = SEGMENT
-    pair.meet()
-    pair.by_follower(pair.follower.landed(8192, 8192))
-    assert pair.log.reached == 0
-
-
-def test_a_copy_that_asks_for_what_is_not_there_yet_is_refused() -> None:
-    pair = Pair(FakeLog(BYTES), NEW)
-    pair.master.take(wire.FIRST_REPORT)
-    pair.master.take(hello(end=9000) + wire.control("follow", log_offset=9000))
-    *_, end = pair.master.ranges_done({})
-    assert isinstance(end, Close)
-    assert "9000" in end.reason
-
-
-@pytest.mark.parametrize("log_offset", [4999, 5001])
-def test_bytes_are_taken_where_the_log_ends_only(log_offset: int) -> None:
-    """A gap, or bytes that were there already, would be appended at another offset than the master's."""
-    pair = Pair(FakeLog(BYTES[:5000]), mine())
-    pair.meet()
-    *_, end = pair.follower.take(data_frame(log_offset, b"x"))
-    assert isinstance(end, Close)
-
-
-def test_a_log_begins_nowhere_but_where_the_master_said() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        wire.control("accept", log_offset=SEGMENT, ranges={}),
+        # Nothing of the log is taken before the master has accepted,
+        data_frame(0, BYTES),
+        # and then only where the log ends: else it would be appended at another offset than the master's.
+        wire.control("accept", log_offset=0, ranges={}) + data_frame(1, b"x"),
+        wire.control("accept", log_offset=0, ranges={}) + data_frame(0, b"xy") + data_frame(1, b"y"),
+    ],
+)  # fmt: skip
+def test_bytes_are_taken_where_the_log_begins_and_ends_only(wrong: bytes) -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     greet(pair)
-    *_, end = pair.follower.take(wire.control("accept", log_offset=SEGMENT, ranges={}))
-    assert isinstance(end, Close)
+    assert "breaks the protocol" in closed(pair.follower.take(wrong)).reason
 
 
 def test_what_was_just_written_is_sent_at_once_unless_the_copy_lags() -> None:
@@ -273,7 +265,6 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
 
 # --- where two logs part
 
-TWO = (FIRST, Epoch(1, 1, 4000, M))
 PARTED = {
     "the same": (TWO, TWO, wire.OFFSET_MAX),
     "the master has opened again": ((FIRST,), TWO, 4000),
@@ -296,24 +287,20 @@ def test_lists_of_epochs_say_where_two_logs_part(
     assert parting(one, other) == parting(other, one) == offset
 
 
-def test_a_master_that_has_lost_what_was_copied_is_not_followed() -> None:
-    pair = Pair(FakeLog(BYTES, epochs=TWO), mine())
-    refused, end = pair.ends()
-    assert (end.parts_at, end.is_final, end.needs_copy, end.can_cut) == (4000, True, True, True)
+@pytest.mark.parametrize(
+    ("epochs", "begin", "can_cut"),
+    [
+        (TWO, 0, True),
+        # It would have lost what it had, and could not follow then.
+        ((FIRST, Epoch(1, 1, 4000, M)), SEGMENT, False),
+    ],
+)
+def test_a_master_that_has_lost_what_was_copied_is_not_followed(
+    epochs: tuple[Epoch, ...], begin: int, can_cut: bool
+) -> None:
+    refused, end = Pair(FakeLog(BYTES, min_offset=begin, epochs=epochs), mine()).ends()
+    assert (end.parts_at, end.is_final, end.needs_copy, end.can_cut) == (4000, True, True, can_cut)
     assert "the copy closes" in refused.reason
-
-
-def test_a_copy_is_not_cut_before_the_masters_log() -> None:
-    """It would have lost what it had, and could not follow then."""
-    log = FakeLog(BYTES, min_offset=SEGMENT, epochs=(FIRST, Epoch(1, 1, SEGMENT - 1, M)))
-    _, end = Pair(log, mine()).ends()
-    assert (end.parts_at, end.can_cut) == (SEGMENT - 1, False)
-
-
-def test_a_copy_that_ends_where_the_new_epoch_begins_goes_on() -> None:
-    accept, *_ = Pair(FakeLog(BYTES, epochs=TWO), mine(BYTES[:4000])).meet()
-    assert isinstance(accept, Accept)
-    assert accept.replica.epochs == TWO
 
 
 @pytest.mark.parametrize("parts_at", [0, 1, 3000, 1 << 20, (3 << 20) - 1])
@@ -351,15 +338,17 @@ def test_a_master_that_answers_twice_for_both_is_not_believed() -> None:
 # --- time
 
 
-def test_a_silent_other_side_ends_the_connection() -> None:
-    pair = Pair(FakeLog(BYTES), NEW)
-    pair.meet()
-    for peer in (pair.master, pair.follower):
-        assert not any(isinstance(action, Close) for action in peer.tick(SILENCE_MS - 1))
-        *_, end = peer.tick(SILENCE_MS)
-        assert isinstance(end, Close)
-        assert "silent" in end.reason
-        assert peer.tick(SILENCE_MS + 1) == peer.take(b"x") == []
+def test_a_silent_other_side_ends_the_connection_once() -> None:
+    for is_silent in (True, False):
+        pair = Pair(FakeLog(BYTES), NEW)
+        pair.meet()
+        for peer in (pair.master, pair.follower):
+            assert not any(isinstance(action, Close) for action in peer.tick(SILENCE_MS - 1))
+            bye = wire.bye("closing", "it was silent") * 2
+            actions = peer.tick(SILENCE_MS) if is_silent else peer.take(bye)
+            (end,) = [action for action in actions if isinstance(action, Close)]
+            assert "silent" in end.reason
+            assert peer.tick(SILENCE_MS + 1) == peer.take(b"x") == []
 
 
 def test_both_say_each_heartbeat_how_far_they_are() -> None:
@@ -382,35 +371,17 @@ def test_whoever_does_not_ask_to_follow_in_time_is_disconnected() -> None:
     assert any(isinstance(action, Close) for action in master.tick(GREETING_MS))
 
 
-def test_a_connection_ends_once() -> None:
-    pair = Pair(FakeLog(BYTES), NEW)
-    pair.meet()
-    for peer in (pair.master, pair.follower):
-        (close,) = peer.take(wire.bye("closing", "it closes") * 2)
-        assert isinstance(close, Close)
-
-
 def test_an_earlier_connection_of_the_same_store_is_ended() -> None:
     pair = Pair(FakeLog(BYTES), mine())
     pair.meet()
     pair.copies.join(F, "f:2", 0)
-    *_, end = pair.master.tick(1)
-    assert isinstance(end, Close)
-    assert "again" in end.reason
+    assert "again" in closed(pair.master.tick(1)).reason
 
 
 @pytest.mark.parametrize("first", [b"\0" * 8, b"\xff" * 7 + b"\xfe", b"GET / HT"])
 def test_what_does_not_begin_as_a_copy_gets_no_answer_but_a_reason(first: bytes) -> None:
     master = Pair(FakeLog(), NEW).master
-    (end,) = master.take(first)
-    assert isinstance(end, Close)
-
-
-def test_nothing_of_the_log_is_taken_before_the_master_has_accepted() -> None:
-    pair = Pair(FakeLog(BYTES), NEW)
-    pair.follower.start()
-    *_, end = pair.follower.take(wire.GREETING + data_frame(0, BYTES))
-    assert isinstance(end, Close)
+    assert [type(action) for action in master.take(first)] == [Close]
 
 
 def test_more_questions_than_a_follower_needs_end_the_connection() -> None:
@@ -435,16 +406,10 @@ def asking(ours: bytes | None, theirs: bytes | None) -> Pair:
     return pair
 
 
-def test_two_that_share_a_secret_follow_each_other_and_do_not_send_it() -> None:
-    pair = asking(KEY, KEY)
-    accept, *_ = pair.meet()
-    assert isinstance(accept, Accept)
-    assert not [each for each in pair.done if isinstance(each, Send) and KEY in each.data]
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
     [
+        (KEY, KEY, ""),
         (KEY, KEY + b"!", "does not know"),
         (KEY, None, "asks for a secret"),
         (None, KEY, "has no secret"),
@@ -455,8 +420,10 @@ def test_without_the_same_secret_nothing_is_compared_or_sent(
 ) -> None:
     pair = asking(ours, theirs)
     ends = pair.ends()
-    assert [end for end in ends if why in end.reason and end.is_final]
-    assert not [each for each in pair.done if isinstance(each, Accept | Feed | Hash | ReadRanges)]
+    assert any(why in end.reason and end.is_final for end in ends) == bool(why)
+    compares = any(isinstance(each, Accept | Feed | Hash | ReadRanges) for each in pair.done)
+    assert compares == (not why)
+    assert not [each for each in pair.done if isinstance(each, Send) and KEY in each.data]
 
 
 def test_a_proof_is_good_for_one_connection_and_one_side() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,8 +16,8 @@ from typing import Any
 import pytest
 from tests.lanes import SEED, eventually, rounds
 from tests.replicas.logs import READING, SEGMENT, MasterLog
-from tests.replicas.test_rocketmq import address_of
-from tests.replicas.test_sockets import WAIT_S
+from tests.replicas.test_rocketmq import address_of, followed
+from tests.replicas.test_sockets import WAIT_S, is_closed
 from tests.replicas.test_wire import garbled
 
 import penstock
@@ -165,8 +164,11 @@ def answer_round(line: socket.socket, log_end: int, **changes: bytes) -> None:
         line.sendall(answer(opaque, {**BODIES, 28: figures, 43: changes.get("offsets", OFFSETS)}[code]))  # fmt: skip
 
 
+Servers = tuple[socket.socket, socket.socket]
+
+
 @pytest.fixture
-def servers() -> Iterator[tuple[socket.socket, socket.socket]]:
+def servers() -> Iterator[Servers]:
     """A broker's two sockets, for slaves and for clients."""
     with (
         socket.create_server(("127.0.0.1", 0)) as slaves,
@@ -178,16 +180,29 @@ def servers() -> Iterator[tuple[socket.socket, socket.socket]]:
         socket.setdefaulttimeout(None)
 
 
-def has_received(copy: StoreFollower, end: int) -> bool:
-    return bool(copy.status()["received"] == end)
+@contextlib.contextmanager
+def asking(
+    root: Path, servers: Servers, log_begin: bytes, **settings: Any
+) -> Iterator[tuple[StoreFollower, socket.socket, socket.socket]]:
+    """Yield a copy of a broker, which has this of its log, and the broker's ends of its two connections."""
+    slaves, clients = servers
+    with (
+        follow(
+            root, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING, **settings
+        ) as copy,
+        slaves.accept()[0] as line, clients.accept()[0] as asked,
+    ):  # fmt: skip
+        send_log(copy, line, 0, log_begin)
+        yield copy, line, asked
 
 
-Servers = tuple[socket.socket, socket.socket]
+def send_log(copy: StoreFollower, line: socket.socket, at: int, data: bytes) -> None:
+    """Send a chunk of the log, and wait until the copy has it."""
+    line.sendall(chunk(at, data))
+    eventually(lambda: copy.status()["received"] == at + len(data))
 
 
-def test_a_copy_whose_disk_is_slow_says_how_far_it_is(
-    log: MasterLog, servers: Servers, tmp_path: Path
-) -> None:
+def test_a_copy_whose_disk_is_slow_says_how_far_it_is(log: MasterLog, tmp_path: Path) -> None:
     """Its master took it for dead."""
     files, go, end = FaultyFiles(), threading.Event(), log.begins[3]
 
@@ -195,12 +210,7 @@ def test_a_copy_whose_disk_is_slow_says_how_far_it_is(
         if call == "sync" and path.parent.name == "commitlog":
             go.wait(WAIT_S)
 
-    given = {**READING, "flush": "sync", "files": files}
-    with (
-        follow(tmp_path / "c", address_of(servers[0]), protocol="rocketmq", environ={}, **given) as copy,
-        servers[0].accept()[0] as line,
-    ):  # fmt: skip
-        assert line.recv(8) == report(0)
+    with followed(tmp_path / "c", flush="sync", files=files, **READING) as (copy, line):
         files.plan.watch = hold
         line.sendall(chunk(0, log.raw[:end]))
         while line.recv(8) != report(end):
@@ -214,7 +224,6 @@ def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
 ) -> None:
     """The next round begins when somebody waits for it, and what has not changed is not parsed again."""
     c, files, written, parsed = tmp_path / "c", FaultyFiles(), list[tuple[str, int]](), list[str]()
-    slaves, clients = servers
 
     def parse(name: str, data: bytes) -> str:
         parsed.append(name)
@@ -223,30 +232,22 @@ def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
     monkeypatch.setattr(beside, "trouble_of", parse)
     first, end, last = log.begins[3], log.begins[9], log.begins[10]
     monkeypatch.setattr(following, "ASK_S", 3600)
-    with (
-        follow(
-            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, files=files,
-            **{**READING, "flush": "none"},
-        ) as copy,
-        slaves.accept()[0] as line, clients.accept()[0] as asked,
-    ):  # fmt: skip
+    given: dict[str, Any] = {"files": files, "flush": "none"}
+    with asking(c, servers, log.raw[:first], **given) as (copy, line, asked):
 
         def note(call: str, path: Path) -> None:
             if call == "rename" and path.parent.name == "config":
                 written.append((path.stem, copy.status()["flushed"]))
 
         files.plan.watch = note
-        line.sendall(chunk(0, log.raw[:first]))
-        eventually(partial(has_received, copy, first))
         answer_round(asked, end)
         for at, stop in pairwise(log.begins[3:10]):
-            line.sendall(chunk(at, log.raw[at:stop]))
-            eventually(partial(has_received, copy, stop))
+            send_log(copy, line, at, log.raw[at:stop])
         eventually((c / "config" / "timercheck").exists)
         caught_up = copy.catching_up()
         assert not caught_up(0)
-        line.sendall(chunk(end) * 2 + chunk(end, log.raw[end:last]))
-        eventually(partial(has_received, copy, last))
+        line.sendall(chunk(end) * 2)
+        send_log(copy, line, end, log.raw[end:last])
         # The log is level by now.
         assert not caught_up(0)
         answer_round(asked, end)
@@ -265,18 +266,13 @@ def test_an_answer_is_not_for_the_log_of_another_connection(
 ) -> None:
     """A master that has lost the end of its log has other bytes there next."""
     c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
-    with follow(
-        c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING
-    ) as copy:  # fmt: skip
-        with slaves.accept()[0] as line, clients.accept()[0] as asked:
-            line.sendall(chunk(0, log.raw[:end]))
-            answer_round(asked, log.begins[9])
-            eventually(partial(has_received, copy, end))
-            line.close()
-            assert asked.recv(4096) == b""
-        with slaves.accept()[0] as line, clients.accept()[0] as asked:
+    with asking(c, servers, log.raw[:end]) as (_, first, asked):
+        answer_round(asked, log.begins[9])
+        first.close()
+        assert asked.recv(4096) == b""
+        with slaves.accept()[0] as line, clients.accept()[0] as again:
             line.sendall(chunk(end, log.raw[end : log.begins[9]]))
-            answer_round(asked, log.begins[9], offsets=b'{"offsetTable":{}}')
+            answer_round(again, log.begins[9], offsets=b'{"offsetTable":{}}')
             eventually((c / "config" / "timercheck").exists)
     assert (c / "config" / "consumerOffset.json").read_bytes() == b'{"offsetTable":{}}'
     assert not (c / "config" / "consumerOffset.json.bak").exists()
@@ -285,38 +281,28 @@ def test_an_answer_is_not_for_the_log_of_another_connection(
 def test_a_bad_answer_is_told_and_the_log_goes_on(
     log: MasterLog, servers: Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    c, (slaves, clients) = tmp_path / "c", servers
-    with (
-        follow(
-            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING
-        ) as copy,
-        slaves.accept()[0] as line,
-    ):  # fmt: skip
-        with clients.accept()[0] as asked:
-            line.sendall(chunk(0, log.raw[: log.begins[3]]))
-            answer_round(asked, 0, offsets=b"{}")
-            told = eventually(lambda: copy.status()["beside_error"])
-            caught_up = copy.catching_up()
-            assert not caught_up(0)
-            line.sendall(chunk(log.begins[3]) * 2)
-            answer_round(asked, 0, offsets=b"{}")
-            # This begins another round, when the one before is written.
-            copy.wait_caught_up(0)
-            with pytest.raises(
-                ReplicationError, match=r"the log is level, but .*consumerOffset\.json"
-            ):
-                caught_up(WAIT_S)
-            assert "consumerOffset.json" in told
-            assert told in copy.status()["text"]
-            assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
-            assert not (c / "config" / "consumerOffset.json").exists()
-            assert asked_in(asked.recv(4096))[0] == 60
-            line.sendall(chunk(log.begins[3], log.raw[log.begins[3] : log.begins[4]]))
-            eventually(partial(has_received, copy, log.begins[4]))
-            asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            eventually(lambda: "breaks the protocol" in copy.status()["beside_error"])
-        line.sendall(chunk(log.begins[4], log.raw[log.begins[4] : log.begins[5]]))
-        eventually(partial(has_received, copy, log.begins[5]))
+    c, ends = tmp_path / "c", log.begins[3:6]
+    with asking(c, servers, log.raw[: ends[0]]) as (copy, line, asked):
+        answer_round(asked, 0, offsets=b"{}")
+        told = eventually(lambda: copy.status()["beside_error"])
+        caught_up = copy.catching_up()
+        assert not caught_up(0)
+        line.sendall(chunk(ends[0]) * 2)
+        answer_round(asked, 0, offsets=b"{}")
+        # This begins another round, when the one before is written.
+        copy.wait_caught_up(0)
+        with pytest.raises(ReplicationError, match=r"the log is level, but .*consumerOffset\.json"):
+            caught_up(WAIT_S)
+        assert "consumerOffset.json" in told
+        assert told in copy.status()["text"]
+        assert (c / "config" / "delayOffset.json").read_bytes() == BODIES[45]
+        assert not (c / "config" / "consumerOffset.json").exists()
+        assert asked_in(asked.recv(4096))[0] == 60
+        send_log(copy, line, ends[0], log.raw[ends[0] : ends[1]])
+        asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        eventually(lambda: "breaks the protocol" in copy.status()["beside_error"])
+        asked.close()
+        send_log(copy, line, ends[1], log.raw[ends[1] : ends[2]])
         assert copy.status()["state"] == "following"
     logged = [each.getMessage() for each in caplog.records if each.name.startswith("penstock_replicate")]  # fmt: skip
     assert len([text for text in logged if "not up to date" in text]) == 2
@@ -354,66 +340,47 @@ def test_once_ends_where_a_brokers_files_cannot_be_had(
 def test_a_broker_that_does_not_answer_is_asked_again(
     log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c, (slaves, clients) = tmp_path / "c", servers
     monkeypatch.setattr(following, "ANSWER_S", 0.05)
     monkeypatch.setattr(following, "ASK_S", 0.05)
-    with (
-        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
-        slaves.accept()[0] as line,
-    ):  # fmt: skip
-        line.sendall(chunk(0, log.raw[: log.begins[3]]))
-        with clients.accept()[0] as asked:
-            assert asked_in(asked.recv(4096)) == (60, 1)
-            # However slowly it goes on.
-            asked.sendall(answer(1)[:5])
-            eventually(lambda: "no answer" in copy.status()["beside_error"])
-            assert asked.recv(4096) == b""
-        clients.accept()[0].close()
+    with asking(tmp_path / "c", servers, log.raw[: log.begins[3]]) as (copy, _, asked):
+        assert asked_in(asked.recv(4096)) == (60, 1)
+        # However slowly it goes on.
+        asked.sendall(answer(1)[:5])
+        eventually(lambda: "no answer" in copy.status()["beside_error"])
+        assert is_closed(asked)
+        servers[1].accept()[0].close()
 
 
 def test_a_broker_that_closes_between_two_rounds_is_connected_to_again_without_a_warning(
     log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c, (slaves, clients) = tmp_path / "c", servers
+    c, end = tmp_path / "c", log.begins[3]
     monkeypatch.setattr(following, "ASK_S", 3600)
-    with (
-        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
-        slaves.accept()[0] as line,
-    ):  # fmt: skip
-        line.sendall(chunk(0, log.raw[: log.begins[3]]))
-        with clients.accept()[0] as asked:
-            answer_round(asked, log.begins[3])
-            eventually((c / "config" / "timercheck").exists)
-            asked.shutdown(socket.SHUT_WR)
-            monkeypatch.setattr(following, "ASK_S", 0)
-            assert not copy.catching_up()(0)
-            assert asked.recv(4096) == b""
-        with clients.accept()[0]:
+    with asking(c, servers, log.raw[:end]) as (copy, _, asked):
+        answer_round(asked, end)
+        eventually((c / "config" / "timercheck").exists)
+        asked.shutdown(socket.SHUT_WR)
+        monkeypatch.setattr(following, "ASK_S", 0)
+        assert not copy.catching_up()(0)
+        assert asked.recv(4096) == b""
+        with servers[1].accept()[0]:
             assert copy.status()["beside_error"] == ""
 
 
 def test_a_close_does_not_wait_for_the_rest_of_a_brokers_files(
     log: MasterLog, servers: Servers, tmp_path: Path
 ) -> None:
-    c, (slaves, clients), files = tmp_path / "c", servers, FaultyFiles()
-    closing = list[threading.Thread]()
-    with (
-        follow(
-            c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, files=files, **READING
-        ) as copy,
-        slaves.accept()[0] as line, clients.accept()[0] as asked,
-    ):  # fmt: skip
+    c, files, end, closing = tmp_path / "c", FaultyFiles(), log.begins[3], list[threading.Thread]()
+    with asking(c, servers, log.raw[:end], files=files) as (copy, _, asked):
 
         def close(call: str, path: Path) -> None:
             if call == "rename" and path.parent.name == "config" and not closing:
-                thread = threading.Thread(target=copy.close)
-                thread.start()
-                closing.append(thread)
+                closing.append(threading.Thread(target=copy.close))
+                closing[0].start()
                 eventually(lambda: copy.status()["state"] == "ended")
 
         files.plan.watch = close
-        line.sendall(chunk(0, log.raw[: log.begins[3]]))
-        answer_round(asked, log.begins[3])
+        answer_round(asked, end)
         eventually(lambda: closing)
         closing[0].join()
     assert [each.name for each in (c / "config").iterdir()] == NAMES[:1]
@@ -423,15 +390,10 @@ def test_a_broker_whose_log_never_comes_is_named_and_asked_again(
     log: MasterLog, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has deleted what comes next, or is another broker: nobody was told, and the files stayed old for ever."""
-    c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
+    c, end = tmp_path / "c", log.begins[3]
     monkeypatch.setattr(following, "STALL_S", 0)
     monkeypatch.setattr(following, "ASK_S", 0.05)
-    with (
-        follow(c, address_of(slaves), protocol="rocketmq", broker=address_of(clients), environ={}, **READING) as copy,
-        slaves.accept()[0] as line, clients.accept()[0] as asked,
-    ):  # fmt: skip
-        line.sendall(chunk(0, log.raw[:end]))
-        eventually(partial(has_received, copy, end))
+    with asking(c, servers, log.raw[:end]) as (copy, _, asked):
         answer_round(asked, 1 << 40)
         eventually(lambda: "nothing more of it comes" in copy.status()["beside_error"])
         answer_round(asked, end)

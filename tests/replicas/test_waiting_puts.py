@@ -19,15 +19,9 @@ from tests.lanes import rounds
 
 from penstock import Durability, Message, PutStatus, Receipt, Store
 from penstock._kernel import Bell, CopyGate
-from penstock.contracts import Context, FlushPolicy, ReplicatedLog, Replicator, Strategy
+from penstock.contracts import Context, FlushPolicy, ReplicatedLog, Replicator
 from penstock.errors import OffsetError, StoreFailedError
-from penstock.testing import (
-    FaultyFiles,
-    InlineWorkers,
-    ReplicatorContract,
-    SimulatedDisk,
-    open_store,
-)
+from penstock.testing import FaultyFiles, InlineWorkers, SimulatedDisk, open_store
 
 HOUR_MS = 3_600_000
 
@@ -143,6 +137,10 @@ def test_a_put_returns_when_enough_copies_have_it(
     thread.join()
     assert (found[0].status, found[0].durability) == (PutStatus.PUT_OK, durability)
     assert found[0].is_durable == (durability != "received there")
+    # Copies never fall back.
+    copies.have(10_000)
+    copies.have(0)
+    assert store.put("t", b"x").durability == durability
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -172,6 +170,11 @@ def test_one_slow_copy_costs_one_time_out(opened: Opened) -> None:
     assert store.put("t", b"does not wait").status == PutStatus.SLAVE_NOT_AVAILABLE
     copies.have(end_of(late))
     assert store.put("t", b"waits again").status == PutStatus.FLUSH_SLAVE_TIMEOUT
+    # A batch waits once, for its end.
+    copies.have(end_of(late))
+    receipts = store.put_many([Message("t", b"1"), Message("t", b"2"), Message("t", b"3")])
+    assert [each.status for each in receipts] == [PutStatus.FLUSH_SLAVE_TIMEOUT] * 3
+    assert copies.log.missed_offset == end_of(receipts[-1])
 
 
 def test_a_time_out_of_before_the_copies_were_judged_does_not_count() -> None:
@@ -181,21 +184,6 @@ def test_a_time_out_of_before_the_copies_were_judged_does_not_count() -> None:
     gate.reach(0, available=True, missed=200)
     gate.miss(100)
     assert (gate.missed, gate.available) == (200, True)
-
-
-def test_copies_never_fall_back(opened: Opened) -> None:
-    store, copies = opened(flush="sync")
-    copies.have(10_000)
-    copies.have(0)
-    assert store.put("t", b"x").durability == Durability.ON_DISK_HERE_AND_THERE
-
-
-def test_a_batch_waits_once_for_its_end(opened: Opened) -> None:
-    store, copies = opened(flush="sync", replicate__scripted__timeout_ms=1)
-    copies.have(0)
-    receipts = store.put_many([Message("t", b"1"), Message("t", b"2"), Message("t", b"3")])
-    assert [each.status for each in receipts] == [PutStatus.FLUSH_SLAVE_TIMEOUT] * 3
-    assert copies.log.missed_offset == end_of(receipts[-1])
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -269,30 +257,23 @@ def test_close_sends_what_is_left_and_ends_waiting_puts(opened: Opened) -> None:
     assert copies.calls == ["start", "close"]
 
 
-def test_a_failed_store_tells_its_replicator(tmp_path: Path) -> None:
+def test_a_failed_store_tells_its_replicator(opened: Opened) -> None:
     files = FaultyFiles()
-    store = open_store(
-        tmp_path / "store", strategies=[Scripted], replicate="scripted", flush="sync", files=files
-    )
+    store, copies = opened(flush="sync", files=files)
     files.plan.fail("sync", errno.EIO, path="commitlog")
-    with pytest.raises(StoreFailedError):
-        store.put("t", b"x")
-    with pytest.raises(StoreFailedError):
-        store.close()
-    assert Scripted.made.pop().calls == ["start", "failed", "close"]
+    for call in (partial(store.put, "t", b"x"), store.close):
+        with pytest.raises(StoreFailedError):
+            call()
+    assert copies.calls == ["start", "failed", "close"]
 
 
-def test_without_threads_the_replicator_is_called_in_place_of_a_wait(tmp_path: Path) -> None:
-    store = open_store(
-        tmp_path / "store", strategies=[Scripted], replicate="scripted", flush="sync", spawn=InlineWorkers(),
-    )  # fmt: skip
-    copies = Scripted.made.pop()
+def test_without_threads_the_replicator_is_called_in_place_of_a_wait(opened: Opened) -> None:
+    store, copies = opened(flush="sync", spawn=InlineWorkers())
     copies.have(0)
     copies.when_advanced = lambda: copies.have(copies.log.visible_offset)
     assert store.put("t", b"copied").durability == Durability.ON_DISK_HERE_AND_THERE
     copies.when_advanced = lambda: None
     assert store.put("t", b"not copied").status == PutStatus.FLUSH_SLAVE_TIMEOUT
-    store.close()
 
 
 @pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
@@ -343,19 +324,8 @@ def test_only_what_was_just_written_is_recent(opened: Opened) -> None:
     assert copies.log.recent(last.log_offset, 1 << 20) == copies.log.read(last.log_offset, 1 << 20)
 
 
-class TestScripted(ReplicatorContract):
-    @pytest.fixture
-    def strategy(self) -> type[Strategy]:
-        return Scripted
-
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
-        return {"wait_for": "received"}
-
-
-def test_an_interrupted_close_ends_the_replicator_when_it_is_repeated(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "s", strategies=[Scripted], replicate="scripted", flush="sync")
-    copies = Scripted.made.pop()
+def test_an_interrupted_close_ends_the_replicator_when_it_is_repeated(opened: Opened) -> None:
+    store, copies = opened(flush="sync")
     end, calls = copies.close, iter([KeyboardInterrupt])
 
     def interrupted() -> None:
