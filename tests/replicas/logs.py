@@ -145,3 +145,10 @@ def feed(store: FollowedStore, log: MasterLog, stop: int, size: int = 1 << 20) -
     """Feed the bytes of a log up to an offset in pieces."""
     while (at := store.next_offset) < stop:
         store.feed(at, log.raw[at : min(at + size, stop)])
+
+
+def check_copy(disk: SimulatedDisk, log: MasterLog, about: object = "") -> None:
+    """Check that a copy, closed, has all bytes of a log, and that its queues are those of the master."""
+    assert raw_log(disk)[: log.end] == log.raw, about
+    with reader(disk) as found:
+        assert (findings(found), contents(found)) == ([], log.queues), about

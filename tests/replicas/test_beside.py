@@ -16,6 +16,7 @@ from tests.replicas.logs import (
     SETTINGS,
     MasterLog,
     accepted,
+    check_copy,
     contents,
     crashed,
     feed,
@@ -371,9 +372,7 @@ def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> 
     with copy_of(disk, log) as store:
         told = [["t", 0, 2, 0, 100, 0], ["t", 1, 100, log.begins[1], 100, 0]]
         beside.write(store, SideFile(ENDS, log.end, json.dumps(told).encode()))
-    with reader(disk) as found:
-        assert contents(found) == log.queues
-        assert not findings(found)
+    check_copy(disk, log)
 
 
 # --- removals

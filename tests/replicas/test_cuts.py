@@ -8,6 +8,7 @@ from tests.replicas.logs import (
     SETTINGS,
     MasterLog,
     accepted,
+    check_copy,
     contents,
     crashed,
     feed,
@@ -54,26 +55,15 @@ def cut(disk: SimulatedDisk, at: int) -> penstock.FollowedStore:
 def saved(disk: SimulatedDisk) -> bytes:
     """Return the bytes in `penstock/saved`, in the order of the log."""
     entries = disk.entries(ROOT / "penstock" / "saved")
-    files = {each.name: disk.read_whole(each.path) for each in entries}
-    return b"".join(
-        files[name] for name in sorted(files, key=lambda name: (name[0].isdigit(), name))
-    )
+    entries.sort(key=lambda each: (each.name[0].isdigit(), each.name))
+    return b"".join(disk.read_whole(each.path) for each in entries)
 
 
 def places(log: MasterLog) -> list[int]:
     """Return log offsets of all kinds: at records and within, in batches, at segments' begins and in filler."""
     first, last = log.batches[3]
-    return [
-        0,
-        1,
-        *log.begins[5:7],
-        first + 1,
-        last - 1,
-        SEGMENT - 1,
-        SEGMENT,
-        SEGMENT + 1,
-        log.end - 1,
-    ]
+    around = SEGMENT - 1, SEGMENT, SEGMENT + 1
+    return [0, 1, *log.begins[5:7], first + 1, last - 1, *around, log.end - 1]
 
 
 @pytest.mark.parametrize("torn", [None, b"", b"a torn tail"])
@@ -89,10 +79,7 @@ def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, torn: bytes
             assert store.recovery.saved_to is not None
             store.accept(identity(), log.ranges)
             feed(store, log, log.end)
-        assert raw_log(disk)[: log.end] == log.raw
-        with reader(disk) as read:
-            assert contents(read) == log.queues
-            assert not findings(read)
+        check_copy(disk, log)
 
 
 def test_a_reader_beside_it_reads_on(log: MasterLog) -> None:
@@ -141,9 +128,7 @@ def test_a_crash_loses_nothing_that_is_not_saved(log: MasterLog) -> None:
             assert end == log.end or log.raw[end:].rstrip(b"\0") in kept
             store.accept(identity(), log.ranges)
             feed(store, log, log.end)
-        with reader(left) as read:
-            assert contents(read) == log.queues
-            assert not findings(read)
+        check_copy(left, log)
 
 
 def test_a_cut_before_the_log_is_refused(log: MasterLog) -> None:

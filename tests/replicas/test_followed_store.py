@@ -19,6 +19,7 @@ from tests.replicas.logs import (
     SETTINGS,
     MasterLog,
     accepted,
+    check_copy,
     contents,
     crashed,
     feed,
@@ -75,11 +76,9 @@ def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog) -> Non
                 store.digest(start, stop)
         with pytest.raises(OffsetError):
             store.read(log.end, 1)
-    assert raw_log(disk)[: log.end] == log.raw
+    check_copy(disk, log)
     with reader(disk) as found:
-        assert contents(found) == log.queues
         assert [m.body for m in found.find("k7", topic="t")] == [log.queues["t", 1][3]]
-        assert findings(found) == []
     with follower(disk) as store:
         assert (state_of(store), store.end_offset, store.replica) == ("clean", log.end, identity())  # fmt: skip
     with pytest.raises(StoreClosedError):
@@ -95,8 +94,7 @@ def test_records_are_checked_as_the_masters_are() -> None:
     store.close()
     with accepted(disk, plain) as store:
         feed(store, plain, plain.end)
-    with reader(disk) as found:
-        assert (findings(found), contents(found)) == ([], plain.queues)
+    check_copy(disk, plain)
 
 
 def test_the_masters_retention_may_move_on_before_the_first_byte_has_come(log: MasterLog) -> None:
@@ -176,12 +174,8 @@ def test_marks_that_no_batch_has_hide_nothing_for_ever() -> None:
     raw = b""
     for number in (first, batch_marks(0, 900)[0], other, batch_marks(1, 4000)[1], -1, 0):
         fields = RecordFields(
-            topic=b"t",
-            body=b"x",
-            log_offset=len(raw),
-            queue_offset=len(raw) // 93,
-            prepared_offset=number,
-        )
+            topic=b"t", body=b"x", log_offset=len(raw), queue_offset=len(raw) // 93, prepared_offset=number
+        )  # fmt: skip
         raw += encode_record(fields)
     told = {"ranges": [], "perhaps": [[0, None]], "gaps": []}
     for size in (1, 100, 1000):
@@ -291,9 +285,7 @@ def test_a_full_disk_stops_a_follower_without_damage(
         disk.plan.heal()
     assert refused > 1
     store.close()
-    assert raw_log(disk)[: log.end] == log.raw
-    with reader(disk) as found:
-        assert (findings(found), contents(found)) == ([], log.queues)
+    check_copy(disk, log)
 
 
 @pytest.mark.parametrize("settings", [{}, {"write": "file"}])
@@ -320,9 +312,7 @@ def test_an_interrupt_anywhere_in_a_feed_leaves_whole_records(
                 end = store.end_offset
                 assert raw_log(disk).rstrip(b"\0") == log.raw[:end].rstrip(b"\0"), interrupt.place
                 feed(store, log, log.end, 5000)
-        assert raw_log(disk)[: log.end] == log.raw, interrupt.place
-        with reader(disk) as found:
-            assert (findings(found), contents(found)) == ([], log.queues), interrupt.place
+        check_copy(disk, log, interrupt.place)
         number += rounds(gate=15, night=1)
     assert number > 100
 
@@ -462,11 +452,12 @@ def check(
         assert store.digest(at, end) == log.digest(at, end)
         store.accept(identity(), log.ranges)
         feed(store, log, log.end, Random(end).randrange(1, 20_000))
-    assert raw_log(disk)[: log.end - at] == log.raw[at:]
-    with reader(disk) as found:
-        assert findings(found) == []
-        if at == 0:
-            assert contents(found) == log.queues
+    if at == 0:
+        check_copy(disk, log)
+    else:
+        assert raw_log(disk)[: log.end - at] == log.raw[at:]
+        with reader(disk) as found:
+            assert findings(found) == []
     return "nothing" if replica is None else "begun" if end == at else "whole"
 
 
@@ -483,37 +474,3 @@ def begun(
         return store
     store.close()
     return accepted(disk, log, at=at, **settings)
-
-
-def test_a_crash_within_an_acceptance_leaves_a_master_or_a_follower(log: MasterLog) -> None:
-    """A master that another one accepts, at each call; no byte of it is lost, and a refusal leaves what was there."""
-    disk = SimulatedDisk(seed=5, write_back=0.05)
-    with accepted(disk, log, at=0) as store:
-        feed(store, log, log.begins[20])
-    # As a master that was never copied.
-    disk.remove(ROOT / "penstock" / "replica")
-    disk.sync_folder(ROOT / "penstock")
-    moments: list[tuple[str, Image]] = []
-    disk.plan.watch = lambda call, path: moments.append((f"{call} {path.name}", disk.image()))
-    with follower(disk):
-        pass
-    refused = len(moments)
-    with accepted(disk, log) as store:
-        feed(store, log, log.end)
-    states = [(number, survival) for number in range(len(moments)) for survival in Survival]
-    roles = Counter[bool]()
-    for number, survival in cases(states, "acceptance"):
-        after = crashed(moments[number][1], survival, number)
-        is_follower = read_replica(after, ROOT) is not None
-        roles[is_follower] += 1
-        if is_follower:
-            assert number >= refused
-            with follower(after) as copy:
-                assert copy.end_offset >= log.begins[20]
-        else:
-            with master(after) as own:
-                assert raw_log(after)[: log.begins[20]] == log.raw[: log.begins[20]], moments[number][0]  # fmt: skip
-                assert own.put("t", b"new").log_offset == log.begins[20]
-            with reader(after) as found:
-                assert findings(found) == []
-    assert min(roles[True], roles[False]) > 10

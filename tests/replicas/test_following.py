@@ -218,17 +218,17 @@ def test_retention_may_have_passed_a_copy(copy: Mine, needs_copy: bool) -> None:
     assert "begins at 8192" in end.reason
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        wire.control("accept", log_offset=SEGMENT, ranges={}),
-        # Nothing of the log is taken before the master has accepted,
-        data_frame(0, BYTES),
-        # and then only where the log ends: else it would be appended at another offset than the master's.
-        wire.control("accept", log_offset=0, ranges={}) + data_frame(1, b"x"),
-        wire.control("accept", log_offset=0, ranges={}) + data_frame(0, b"xy") + data_frame(1, b"y"),
-    ],
-)  # fmt: skip
+ACCEPT = wire.control("accept", log_offset=0, ranges={})
+# Else bytes would be appended at another offset than the master's.
+MISPLACED = {
+    "a log that begins elsewhere": wire.control("accept", log_offset=SEGMENT, ranges={}),
+    "bytes before the master has accepted": data_frame(0, BYTES),
+    "a gap": ACCEPT + data_frame(1, b"x"),
+    "what was there": ACCEPT + data_frame(0, b"xy") + data_frame(1, b"y"),
+}
+
+
+@pytest.mark.parametrize("wrong", MISPLACED.values(), ids=MISPLACED)
 def test_bytes_are_taken_where_the_log_begins_and_ends_only(wrong: bytes) -> None:
     pair = Pair(FakeLog(BYTES), NEW)
     greet(pair)

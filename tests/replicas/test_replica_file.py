@@ -7,8 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.lanes import cases
-from tests.replicas.logs import ROOT, SETTINGS, crashed, master, raw_log
+from tests.replicas.logs import ROOT, SETTINGS
 
 import penstock
 from penstock.contracts import Epoch, Replica
@@ -25,7 +24,6 @@ from penstock.errors import CorruptionError, FollowerError
 from penstock.files import Files
 from penstock.format.record import crc32
 from penstock.testing import SimulatedDisk
-from penstock.testing.platter import Survival
 from penstock_tools.segmentwise.checkup import start_reindex
 
 OWN = "0123456789abcdef"
@@ -120,47 +118,6 @@ def test_the_list_of_epochs_is_bounded_and_has_no_part_that_is_gone() -> None:
     note_unclean_opening(disk, ROOT, EPOCHS_MAX, is_copy=False)
     epochs = ensure_master(disk, ROOT, 0).epochs
     assert (len(epochs), epochs[0].number, epochs[-1][:3]) == (EPOCHS_MAX, 1, (EPOCHS_MAX - 1, 1, EPOCHS_MAX))  # fmt: skip
-
-
-def test_bytes_that_a_crash_took_are_never_replaced_without_a_new_epoch() -> None:
-    """Plant: write the epoch after `engine.start`, or only after a promotion."""
-    disk = SimulatedDisk(seed=3, write_back=0.05)
-    store = master(disk)
-    first = ensure_master(disk, ROOT, 0)
-    for number in range(40):
-        store.put("t", b"old %d" % number + bytes(number * 9))
-    store.flush()
-    for number in range(9):
-        store.put("t", b"old, lost %d" % number)
-    before, image = raw_log(disk), disk.image()
-    moments: list[Any] = []
-    for survival in (Survival.NONE, Survival.SECTORS):
-        again = crashed(image, survival)
-        again.plan.watch = lambda call, path, d=again: moments.append((call, path.name, d.image()))
-        second = master(again)
-        for number in range(9):
-            second.put("t", b"new %d" % number, wait=False)
-        second.flush()
-        second.close()
-        replica = ensure_master(again, ROOT, 0)
-        assert (replica.history, replica.store) == (first.history, first.store)
-        assert [one[:2] for one in replica.epochs] == [(0, 0), (0, 1)]
-        master(again).close()
-        assert ensure_master(again, ROOT, 0) == replica
-    states = [(at, survival) for at in range(len(moments)) for survival in Survival]
-    replaced = 0
-    for at, survival in cases(states, "epochs"):
-        call, name, image = moments[at]
-        after = crashed(image, survival, at)
-        found = raw_log(after)
-        parts = next(
-            (n for n, (a, b) in enumerate(zip(before, found, strict=False)) if a != b and b), None
-        )
-        if parts is not None:
-            replaced += 1
-            epochs = ensure_master(after, ROOT, 0).epochs
-            assert min(one.start for one in epochs[1:]) <= parts, (call, name, survival)
-    assert replaced > 10
 
 
 @pytest.mark.parametrize("keeps_times", [True, False])
