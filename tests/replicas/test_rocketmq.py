@@ -216,25 +216,17 @@ def test_an_empty_slave_begins_at_the_last_file_and_counts_for_what_comes_after(
     assert log.reached == log.visible_offset
 
 
-@pytest.mark.parametrize(("wait_for", "reached"), [("received", 100), ("disk", 0)])
-def test_a_slave_has_received_and_never_synced(wait_for: str, reached: int) -> None:
+@pytest.mark.parametrize("wait_for", ["received", "disk"])
+def test_a_slave_has_received_and_never_synced_and_those_of_one_host_count_once(wait_for: str) -> None:  # fmt: skip
     log = log_of()
-    served = Served(log, 0, copies_of(log, wait_for=wait_for))
-    log.put(record(0, 100))
-    served.do(served.peer.advanced())
-    served.hear(100)
-    assert (log.reached, log.available) == (reached, reached > 0)
-
-
-def test_two_slaves_of_one_host_are_served_and_count_once() -> None:
-    log = log_of()
-    copies = copies_of(log, needed=2, wait_for="received")
+    copies = copies_of(log, needed=2, wait_for=wait_for)
     served = [Served(log, 0, copies, address) for address in ("s:1", "s:2", "t:1")]
     log.put(record(0, 100))
-    for each, reached in zip(served, (0, 0, 100), strict=True):
+    for each, count in zip(served, (1, 1, 2), strict=True):
         each.do(each.peer.advanced())
         each.hear(100)
-        assert (log.reached, each.end) == (reached, "")
+        is_enough = count == 2 and wait_for == "received"
+        assert (log.reached, log.available, each.end) == (100 * is_enough, is_enough, "")
 
 
 def test_what_retention_removes_ends_the_connection() -> None:
@@ -299,31 +291,6 @@ def test_a_store_that_was_no_copy_of_a_broker_is_refused(what: str, word: str) -
     assert (close.is_final, word in close.reason) == (True, True)
 
 
-@contextlib.contextmanager
-def followed(path: Path, **settings: Any) -> Iterator[tuple[StoreFollower, socket.socket]]:
-    """Yield a copy of a broker that the test plays, and the broker's end of its connection."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        follow(path, address_of(server), protocol="rocketmq", environ={}, **settings) as copy,
-        server.accept()[0] as line,
-    ):
-        assert line.recv(8) == report(0)
-        yield copy, line
-
-
-def test_a_store_with_another_log_than_the_brokers_is_left_alone(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "c", environ={}, **READING) as store:
-        last = store.put("t", b"ours")
-    before, end = logs(tmp_path / "c"), last.log_offset + last.size
-    with followed(tmp_path / "c") as (copy, line):
-        line.sendall(chunk(0, record(0, end)) + chunk(end, record(end, 100)))
-        with pytest.raises(ReplicationError, match="the two logs differ"):
-            copy.wait(WAIT_S)
-    assert logs(tmp_path / "c") == before
-    with penstock.open(tmp_path / "c", environ={}, **READING) as store:
-        store.put("t", b"still ours")
-
-
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_a_store_that_was_no_copy_is_compared_from_its_last_segment_on(is_equal: bool) -> None:
     """Any log with a record where that of the copy ended was joined to it."""
@@ -353,6 +320,18 @@ def test_only_a_copy_of_a_broker_is_one_by_a_heartbeat() -> None:
 
 def address_of(server: socket.socket) -> str:
     return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def followed(path: Path, **settings: Any) -> Iterator[tuple[StoreFollower, socket.socket]]:
+    """Yield a copy of a broker that the test plays, and the broker's end of its connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        follow(path, address_of(server), protocol="rocketmq", environ={}, **settings) as copy,
+        server.accept()[0] as line,
+    ):
+        assert line.recv(8) == report(0)
+        yield copy, line
 
 
 def real_chunks(raw: bytes, chance: Random) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ import errno
 import gc
 import json
 import multiprocessing
-import shutil
 import socket
 import ssl
 import subprocess
@@ -251,51 +250,6 @@ def threads_that_open() -> Iterator[list[tuple[str, bool]]]:
     is_over = True
 
 
-def test_what_is_no_copy_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    m, c, other = (tmp_path / name for name in ("m", "c", "other"))
-    with penstock.open(other, environ={}, **SMALL) as store:
-        store.put("t", b"mine")
-    before = logs(other)
-    with master(m) as store:
-        listen = status_of(m)["listen"]
-        refusal(other, listen, "not copies")
-        with copy_of(c, listen):
-            pass
-        refused = eventually(
-            lambda: [one for one in status_of(m)["copies"] if "not copies" in one["last_error"]]
-        )
-        assert len(refused) == 1
-    assert logs(other) == before
-    with penstock.open(other, environ={}, **SMALL) as store:
-        store.put("t", b"still mine")
-
-
-def test_a_master_that_was_restored_from_a_backup_is_not_followed(tmp_path: Path) -> None:
-    m, c, backup = (tmp_path / name for name in ("m", "c", "backup"))
-    with master(m) as store:
-        listen = status_of(m)["listen"]
-        first = store.put("t", b"in the backup")
-        with copy_of(c, listen):
-            pass
-    shutil.copytree(m, backup)
-    with master(m, listen) as store, copy_of(c, listen):
-        store.put("t", b"not in the backup")
-    shutil.rmtree(m)
-    backup.rename(m)
-    before = logs(c)
-    with master(m, listen) as store:
-        store.put("t", b"not in the copy")
-        error = refusal(c, listen, "other bytes")
-        assert isinstance(error, DivergedError)
-        assert error.parts_at <= first.log_offset + first.size < error.end_offset
-        assert logs(c) == before
-        with follow(c, listen, cut=True, environ={}) as copy:
-            assert copy.wait_caught_up(WAIT_S)
-    assert logs(m) == logs(c)
-    saved = b"".join(file.read_bytes() for file in (c / "penstock" / "saved").iterdir())
-    assert b"not in the backup" in saved
-
-
 def test_a_following_that_has_ended_says_so_and_lets_the_store_go(tmp_path: Path) -> None:
     """Its thread had ended: the status stayed, and no process could promote the copy."""
     m, c, other = (tmp_path / name for name in ("m", "c", "other"))
@@ -304,11 +258,17 @@ def test_a_following_that_has_ended_says_so_and_lets_the_store_go(tmp_path: Path
         second.put("t", b"y")
         with copy_of(c, status_of(m)["listen"]):
             pass
+        before = logs(c)
         with follow(c, status_of(other)["listen"], environ={}) as copy:
             eventually(lambda: "ended" in status_of(c)["text"])
+            (refused,) = eventually(lambda: status_of(other)["copies"])
+            assert "not copies" in refused["last_error"]
             assert replica("promote", str(c), "--timeout", "60s") == 0
-            with pytest.raises(ReplicationError):
+            with pytest.raises(ReplicationError, match="not copies"):
                 copy.wait(WAIT_S)
+    assert logs(c) == before
+    with penstock.open(c, environ={}) as store:
+        store.put("t", b"its own")
 
 
 def test_a_host_is_tried_at_each_of_its_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -568,35 +528,45 @@ def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_what_a_group_has_read_of_a_cut_log_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_master_that_was_replaced_is_cut_and_what_a_group_has_read_of_the_rest_counts_for_nothing(
+    tmp_path: Path,
+) -> None:
     """The messages of the new master have the same queue offsets, and would be taken for acknowledged."""
     m, c, files = tmp_path / "m", tmp_path / "c", FaultyFiles()
 
-    def read(store: Store) -> list[bytes]:
-        with store.consumer("g", "t") as consumer:
+    def read() -> list[bytes]:
+        with (
+            penstock.open(m, environ={}, read_only=True) as beside,
+            beside.consumer("g", "t") as consumer,
+        ):
             taken = consumer.poll(limit=20, timeout=WAIT_S)
             for message in taken:
                 message.ack()
         return [message.body for message in taken]
 
     with master(m) as store:
-        for number in range(5):
-            store.put("t", b"%d" % number, queue=0)
+        ends = [store.put("t", b"%d" % number, queue=0).log_offset for number in range(5)]
         with copy_of(c, status_of(m)["listen"]):
             pass
-        for number in (5, 6):
-            store.put("t", b"only here %d" % number, queue=0)
-    with penstock.open(m, environ={}, read_only=True) as beside:
-        assert len(read(beside)) == 7
+        ends += [store.put("t", b"only here", queue=0).log_offset for _ in range(2)]
+    assert len(read()) == 7
     penstock.promote(c, environ={})
+    before = logs(m)
     with master(c) as store:
         for number in (5, 6):
             store.put("t", b"new %d" % number, queue=0)
+        listen = status_of(c)["listen"]
+        error = refusal(m, listen, "other bytes")
+        assert isinstance(error, DivergedError)
+        assert error.parts_at == ends[5] < error.end_offset
         # The follower went on without its store, and nobody was told.
         files.plan.fail("create", errno.ENOSPC, path="new-segment")
-        refusal(m, status_of(c)["listen"], "No space", cut=True, files=files)
-        with follow(m, status_of(c)["listen"], cut=True, environ={}) as back:
+        refusal(m, listen, "No space", cut=True, files=files)
+        assert logs(m) == before
+        with follow(m, listen, cut=True, environ={}) as back:
             assert back.wait_caught_up(WAIT_S)
-            with penstock.open(m, environ={}, read_only=True) as beside:
-                assert read(beside)[-2:] == [b"new 5", b"new 6"]
+            assert read()[-2:] == [b"new 5", b"new 6"]
     assert logs(m) == logs(c)
+    # Of both attempts.
+    saved = [file.read_bytes() for file in (m / "penstock" / "saved").iterdir()]
+    assert [each.count(b"only here") for each in saved] == [2, 2]
