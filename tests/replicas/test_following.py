@@ -41,13 +41,16 @@ def hello(**changes: Any) -> bytes:
 
 
 class Pair:
-    """A master and a follower whose actions are carried out at once."""
+    """A master and a follower, each with a secret or none, whose actions are carried out at once."""
 
-    def __init__(self, log: FakeLog, mine: Mine, data: bytes = BYTES) -> None:
+    def __init__(
+        self, log: FakeLog, mine: Mine, data: bytes = BYTES, keys: tuple[bytes | None, ...] = (None, None)
+    ) -> None:  # fmt: skip
+        ours, theirs = (None if key is None else Secret(key) for key in keys)
         self.log, self.data = log, data
         self.copies = Copies(log, needed=1, wait_for="disk", timeout_ms=3000, heartbeat_ms=HEARTBEAT_MS, now_ms=0)  # fmt: skip
-        self.master = MasterPeer(log, self.copies, "f:1", **TIMES)
-        self.follower = FollowerPeer(mine, **TIMES)
+        self.master = MasterPeer(log, self.copies, "f:1", secret=ours, **TIMES)
+        self.follower = FollowerPeer(mine, secret=theirs, **TIMES)
         self.done: list[Action] = []
 
     def by_master(self, actions: Sequence[Action]) -> None:
@@ -397,28 +400,19 @@ def test_more_questions_than_a_follower_needs_end_the_connection() -> None:
 KEY = b"a secret of both sides"
 
 
-def asking(ours: bytes | None, theirs: bytes | None) -> Pair:
-    """Return a master with one secret, and a follower with another."""
-    pair = Pair(FakeLog(BYTES), mine())
-    secrets = [None if key is None else Secret(key) for key in (ours, theirs)]
-    pair.master = MasterPeer(pair.log, pair.copies, "f:1", secret=secrets[0], **TIMES)
-    pair.follower = FollowerPeer(mine(), secret=secrets[1], **TIMES)
-    return pair
-
-
 @pytest.mark.parametrize(
-    ("ours", "theirs", "why"),
+    ("keys", "why"),
     [
-        (KEY, KEY, ""),
-        (KEY, KEY + b"!", "does not know"),
-        (KEY, None, "asks for a secret"),
-        (None, KEY, "has no secret"),
+        ((KEY, KEY), ""),
+        ((KEY, KEY + b"!"), "does not know"),
+        ((KEY, None), "asks for a secret"),
+        ((None, KEY), "has no secret"),
     ],
 )
 def test_without_the_same_secret_nothing_is_compared_or_sent(
-    ours: bytes | None, theirs: bytes | None, why: str
+    keys: tuple[bytes | None, ...], why: str
 ) -> None:
-    pair = asking(ours, theirs)
+    pair = Pair(FakeLog(BYTES), mine(), keys=keys)
     ends = pair.ends()
     assert any(why in end.reason and end.is_final for end in ends) == bool(why)
     compares = any(isinstance(each, Accept | Feed | Hash | ReadRanges) for each in pair.done)
@@ -440,6 +434,6 @@ def test_a_false_master_is_left_before_anything_is_compared() -> None:
         wire.control("prove", proof="0" * 64),
         wire.control("digest", start=0, stop=1, sha256=None),
     ):
-        pair = asking(KEY, KEY)
+        pair = Pair(FakeLog(BYTES), mine(), keys=(KEY, KEY))
         greet(pair)
         assert [type(action) for action in pair.follower.take(word)] == [Send, Close]

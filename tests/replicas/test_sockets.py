@@ -73,11 +73,11 @@ def refusal(path: Path, listen: str, why: str, **settings: Any) -> ReplicationEr
     return caught.value
 
 
-def old_history(path: Path, count: int) -> None:
-    """Make a store with some segments of messages that no replicator has seen."""
-    with penstock.open(path, environ={}, **{**SMALL, "flush": "none"}) as old:
-        for number in range(count):
-            old.put("t", b"%d" % number * (number * 37 % 9000))
+def copied(m: Path, c: Path) -> None:
+    """Make a master with one message, and a copy of it; both are closed."""
+    with master(m) as store:
+        store.put("t", b"x")
+        copy_of(c, status_of(m)["listen"]).close()
 
 
 def replica(*words: str) -> int:
@@ -139,8 +139,7 @@ def test_a_put_is_on_both_disks_and_a_copy_that_comes_back_goes_on(tmp_path: Pat
                     penstock.open(c, environ={})
             alone = [store.put("t", b"alone").status for _ in range(20)]
             assert PutStatus.SLAVE_NOT_AVAILABLE in alone
-        with copy_of(c, listen):
-            pass
+        copy_of(c, listen).close()
     assert logs(m) == logs(c)
     with penstock.open(c, environ={}, read_only=True) as read:
         assert len(list(read.scan("t"))) > 800
@@ -187,7 +186,9 @@ def test_an_old_history_is_copied_whole_also_if_the_disk_is_full_for_a_while(tmp
     Its first segment ends as that of a broker of 4.x, whose filler has the bytes of other records.
     """
     m, c, files = tmp_path / "m", tmp_path / "c", FaultyFiles()
-    old_history(m, 300)
+    with penstock.open(m, environ={}, **{**SMALL, "flush": "none"}) as old:
+        for number in range(300):
+            old.put("t", b"%d" % number * (number * 37 % 9000))
     with (m / "commitlog" / f"{0:020d}").open("r+b") as first:
         first.seek(-1, 2)
         first.write(b"x")
@@ -210,10 +211,7 @@ def test_a_copy_that_gets_nothing_more_syncs_what_it_has_however_far_behind_it_i
         "hello", version=wire.VERSION, history="1" * 32, store="2" * 16, segment_bytes=SEGMENT, min=0, end=log.end,
         epochs=[Epoch(1, 0, 0, "2" * 16)], nonce=None, proof=None,
     )  # fmt: skip
-    accept, far = (
-        wire.control("accept", log_offset=0, ranges=log.ranges),
-        wire.heartbeat_frame(1 << 40),
-    )
+    accept, far = wire.control("accept", log_offset=0, ranges=log.ranges), wire.heartbeat_frame(1 << 40)  # fmt: skip
     first, end = log.begins[1], log.begins[3]
     heard, reader = list[wire.Frame](), wire.FrameReader({**wire.ONLY_CONTROL, **wire.FROM_FOLLOWER})  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -253,12 +251,10 @@ def threads_that_open() -> Iterator[list[tuple[str, bool]]]:
 def test_a_following_that_has_ended_says_so_and_lets_the_store_go(tmp_path: Path) -> None:
     """Its thread had ended: the status stayed, and no process could promote the copy."""
     m, c, other = (tmp_path / name for name in ("m", "c", "other"))
-    with master(m) as store, master(other) as second:
-        store.put("t", b"x")
+    copied(m, c)
+    before = logs(c)
+    with master(other) as second:
         second.put("t", b"y")
-        with copy_of(c, status_of(m)["listen"]):
-            pass
-        before = logs(c)
         with follow(c, status_of(other)["listen"], environ={}) as copy:
             eventually(lambda: "ended" in status_of(c)["text"])
             (refused,) = eventually(lambda: status_of(other)["copies"])
@@ -280,19 +276,13 @@ def test_a_host_is_tried_at_each_of_its_addresses(tmp_path: Path, monkeypatch: p
         return [(socket.AF_UNIX, *good[0][1:]), (*good[0][:4], ("255.255.255.255", 1)), *good]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    with master(tmp_path / "m") as store:
-        store.put("t", b"x")
-        with copy_of(tmp_path / "c", status_of(tmp_path / "m")["listen"]):
-            pass
+    copied(tmp_path / "m", tmp_path / "c")
 
 
 def test_a_name_that_is_never_found_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """A dead master may take its name server along, and then its copy is to be promoted."""
-    m, c, asked, answer = tmp_path / "m", tmp_path / "c", threading.Event(), threading.Event()
-    with master(m) as store:
-        store.put("t", b"x")
-        with copy_of(c, status_of(m)["listen"]):
-            pass
+    c, asked, answer = tmp_path / "c", threading.Event(), threading.Event()
+    copied(tmp_path / "m", c)
 
     def never(*_: object, **__: object) -> list[Any]:
         asked.set()
@@ -458,11 +448,7 @@ def test_a_line_is_encrypted_and_for_those_who_know_the_secret(tmp_path: Path) -
             eventually(lambda: store.put("t", bytes(50_000)).status == PutStatus.PUT_OK)
             assert copy.wait_caught_up(WAIT_S)
         changes: dict[str, Any]
-        for changes, why in (
-            ({"secret_file": str(tmp_path / "other")}, "does not know"),
-            ({"secret_file": None}, "asks for a secret"),
-        ):
-            refusal(c, listen, why, **{**known, **changes})
+        refusal(c, listen, "does not know", **{**known, "secret_file": str(tmp_path / "other")})
         for changes in ({"tls_ca": None}, {"tls_ca": ssl.get_default_verify_paths().cafile}):
             with follow(tmp_path / "none", listen, environ={}, **{**known, **changes}) as copy:
                 eventually(lambda: copy.status()["last_error"])
@@ -546,8 +532,7 @@ def test_a_master_that_was_replaced_is_cut_and_what_a_group_has_read_of_the_rest
 
     with master(m) as store:
         ends = [store.put("t", b"%d" % number, queue=0).log_offset for number in range(5)]
-        with copy_of(c, status_of(m)["listen"]):
-            pass
+        copy_of(c, status_of(m)["listen"]).close()
         ends += [store.put("t", b"only here", queue=0).log_offset for _ in range(2)]
     assert len(read()) == 7
     penstock.promote(c, environ={})
