@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.lanes import cases
 from tests.replicas.fakes import FakeLog
 from tests.replicas.logs import (
     ROOT,
@@ -329,41 +330,36 @@ def shrunk(count: int) -> tuple[SimulatedDisk, FollowedStore, SideFile]:
 
 @pytest.mark.parametrize("count", [5, 20, 21])
 def test_a_promoted_copy_goes_on_where_queues_without_messages_ended(count: int) -> None:
-    """They began at 0 again, and groups skipped their messages. A queue's file has 20 entries."""
+    """They began at 0 again, and groups skipped their messages. A queue's file has 20 entries.
+
+    The copy was closed, or killed then; or it was killed before, or had no room, and was told of the ends again.
+    """
     disk, copy, ends = shrunk(count)
-    for _ in range(2):
-        beside.write(copy, ends)
-    images = [crashed(disk.image(), survival) for survival in Survival]
-    copy.close()
-    for left in (disk, *images):
-        penstock.promote(ROOT, **on(left, **SETTINGS))
-        with master(left) as store:
-            assert (store.min_offset("idle", 3), store.max_offset("idle", 3)) == (count, count)
-            assert store.put("idle", b"y", queue=3).queue_offset == count
-            assert [m.body for m in store.scan("idle")] == [b"y"]
-            assert not findings(store)
-
-
-def test_a_copy_takes_the_ends_of_queues_after_a_crash_or_a_full_disk() -> None:
-    disk, copy, ends = shrunk(21)
     copy.flush()
     disk.plan.fail("create", errno.ENOSPC, times=1)
     with pytest.raises(DiskFullError):
         beside.write(copy, ends)
     images = list[Image]()
     disk.plan.watch = lambda _call, _path: images.append(disk.image())
-    beside.write(copy, ends)
+    for _ in range(2):
+        beside.write(copy, ends)
     disk.plan.watch = None
+    found = [disk, *(crashed(disk.image(), survival) for survival in Survival)]
     copy.close()
-    for number, image in enumerate(images):
-        for survival in Survival:
-            left = crashed(image, survival, number)
-            with follower(left) as again:
-                beside.write(again, ends)
-            with reader(left) as found:
-                assert found.max_offset("idle", 3) == 21
-                assert not findings(found)
-    assert len(images) > 5
+    states = [(number, survival) for number in range(len(images)) for survival in Survival]
+    for number, survival in cases(states, f"ends {count}"):
+        left = crashed(images[number], survival, number)
+        with follower(left) as again:
+            beside.write(again, ends)
+        found.append(left)
+    assert len(found) > 6
+    for left in found:
+        penstock.promote(ROOT, **on(left, **SETTINGS))
+        with master(left) as store:
+            assert (store.min_offset("idle", 3), store.max_offset("idle", 3)) == (count, count)
+            assert store.put("idle", b"y", queue=3).queue_offset == count
+            assert [m.body for m in store.scan("idle")] == [b"y"]
+            assert not findings(store)
 
 
 def test_a_queue_that_the_copy_knows_better_is_left_as_it_is(log: MasterLog) -> None:

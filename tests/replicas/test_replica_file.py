@@ -10,6 +10,7 @@ import pytest
 from tests.replicas.logs import ROOT, SETTINGS
 
 import penstock
+from penstock import Message
 from penstock.contracts import Epoch, Replica
 from penstock.durability.replica_file import (
     EPOCHS_MAX,
@@ -126,11 +127,11 @@ def test_a_copied_folder_is_another_store_of_the_same_history(
 ) -> None:
     with penstock.open(tmp_path / "a", environ={}, **SETTINGS) as store:
         first = ensure_master(Files(), tmp_path / "a", 0)
-        end = store.put("t", b"1").log_offset + store.put("t", b"2").log_offset
+        store.put_many([Message("t", b"1"), Message("t", b"2")])
     shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copy2 if keeps_times else shutil.copy)  # fmt: skip
-    for name in "ab":
-        with penstock.open(tmp_path / name, environ={}) as store:
-            end = store.stats()["log_end_offset"]
+    penstock.open(tmp_path / "a", environ={}).close()
+    with penstock.open(tmp_path / "b", environ={}) as store:
+        end = store.stats()["log_end_offset"]
     other = ensure_master(Files(), tmp_path / "b", 0)
     assert ensure_master(Files(), tmp_path / "a", 0) == first
     assert other.history == first.history
