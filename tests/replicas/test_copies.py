@@ -122,8 +122,8 @@ def test_a_copy_catches_up_under_a_load_that_never_rests() -> None:
 
 
 def test_lag_is_told_in_bytes_and_in_time_for_up_to_an_hour() -> None:
-    log, copies = counted(0)
-    copies.acked(copies.join(A, "a:1", 0), 0, 0)
+    log, copies = counted(100)
+    copies.acked(copies.join(A, "a:1", 0), 100, 0)
     assert [copies.status()[0][name] for name in ("lag_bytes", "lag_ms")] == [0, 0]
     log.put(bytes(700))
     for second in range(1, 2 * SAMPLES_MAX):
