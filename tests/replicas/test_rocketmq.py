@@ -12,7 +12,7 @@ import attrs
 import pytest
 from tests.lanes import SEED, eventually, rounds
 from tests.replicas.fakes import SEGMENT, FakeLog, store_id
-from tests.replicas.logs import READING, MasterLog, findings
+from tests.replicas.logs import READING, MasterLog
 from tests.replicas.logs import SEGMENT as STORED
 from tests.replicas.test_copies import copies_of
 from tests.replicas.test_sockets import (
@@ -126,13 +126,16 @@ class Served:
 
 
 @pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
-def test_the_master_says_what_a_real_one_said_to_a_real_slave(session: str) -> None:
-    log = log_of(segment=1 << 20)
-    served = Served(log, now_ms=next(said(session))[0])
+def test_both_ends_say_what_real_ones_said_to_each_other(session: str) -> None:
+    log, now_ms = log_of(segment=1 << 20), next(said(session))[0]
+    served, slave = Served(log, now_ms=now_ms), PlainFollowerPeer(NEW, now_ms=now_ms, **TIMES)
+    by_slave = slave.start()
     for at, who, data in said(session):
+        by_slave += slave.tick(at)
         if who == "S":
             served.hear(int.from_bytes(data, "big"))
             continue
+        by_slave += [*slave.take(data), *slave.landed(slave.master_visible, 0)]
         served.do(served.peer.tick(at))
         if len(data) > 12:
             log.put(record(log.visible_offset, len(data) - 12))
@@ -140,6 +143,8 @@ def test_the_master_says_what_a_real_one_said_to_a_real_slave(session: str) -> N
         assert served.sent[-1][:12] == data[:12]
     assert len(served.sent) == sum(who == "M" for _, who, _ in said(session))
     assert log.reached == log.visible_offset
+    by_real = [data for _, who, data in said(session) if who == "S"]
+    assert [action.data for action in by_slave if isinstance(action, Send)] == by_real
 
 
 def test_a_heartbeat_comes_5_s_after_the_last_chunk() -> None:
@@ -151,18 +156,6 @@ def test_a_heartbeat_comes_5_s_after_the_last_chunk() -> None:
         served.do(served.peer.tick(at))
         assert len(served.sent) == at - 7998
     assert served.sent == [chunk(0, record(0, 100)), chunk(100)]
-
-
-@pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
-def test_the_follower_says_what_a_real_slave_said_to_a_real_master(session: str) -> None:
-    peer = PlainFollowerPeer(NEW, now_ms=next(said(session))[0], **TIMES)
-    actions = peer.start()
-    for at, who, data in said(session):
-        actions += peer.tick(at)
-        if who == "M":
-            actions += [*peer.take(data), *peer.landed(peer.master_visible, 0)]
-    by_real = [data for _, who, data in said(session) if who == "S"]
-    assert [action.data for action in actions if isinstance(action, Send)] == by_real
 
 
 # --- a slave of ours
@@ -341,20 +334,6 @@ def real_chunks(raw: bytes, chance: Random) -> Iterator[bytes]:
         stop = min(at + chance.choice((1, 50, 3000)), at - at % STORED + STORED, len(raw))
         yield chunk(at, raw[at:stop])
         at = stop
-
-
-def test_filler_of_a_real_master_is_kept_as_it_is_and_chunks_end_anywhere(
-    log: MasterLog, tmp_path: Path
-) -> None:
-    raw, c = bytearray(log.raw), tmp_path / "c"
-    raw[STORED - 3 : STORED] = b"old"
-    with followed(c, **READING) as (copy, line):
-        line.sendall(b"".join(real_chunks(bytes(raw), Random(3))))
-        eventually(lambda: copy.status()["received"] == log.end)
-    (found,) = logs(c)
-    assert found[: log.end] == raw
-    with penstock.open(c, read_only=True, environ={}) as store:
-        assert findings(store) == []
 
 
 def test_garbled_streams_end_in_a_closed_connection_or_do_no_harm(log: MasterLog) -> None:
