@@ -32,7 +32,7 @@ def mine(data: bytes = BYTES[:5000], **changes: Any) -> Mine:
 
 
 def hello(**changes: Any) -> bytes:
-    """Return what a copy of 5000 bytes says of itself."""
+    """Return what a side says of itself, a copy of 5000 bytes."""
     facts = {
         "version": 1, "history": HISTORY, "store": F, "segment_bytes": SEGMENT, "min": 0, "end": 5000, "epochs": [],
         "nonce": None, "proof": None,

@@ -19,10 +19,11 @@ import pytest
 from tests.lanes import eventually
 from tests.replicas.fakes import data_frame
 from tests.replicas.logs import SEGMENT, MasterLog
+from tests.replicas.test_following import hello
 
 import penstock
 from penstock import Durability, PutStatus
-from penstock.contracts import Epoch, Replicator
+from penstock.contracts import Replicator
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -207,10 +208,6 @@ def test_an_old_history_is_copied_whole_also_if_the_disk_is_full_for_a_while(tmp
 
 def test_a_copy_that_gets_nothing_more_syncs_what_it_has_however_far_behind_it_is(log: MasterLog, tmp_path: Path) -> None:  # fmt: skip
     """It would sync the rest only with the next 256 MiB."""
-    hello = wire.control(
-        "hello", version=wire.VERSION, history="1" * 32, store="2" * 16, segment_bytes=SEGMENT, min=0, end=log.end,
-        epochs=[Epoch(1, 0, 0, "2" * 16)], nonce=None, proof=None,
-    )  # fmt: skip
     accept, far = wire.control("accept", log_offset=0, ranges=log.ranges), wire.heartbeat_frame(1 << 40)  # fmt: skip
     first, end = log.begins[1], log.begins[3]
     heard, reader = list[wire.Frame](), wire.FrameReader({**wire.ONLY_CONTROL, **wire.FROM_FOLLOWER})  # fmt: skip
@@ -223,7 +220,7 @@ def test_a_copy_that_gets_nothing_more_syncs_what_it_has_however_far_behind_it_i
                 return frame in heard
 
             assert line.recv(8) == wire.FIRST_REPORT
-            line.sendall(wire.GREETING + hello)
+            line.sendall(wire.GREETING + hello(segment_bytes=SEGMENT, end=log.end))
             eventually(lambda: hears(wire.Control("follow", {"log_offset": 0})))
             line.sendall(accept + far + data_frame(0, log.raw[:first]))
             eventually(lambda: hears(wire.Ack(first, first)))

@@ -133,7 +133,7 @@ def test_a_put_returns_when_enough_copies_have_it(
     copies.await_put()
     copies.have(copies.log.visible_offset)
     thread.join()
-    assert (found[0].status, found[0].durability) == (PutStatus.PUT_OK, durability)
+    assert (found[0].status, found[0].durability) == ("PUT_OK", durability)
     assert found[0].is_durable == (durability != "received there")
     # Copies never fall back.
     copies.have(10_000)
@@ -216,7 +216,7 @@ def test_an_interrupt_ends_one_wait_and_nothing_else(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("call", ["put", "put_many", "submit", "close"])
-def test_an_interrupt_anywhere_stops_nothing_for_ever(call: str) -> None:
+def test_an_interrupt_anywhere_stops_nothing_for_ever(opened: Opened, call: str) -> None:
     """A flag that an interrupt had left set stopped all waiting puts until the store was closed."""
     number, is_over = 1, False
     jobs: dict[str, Callable[[Store], object]] = {
@@ -226,11 +226,7 @@ def test_an_interrupt_anywhere_stops_nothing_for_ever(call: str) -> None:
         "close": lambda store: store.close(),
     }
     while not is_over:
-        store = open_store(
-            Path("/store"), strategies=[Scripted], replicate="scripted", flush="sync", spawn=InlineWorkers(),
-            files=SimulatedDisk(),
-        )  # fmt: skip
-        copies = Scripted.made.pop()
+        store, copies = opened(flush="sync", spawn=InlineWorkers(), files=SimulatedDisk())
         copies.have(0)
         copies.when_advanced = partial(lambda each: each.have(each.log.visible_offset), copies)
         interrupt = Interrupt(number)
