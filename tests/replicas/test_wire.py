@@ -179,8 +179,8 @@ WRONG = {
     "long text": json.dumps({"is": "bye", "code": "closing", "text": "x" * 1001}).encode(),
 }
 NO_CONTROLS = (
-    (b"D", bytes(8)), (b"D", b"\xff" * 9), (b"A", bytes(15)), (b"A", b"\xff" * 16), (b"H", b""),
-    (b"H", b"\x80" + bytes(7)),
+    (b"D", bytes(8)), (b"D", b"\xff" * 9), (b"A", bytes(15)), (b"A", b"\xff" * 16), (b"A", bytes(8) + b"\xff" * 8),
+    (b"H", b""), (b"H", b"\x80" + bytes(7)),
 )  # fmt: skip
 
 
