@@ -99,7 +99,7 @@ def test_records_are_checked_as_the_masters_are() -> None:
 
 def test_the_masters_retention_may_move_on_before_the_first_byte_has_come(log: MasterLog) -> None:
     disk = SimulatedDisk()
-    for at in (2 * SEGMENT, SEGMENT):
+    for at in (2 * SEGMENT, SEGMENT, SEGMENT):
         with accepted(disk, log, at=at) as store:
             assert (store.is_empty, store.min_offset, store.end_offset) == (True, at, at)
         with reader(disk) as found:
