@@ -265,14 +265,16 @@ def test_an_answer_is_not_for_the_log_of_another_connection(
     log: MasterLog, servers: Servers, tmp_path: Path
 ) -> None:
     """A master that has lost the end of its log has other bytes there next."""
-    c, (slaves, clients), end = tmp_path / "c", servers, log.begins[3]
-    with asking(c, servers, log.raw[:end]) as (_, first, asked):
-        answer_round(asked, log.begins[9])
+    c, (slaves, clients) = tmp_path / "c", servers
+    begin, end, *_, last = log.begins[3:10]
+    with asking(c, servers, log.raw[:begin]) as (copy, first, asked):
+        answer_round(asked, last)
+        send_log(copy, first, begin, log.raw[begin:end])
         first.close()
-        assert asked.recv(4096) == b""
+        assert is_closed(asked)
         with slaves.accept()[0] as line, clients.accept()[0] as again:
-            line.sendall(chunk(end, log.raw[end : log.begins[9]]))
-            answer_round(again, log.begins[9], offsets=b'{"offsetTable":{}}')
+            line.sendall(chunk(end, log.raw[end:last]))
+            answer_round(again, last, offsets=b'{"offsetTable":{}}')
             eventually((c / "config" / "timercheck").exists)
     assert (c / "config" / "consumerOffset.json").read_bytes() == b'{"offsetTable":{}}'
     assert not (c / "config" / "consumerOffset.json.bak").exists()
