@@ -329,8 +329,8 @@ class Machine:
         world.drop_all()
         end = world.follower.end_offset
         lost = world.b.log_bytes(size, at, min(end, at - at % size + size)).rstrip(b"\0")
+        beside.forget_deliveries(world.follower)
         world.follower.close()
-        beside.forget_deliveries(world.b.disk, world.b.root)
         world.open_follower(cut_at=at)
         self.lives += 1
         saved = world.b.disk.entries(world.b.root / "penstock" / "saved")

@@ -478,14 +478,16 @@ def test_a_first_word_that_comes_with_the_handshake_is_answered_encrypted(tmp_pa
                 answer += copy.read(65536)
 
 
-def test_a_delayed_message_whose_delivery_was_cut_off_is_delivered_again(tmp_path: Path) -> None:
-    """The old master's files went on to say that it was delivered, and it was lost with the next promotion."""
+def test_what_was_delivered_or_committed_and_then_cut_off_is_so_again(tmp_path: Path) -> None:
+    """The old master's files went on to say that it was, and it was lost with the next promotion."""
     m, c = tmp_path / "m", tmp_path / "c"
     with master(m) as store:
         store.put("t", b"later", delay_level=1)
+        prepared = store.prepare("t", b"decided", group="shop")
         with copy_of(c, status_of(m)["listen"]):
             pass
-        eventually(lambda: "t" in store.topics())
+        prepared.commit()
+        eventually(lambda: len(list(store.scan("t"))) > 1)
     penstock.promote(c, environ={})
     # One that delivers nothing.
     with master(c, extensions=[]) as store, follow(m, status_of(c)["listen"], cut=True, environ={}) as back:  # fmt: skip
@@ -494,6 +496,7 @@ def test_a_delayed_message_whose_delivery_was_cut_off_is_delivered_again(tmp_pat
     penstock.promote(m, environ={})
     with master(m) as store:
         eventually(lambda: [message.body for message in store.scan("t")] == [b"later"])
+        assert [each.transaction_id for each in store.prepared()] == [prepared.transaction_id]
 
 
 def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:

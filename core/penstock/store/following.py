@@ -650,6 +650,13 @@ class FollowedStore:
                 index.keep_end(end)
         engine.checkpoints.write(again=True)
 
+    def remove_offsets(self, topic: str) -> None:
+        """Remove the offsets of all groups in a topic, durably.
+
+        Raises `CorruptionError` if the file of offsets cannot be read, `StoreFailedError` if it cannot be written.
+        """
+        self._store._owner().remove_offsets(topic)
+
     def forget(self) -> None:
         """Forget the bytes of an incomplete record, as after a lost connection; `feed` begins at `end_offset` again."""
         self._stream.forget()

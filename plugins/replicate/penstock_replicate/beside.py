@@ -28,6 +28,7 @@ Invariants:
 """
 
 import base64
+import contextlib
 import json
 import re
 import secrets
@@ -101,6 +102,7 @@ _KINDS: Mapping[str, _Kind] = {
 _READ = [name for name in _KINDS if name not in (REMOVED_TOPICS, ENDS)]
 _KEPT = "penstock/store-id"
 _DELIVERIES = ("config/delayOffset.json", "config/delayOffset.json.bak", "config/timercheck")
+_HALVES = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
 
 
 def trouble_of(name: str, data: bytes) -> str:
@@ -304,12 +306,18 @@ class Parts:
         return SideFile(name, log_end, data)
 
 
-def forget_deliveries(files: Files, root: Path) -> None:
-    """Before a log is cut: let nothing count that says which messages were delivered.
+def forget_deliveries(store: FollowedStore) -> None:
+    """Before a log is cut: let nothing count that says which messages were delivered, or committed.
 
-    Where delays and timers are is looked for in the log again: what they have put may be cut. The next messages will
-    have the queue offsets of those that are cut, and would be taken for acknowledged by the journals of consumers.
+    Where delays, timers and prepared messages are is looked for in the log again: what they have put may be cut. The
+    next messages will have the queue offsets of those that are cut, and would be taken for acknowledged by the journals
+    of consumers.
     """
+    files, root = store.files, store.root
+    for topic in _HALVES:
+        # Offsets that cannot be read do not count either.
+        with contextlib.suppress(CorruptionError):
+            store.remove_offsets(topic)
     for name in _DELIVERIES:
         if files.exists(root / name):
             files.remove(root / name)

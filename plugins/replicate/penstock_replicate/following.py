@@ -198,8 +198,8 @@ class StoreFollower:
             return False
         try:
             self._store = None
-            store.close()
-            beside.forget_deliveries(store.files, self.path)
+            with contextlib.closing(store):
+                beside.forget_deliveries(store)
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
         except BaseException as error:
