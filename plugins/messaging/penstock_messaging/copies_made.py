@@ -1,6 +1,6 @@
 """Which copies of messages are in the log already: so that a kill between a copy and its mark makes no second one."""
 
-from collections import Counter
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 
@@ -20,8 +20,8 @@ Copy = tuple[Message, bytes]
 class CopiesMade:
     """The copies that earlier openings of the store put. Not thread-safe.
 
-    A copy is known by its place, its body and its properties, with where and when the message was born. Messages that
-    are alike in all of these are counted: of three with two copies, one is left to deliver.
+    A copy is known by its place, its body and its properties, with where and when the message was born, and comes after
+    its message. Messages that are alike in all of these are counted: of three with two copies, one is left to deliver.
 
     Args:
         store: the store, just opened for writing.
@@ -31,7 +31,8 @@ class CopiesMade:
     def __init__(self, store: OpenStore, may_be_copy: Callable[[StoredMessage], bool]) -> None:
         self._store, self._may_be_copy = store, may_be_copy
         self._end = store.message_batch().log_end
-        self._found: dict[tuple[str, int], Counter[object]] = {}
+        # Of each place and key, where the copies are, in their order.
+        self._found: dict[tuple[str, int], dict[object, list[int]]] = {}
         # The log offsets of messages whose copies are counted out: one may be looked at again after a failure.
         self._done: set[int] = set()
 
@@ -42,17 +43,24 @@ class CopiesMade:
             return source.log_offset < self._end
         place = message.topic, message.queue or 0
         if place not in self._found:
-            self._found[place] = Counter(
-                _key(found, stored_text(found))
-                for found in latest(self._store, *place, self._may_be_copy)
-                if found.log_offset < self._end and _REAL_TOPIC in found.record
-            )
-        key = _key(message, text)
-        if not self._found[place][key]:
+            self._found[place] = self._copies_in(*place)
+        copies = self._found[place].get(_key(message, text), [])
+        at = bisect(copies, source.log_offset)
+        if at == len(copies):
             return False
-        self._found[place][key] -= 1
+        del copies[at]
         self._done.add(source.log_offset)
         return True
+
+    def _copies_in(self, topic: str, queue: int) -> dict[object, list[int]]:
+        found: dict[object, list[int]] = {}
+        for message in latest(self._store, topic, queue, self._may_be_copy):
+            if message.log_offset < self._end and _REAL_TOPIC in message.record:
+                key = _key(message, stored_text(message))
+                found.setdefault(key, []).append(message.log_offset)
+        for copies in found.values():
+            copies.sort()
+        return found
 
 
 def _key(message: Message | StoredMessage, text: bytes) -> object:

@@ -99,7 +99,12 @@ class DelayOffsets:
             self.is_saved = False
 
     def restart(self) -> None:
-        """Set, in memory, that nothing is known to be delivered: the log has lost its end since then."""
+        """Forget how far all is delivered, also on the disk: the log has lost its end since then. Raises `OSError`."""
+        for path in (self._path, self._spare):
+            if self._files.exists(path):
+                self._files.remove(path)
+        self._files.sync_folder(self._path.parent)
+        self._whole.pop(_LOG_END, None)
         self.log_end = 0
         for level in self._offsets:
             self.set(level, 0)

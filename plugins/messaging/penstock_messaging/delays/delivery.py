@@ -15,7 +15,8 @@ Invariants:
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock import StoredMessage
@@ -47,7 +48,8 @@ _RETRY_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # Maximum number of records that are read at once because of a time that is not one of their level.
 _RECORDS_MAX = 256
-_READ_AT_ONCE = 32
+# So far a clock of another machine may be ahead.
+_AHEAD_MS = 60_000
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
 _NEVER = 1 << 62
@@ -87,9 +89,9 @@ class Delivery:
         # Held while a step runs, and while the end waits for it.
         self._running = threading.Lock()
         self._levels: list[int] = list(range(1, LEVEL_MAX + 1))
-        # What earlier openings have delivered and not saved, until it is counted, and the levels of which it may be.
+        # What earlier openings have delivered and not saved, until it is counted; and by level, up to where it is.
         self._made: CopiesMade | None = None
-        self._made_levels: list[int] = []
+        self._looked_to: dict[int, int] = {}
         self._unsaved_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._skipped = 0
@@ -112,10 +114,15 @@ class Delivery:
         has_end = bool(self._offsets.log_end) or not self._offsets.known()
         if self._offsets.log_end > store.message_batch().log_end:
             # A repair, or a cut, has taken the log's end, and with it copies that were delivered.
-            self._offsets.restart()
+            try:
+                self._offsets.restart()
+            except OSError as error:
+                logger.warning(
+                    "delayed messages: the table of a longer log is still there: %s", error
+                )
         waiting = {level: self._clamp(store, level) for level in self._levels}
-        self._made_levels = [level for level, (offset, high) in waiting.items() if offset < high]
-        if self._made_levels:
+        self._looked_to = {level: at for level, (at, high) in waiting.items() if at < high}
+        if self._looked_to:
             self._made = self._copies_made(store) if has_end else None
             with self._guard:
                 self._start()
@@ -123,8 +130,8 @@ class Delivery:
     def _copies_made(self, store: OpenStore) -> CopiesMade:
         """Return the copies of what counts as undelivered; each is after its message, its time and the last save."""
         begin, due_ms = _NEVER, _NEVER
-        for level in self._made_levels:
-            queue, offset = queue_of(level), self._offsets.get(level)
+        for level, offset in self._looked_to.items():
+            queue = queue_of(level)
             entries = store.queue_entries(SCHEDULE_TOPIC, queue, offset, offset + 1)
             found = [*zip(entries.log_offsets.tolist(), entries.tag_codes.tolist(), strict=True)]
             first, code = found[0] if found else (0, 0)
@@ -212,7 +219,10 @@ class Delivery:
                 for level in [each for each, due in self._expected.items() if due <= now]:
                     del self._expected[level]
             try:
-                self._pass_made(store)
+                while self._pass_made(store, now):
+                    if self._store is None:
+                        # It closes.
+                        return None
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
             except (StoreFailedError, StoreClosedError) as error:
@@ -251,7 +261,9 @@ class Delivery:
         return min(next_ms, now + left_ms)
 
     def _save(self, store: OpenStore) -> None:
-        """Save the progress, after the copies that it counts are durable."""
+        """Save the progress, after the copies that it counts are durable; not before all are counted."""
+        if self._made is not None:
+            return
         if not self._offsets.is_saved:
             self._offsets.log_end = store.flush()
             self._offsets.save()
@@ -281,34 +293,32 @@ class Delivery:
 
     # --- one level
 
-    def _pass_made(self, store: OpenStore) -> None:
-        """Count what earlier openings have delivered and not saved, before this one delivers and saves.
+    def _pass_made(self, store: OpenStore, now: int) -> bool:
+        """Count a part of what earlier openings have delivered and not saved; returns whether there is more.
 
-        Also what is not due by this clock: that of another machine, whose copy this store is, may have been ahead. Each
-        level was delivered in its order.
+        This comes before anything is delivered and saved here. What is not due by this clock may be delivered, too:
+        that of another machine, whose copy this store is, may have been ahead. Each level was delivered in its order,
+        so what comes before a message that is delivered is delivered, refused, or gone.
         """
         made = self._made
-        while made is not None and self._made_levels:
-            level = self._made_levels[-1]
-            for message in self._undelivered(store, level):
-                try:
-                    copy = delivered(message)
-                    self._check(copy[0].topic, copy[0].queue)
-                    store.check(*copy)
-                except MessageError:
-                    # It has no copy; what comes after it may have one.
-                    continue
-                if not made.count_out(message, copy):
-                    break
-                self._advance(level, message.queue_offset + 1)
-            self._made_levels.pop()
+        while made is not None and self._looked_to:
+            level, at = next(iter(self._looked_to.items()))
+            entries = store.queue_entries(SCHEDULE_TOPIC, queue_of(level), at, at + _COUNT_MAX)
+            later = (entries.tag_codes > now + _AHEAD_MS).nonzero()[0]
+            count = int(later[0]) if len(later) else len(entries.sizes)
+            fitting = _within(entries.sizes[:count].tolist(), _BYTES_MAX)
+            found = store.read(SCHEDULE_TOPIC, queue_of(level), at, max(fitting, 1))
+            if (len(later) and not count) or found.next_offset <= at:
+                del self._looked_to[level]
+                continue
+            for message in found.messages:
+                with suppress(MessageError):
+                    if made.count_out(message, delivered(message)):
+                        self._advance(level, message.queue_offset + 1)
+            self._looked_to[level] = found.next_offset
+            return True
         self._made = None
-
-    def _undelivered(self, store: OpenStore, level: int) -> Iterator[StoredMessage]:
-        at = self._offsets.get(level)
-        while (found := store.read(SCHEDULE_TOPIC, queue_of(level), at, _READ_AT_ONCE)).next_offset > at:  # fmt: skip
-            yield from found.messages
-            at = found.next_offset
+        return False
 
     def _deliver(self, store: OpenStore, level: int, now: int) -> int:
         """Deliver what is due of one level, at most a batch; returns when the level is to be looked at again."""
