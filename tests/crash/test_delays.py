@@ -14,7 +14,7 @@ from tests.conftest import messages_in
 from tests.lanes import cases
 
 import penstock
-from penstock import Store
+from penstock import Message, Store
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
 from penstock_messaging.delays.levels import delay_ms
@@ -209,3 +209,45 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
     if WORKER in workers.by_name:
         workers.run(WORKER)
     assert bodies(store) == [(2, 0), (1, 0), (1, 0)]
+
+
+def test_what_has_no_copy_any_more_or_is_refused_now_ends_no_counting() -> None:
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    store.create_topic("orders", queues=1)
+    for number, topic in enumerate(("gone", "orders", "orders")):
+        store.put(topic, b"1:%d" % number, queue=0, delay_level=1)
+    clock.now_ms += delay_ms(1)
+    workers.run(WORKER)
+    store.delete_topic("gone")
+    store.alter_topic("orders", perm=4)
+    disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
+    store, workers = opened(disk, "sync")
+    workers.run(WORKER)
+    assert bodies(store) == [(1, 1), (1, 2)]
+    assert [*store.topics()] == ["orders"], "no dead letter"
+
+
+def test_a_copy_of_an_older_message_is_none_of_one_that_is_alike() -> None:
+    """Retention had removed the older one, and a cut the table: the message that waited was lost."""
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    alike = Message("orders", b"1:0", queue=0, delay_level=1, born_time_ms=clock.now_ms)
+    store.put_many([alike])
+    for _ in range(9):
+        store.put("fill", bytes(8000), queue=0)
+    # It waits, too: copies from here on are looked at.
+    store.put("later", b"5:0", queue=0, delay_level=5)
+    clock.now_ms += delay_ms(1)
+    workers.run(WORKER)
+    store.put_many([alike])
+    store.close()
+    disk.remove(ROOT / "config" / "delayOffset.json")
+    disk.remove(disk.entries(ROOT / "commitlog")[0].path)
+    store, workers = opened(disk, "sync")
+    assert bodies(store) == [(1, 0)]
+    clock.now_ms += HOUR
+    workers.run(WORKER)
+    assert bodies(store) == [(1, 0), (1, 0)]
