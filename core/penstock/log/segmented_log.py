@@ -159,8 +159,11 @@ class SegmentedLog:
     def refresh(self) -> None:
         """Read the list of segments again, because another process writes.
 
-        A partly created or truncated file is included: it reads as zeros after its end.
+        A partly created or truncated file is included: it reads as zeros after its end. In the process that writes, the
+        list is right: it changes with the log, and a file that was created ahead is no segment yet.
         """
+        if self._mapped:
+            return
         with self._changing:
             known = {segment.base_offset: segment for segment in self._segments}
             found = []

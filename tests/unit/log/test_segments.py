@@ -37,6 +37,17 @@ def test_a_segment_taken_away_while_it_is_read_is_told_as_out_of_range() -> None
     assert raised.value.low == SIZE
 
 
+def test_a_file_created_ahead_is_no_segment_of_the_log_that_is_written_here() -> None:
+    """A read that met a deleted file listed the folder: the next segment was there twice, and the store failed."""
+    disk, log = log_of(0, SIZE, mapped=True)
+    disk.write_whole(FOLDER / segment_name(2 * SIZE), bytes(SIZE))
+    disk.remove(FOLDER / segment_name(0))
+    with pytest.raises(OffsetError):
+        log.read(0, 1)
+    log.refresh()
+    assert log.spans() == [(0, SIZE), (SIZE, 2 * SIZE)]
+
+
 def test_a_cut_erases_what_is_after_it_and_keeps_what_was_asked_for() -> None:
     disk, log = log_of(0, SIZE, 2 * SIZE)
     disk.write_whole(FOLDER / segment_name(2 * SIZE), bytes(SIZE))
