@@ -196,7 +196,7 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
     workers.run(WORKER)
     assert bodies(store) == [(2, 0)]
     # A copy that is promoted has another clock.
-    behind = ManualClock(clock.now_ms - delay_ms(2))
+    behind = ManualClock(clock.now_ms - HOUR)
     disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=behind)
     for _ in range(2):
         store, workers = opened(disk, "sync")
@@ -204,7 +204,7 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
         behind.now_ms += delay_ms(1)
         workers.run(WORKER)
         store.close()
-    behind.now_ms += HOUR
+    behind.now_ms += 2 * HOUR
     store, workers = opened(disk, "sync")
     if WORKER in workers.by_name:
         workers.run(WORKER)

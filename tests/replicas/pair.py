@@ -138,7 +138,9 @@ class Machine:
         world = self.world
         world.sent += 1
         level = chance.choice((1, 1, 2, 3)) if world.settings["extensions"] else 0
-        world.took([world.store.put("d", b"%d" % world.sent, queue=0, delay_level=level)])
+        at = world.a.clock.now_ms / 1000 + chance.choice((1, 5, 100))
+        when = {"deliver_at": at} if level == 3 else {"delay_level": level}
+        world.took([world.store.put("d", b"%d" % world.sent, queue=0, **when)])
 
     def _advance(self, chance: Random) -> None:
         """Let time pass, and the master deliver; the clocks of both do not agree."""
@@ -154,8 +156,10 @@ class Machine:
             world.a.workers.run_all()
         known = world.store.topics(system=True)
         waited, delivered = (
-            sorted(each.body for each in world.store.scan(topic)) if topic in known else []
-            for topic in ("SCHEDULE_TOPIC_XXXX", "d")
+            sorted(
+                each.body for topic in topics if topic in known for each in world.store.scan(topic)
+            )
+            for topics in (("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"), ("d",))
         )
         assert delivered == waited, f"waited: {waited}, delivered: {delivered}"
 

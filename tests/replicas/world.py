@@ -38,6 +38,7 @@ HEARTBEAT_MS, SILENCE_MS, TIMEOUT_MS = 1000, 10_000, 3000
 # So that most flips hit bytes of the log.
 _FLIPPED_BYTES_LEAST = 100
 OFFSETS, REMOVALS = "config/consumerOffset.json", "penstock/removed-topics"
+TIMERS = "timerlog/00000000000000000000"
 
 
 def drawn_settings(chance: Random) -> dict[str, Any]:
@@ -201,6 +202,10 @@ class World:
     # --- opening, closing
 
     def open_master(self) -> penstock.Store:
+        # A first file of the timer log says how long all are: 100 MiB would take too long here.
+        if self.settings["extensions"] and not self.a.disk.exists(self.a.root / TIMERS):
+            self.a.disk.make_folder_durably((self.a.root / TIMERS).parent)
+            self.a.disk.write_whole(self.a.root / TIMERS, bytes(4096))
         given = {"replicate.stepped.in_sync_replicas": self.settings["in_sync_replicas"],
                  "replicate.stepped.wait_for": self.settings["wait_for"]}  # fmt: skip
         store = open_store(

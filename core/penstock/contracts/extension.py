@@ -37,6 +37,10 @@ class Recovered(Protocol):
     def state(self) -> str:
         """The state of the store at opening: "new", "clean", or after a crash."""
 
+    @property
+    def newest_time_ms(self) -> int:
+        """The store time of the newest record at opening; no record has a later one."""
+
 
 class MessageBatch(Protocol):
     """Messages that are stored together, all or none, also if the machine stops meanwhile. Safe from any thread."""

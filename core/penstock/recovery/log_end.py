@@ -78,6 +78,7 @@ class RecoveryReport:
         dispatched_from: log offset from which records were dispatched to queues and index again.
         mended: one sentence for each repair that was made.
         duration_ms: duration of the open.
+        newest_time_ms: the store time of the newest record; no record has a later one.
     """
 
     state: str
@@ -89,6 +90,7 @@ class RecoveryReport:
     dispatched_from: int = 0
     mended: tuple[str, ...] = ()
     duration_ms: int = 0
+    newest_time_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)

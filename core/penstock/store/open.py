@@ -693,4 +693,5 @@ class Opener:
             dispatched_from=start,
             mended=tuple(found.mended),
             duration_ms=duration_ms,
+            newest_time_ms=found.least_time_ms,
         )

@@ -515,3 +515,25 @@ def test_after_the_clock_went_back_a_kill_changes_neither_times_nor_cancellings(
     assert shop.bodies() == [b"first", b"y"]
     shop.run(after_ms=10_000)
     assert shop.bodies() == [b"first", b"y"]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the_next_clock(
+    shop: TimerShop, is_saved: bool
+) -> None:
+    """As on a copy that is promoted, and whose clock is an hour behind."""
+    receipt = shop.put(b"x", 10_000)
+    shop.run(after_ms=10_000)
+    assert shop.bodies() == [b"x"]
+    shop.kill()
+    shop.clock.now_ms -= 3_600_000
+    shop.open()
+    shop.run(after_ms=1000)
+    assert not shop.store.cancel_delayed(receipt)
+    if is_saved:
+        shop.put(b"y", 1500)
+        shop.run(after_ms=2000)
+        shop.kill()
+        shop.open()
+    shop.run(after_ms=7_200_000)
+    assert shop.bodies() == [b"x", *[b"y"] * is_saved]

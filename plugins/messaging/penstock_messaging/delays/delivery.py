@@ -48,7 +48,7 @@ _RETRY_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # Maximum number of records that are read at once because of a time that is not one of their level.
 _RECORDS_MAX = 256
-# So far a clock of another machine may be ahead.
+# So far a clock may have been ahead of the store time of what was delivered then.
 _AHEAD_MS = 60_000
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
@@ -296,15 +296,16 @@ class Delivery:
     def _pass_made(self, store: OpenStore, now: int) -> bool:
         """Count a part of what earlier openings have delivered and not saved; returns whether there is more.
 
-        This comes before anything is delivered and saved here. What is not due by this clock may be delivered, too:
-        that of another machine, whose copy this store is, may have been ahead. Each level was delivered in its order,
-        so what comes before a message that is delivered is delivered, refused, or gone.
+        This comes before anything is delivered and saved here. What is not due by this clock may be delivered, too: the
+        clock of another machine, whose copy this store is, may have been ahead, as the newest record says. Each level
+        was delivered in its order, so what comes before a message that is delivered is delivered, refused, or gone.
         """
-        made = self._made
+        made, recovered = self._made, store.recovery
+        due_ms = max(now, recovered.newest_time_ms if recovered else 0) + _AHEAD_MS
         while made is not None and self._looked_to:
             level, at = next(iter(self._looked_to.items()))
             entries = store.queue_entries(SCHEDULE_TOPIC, queue_of(level), at, at + _COUNT_MAX)
-            later = (entries.tag_codes > now + _AHEAD_MS).nonzero()[0]
+            later = (entries.tag_codes > due_ms).nonzero()[0]
             count = int(later[0]) if len(later) else len(entries.sizes)
             fitting = _within(entries.sizes[:count].tolist(), _BYTES_MAX)
             found = store.read(SCHEDULE_TOPIC, queue_of(level), at, max(fitting, 1))

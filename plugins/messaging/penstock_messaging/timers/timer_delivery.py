@@ -123,8 +123,10 @@ class TimerDelivery:
         # Messages of those that are due, by log offset, and the memory that they take.
         self._cached: dict[int, StoredMessage] = {}
         self._cached_bytes = 0
-        # What earlier openings delivered, and the files may name; until all is delivered that was due at this one.
+        # What earlier openings delivered, and the files may name; until all is delivered that was due at this one, and
+        # by the clock of the machine whose copy the store may be.
         self._made: CopiesMade | None = None
+        self._made_ms = 0
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
         # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels
@@ -157,6 +159,7 @@ class TimerDelivery:
         elif not self._waiting.is_empty or not self._queue.is_read(store):
             since_ms = self._made_since(store)
             self._made = CopiesMade(store, lambda message: message.store_time_ms >= since_ms)
+            self._made_ms = store.recovery.newest_time_ms if store.recovery else 0
             with self._guard:
                 self._start()
 
@@ -317,7 +320,8 @@ class TimerDelivery:
             next_ms = self._next_due_ms()
         if has_more or next_ms <= now:
             return now
-        self._made = None
+        if now > self._made_ms:
+            self._made = None
         if self._changed_ms != _NEVER:
             next_ms = min(next_ms, (now // SECOND_MS + 1) * SECOND_MS)
         return max(next_ms, now + _TOGETHER_MS)
@@ -531,7 +535,7 @@ class TimerDelivery:
             if store is None:
                 raise StoreClosedError
             timer = timer_of(message)
-            if self._made is not None and timer.due_ms <= self._clock.time_ms():
+            if self._made is not None and timer.due_ms <= max(self._clock.time_ms(), self._made_ms):
                 # An opening before this one may have delivered it; otherwise the next round does.
                 return False
             self._read_all(store)
