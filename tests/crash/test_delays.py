@@ -211,6 +211,28 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
     assert bodies(store) == [(2, 0), (1, 0), (1, 0)]
 
 
+def test_a_close_amid_the_counting_saves_nothing() -> None:
+    """The next opening would take the copies of the level that was not counted for ones that the table counts."""
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    for level in (1, 2):
+        store.put("orders", b"%d:0" % level, queue=0, delay_level=level)
+    clock.now_ms += delay_ms(2)
+    workers.run(WORKER)
+    disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
+    for is_failing in (True, False):
+        store, workers = opened(disk, "sync")
+        if is_failing:
+            disk.plan.fail("pread", path="consumequeue/SCHEDULE_TOPIC_XXXX/1")
+        workers.run(WORKER)
+        print("C1", dict(disk.plan.counts))
+        disk.plan.heal()
+        store.close()
+    store, _ = opened(disk, "sync")
+    assert bodies(store) == [(1, 0), (2, 0)]
+
+
 def test_what_has_no_copy_any_more_or_is_refused_now_ends_no_counting() -> None:
     clock = ManualClock()
     disk = SimulatedDisk(clock=clock)
