@@ -83,9 +83,8 @@ class SimulatedFile(File):
                 inode.fail_sync(disk.chance)
             raise
         with disk.guard:
-            if inode.dirty():
+            if inode.sync():
                 inode.mtime_ns = disk.now_ns()
-            inode.sync()
 
     def allocate(self, size: int) -> None:
         self._disk.plan.check("allocate", self.path)
@@ -375,9 +374,8 @@ class SimulatedDisk(Files):
             raise
         with self.guard:
             for inode in list(self._platter.inodes.values()):
-                if inode.dirty():
+                if inode.sync():
                     inode.mtime_ns = self.now_ns()
-                inode.sync()
                 inode.durable_mtime_ns = inode.mtime_ns
                 if inode.is_folder:
                     self._platter.sync_folder(inode)

@@ -19,7 +19,6 @@ from pathlib import Path
 from random import Random
 
 import attrs
-import numpy as np
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -122,9 +121,10 @@ class Inode:
 
     # --- to the medium
 
-    def sync(self) -> None:
-        """Write the contents to the medium: every dirty page, and the size."""
+    def sync(self) -> bool:
+        """Write the contents to the medium: every dirty page, and the size; return whether anything was dirty."""
         seen = self.seen
+        was_dirty = bool(self._touched) or seen != self._clean
         if self.durable == self._clean:
             self.durable = seen
         else:
@@ -132,6 +132,7 @@ class Inode:
             self.durable = with_pages(self.durable, seen, self.dirty(seen), len(seen))
         self._clean = seen
         self._touched.clear()
+        return was_dirty
 
     def fail_sync(self, chance: Random) -> None:
         """Fail a sync: some pages reach the medium, and all count as written."""
@@ -204,18 +205,13 @@ def _pages(start: int, stop: int) -> range:
 
 
 def _different(one: bytes, other: bytes) -> set[int]:
-    """Return the pages in which two contents differ."""
-    count = -(-max(len(one), len(other)) // PAGE_BYTES)
-    size = count * PAGE_BYTES
-    first, second = (
-        np.frombuffer(data.ljust(size, b"\0"), np.uint8).reshape(count, PAGE_BYTES)
-        for data in (one, other)
-    )
-    found = set(np.flatnonzero((first != second).any(axis=1)).tolist())
-    # If the size changed, the pages after the shorter end differ, even if they are zero.
-    if len(one) != len(other):
-        found.update(range(min(len(one), len(other)) // PAGE_BYTES, count))
-    return found
+    """Return the pages in which two contents differ; if the sizes do, those after the shorter end, even if zero."""
+    pages = _pages(0, max(len(one), len(other)))
+    same_size = len(pages) if len(one) == len(other) else min(len(one), len(other)) // PAGE_BYTES
+    return {
+        page for page in pages
+        if page >= same_size or one[(at := page * PAGE_BYTES) : at + PAGE_BYTES] != other[at : at + PAGE_BYTES]
+    }  # fmt: skip
 
 
 def _fill(descriptor: int, data: bytes) -> None:
