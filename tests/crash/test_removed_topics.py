@@ -258,6 +258,40 @@ def test_a_reader_gets_nothing_of_a_topic_that_is_being_removed(tmp_path: Path) 
             ]  # fmt: skip
 
 
+@pytest.mark.parametrize("place", ["removed-topics", "consumequeue/a", "consumerOffset.json"])
+def test_a_removal_that_is_interrupted_stops_the_store_and_is_completed(
+    tmp_path: Path, place: str
+) -> None:
+    """A program that went on would have had a topic that is recorded as removed; Ctrl-C came as another error."""
+    path, files = tmp_path / "s", FaultyFiles()
+    store = penstock.open(path, environ={}, files=files, **SETTINGS)
+    fill(store, "a", "old", 50)
+    fill(store, "b", "other", 6)
+    store.commit_offset("g", "a", 0, offset=3)
+
+    def interrupt(_call: str, changed: Path) -> None:
+        if place in str(changed):
+            files.plan.watch = None
+            raise KeyboardInterrupt
+
+    files.plan.watch = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        store.lowlevel.remove_topic("a")
+    with pytest.raises(StoreFailedError, match="interrupted"):
+        store.put("a", b"new")
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        if place == "removed-topics":
+            store.lowlevel.remove_topic("a")
+        fill(store, "a", "new", 6)
+        assert (bodies(store, "a"), bodies(store, "b")) == (
+            expected("new", 6),
+            expected("other", 6),
+        )
+        assert store.committed_offset("g", "a", 0) in (None, 0)
+
+
 def check_gone(reader: Store) -> None:
     assert reader.lowlevel.topic_generation("a") > 0
     assert reader.topics() == {"b": [0, 1]}

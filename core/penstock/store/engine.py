@@ -406,11 +406,17 @@ class Engine:
         # No cursor is made, and nothing is appended, between the mark and the removal of the queues.
         with self.cursors.guard, self.log.lock:
             log_end = self.log.end_offset
-            self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
             try:
+                self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
                 self.cursors.restart(topic)
                 self.remove_queues(topic, log_end)
                 self.remove_offsets(topic)
+            except Exception:
+                raise
+            except BaseException as error:
+                # Ctrl-C, or a signal handler that ends the program. The next opening completes what was recorded.
+                self.flusher.fail(f"the removal of topic {topic} was interrupted ({error!r})")
+                raise
             finally:
                 if self.copying is not None:
                     # Copies take no offsets that were read before this, and no record that was put after it.
@@ -421,7 +427,7 @@ class Engine:
         """Remove the queues of a topic that is recorded as removed."""
         try:
             self.queue_index.remove_topic(topic, before)
-        except BaseException as error:
+        except Exception as error:
             raise self.flusher.fail(
                 f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
             ) from error
