@@ -15,6 +15,7 @@ from tests.lanes import cases
 
 import penstock
 from penstock import Message, Store
+from penstock.format.names import LOST_END
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
 from penstock_messaging.delays.levels import delay_ms
@@ -209,6 +210,61 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
     if WORKER in workers.by_name:
         workers.run(WORKER)
     assert bodies(store) == [(2, 0), (1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "put", "delivered", "opened_at"),
+    [(0, 0, -HOUR, -HOUR + 1000), (24 * HOUR, 0, HOUR, HOUR + 1000), (0, 0, -HOUR, 1000)],
+    ids=["the clock went back", "a record is a day ahead", "the clock went back and is right again"],
+)  # fmt: skip
+def test_what_a_clock_delivered_that_went_back_is_counted_after_a_kill(
+    ahead: int, put: int, delivered: int, opened_at: int
+) -> None:
+    """Such a copy was stored before its message was due, and was not taken for one."""
+    clock = ManualClock()
+    disk, begin = SimulatedDisk(clock=clock), clock.now_ms
+    store, workers = opened(disk, "sync")
+    clock.now_ms = begin + ahead
+    store.put("fill", b"x", queue=0)
+    clock.now_ms = begin + put
+    store.put("orders", b"9:0", queue=0, delay_level=9)
+    clock.now_ms = begin + delivered
+    workers.run(WORKER)
+    assert bodies(store) == [(9, 0)]
+    disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
+    for at in (opened_at, 48 * HOUR):
+        clock.now_ms = begin + at
+        store, workers = opened(disk, "sync")
+        if WORKER in workers.by_name:
+            workers.run(WORKER)
+        assert bodies(store) == [(9, 0)]
+        store.close()
+
+
+def test_a_table_of_a_longer_log_that_cannot_be_removed_is_not_believed_later() -> None:
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk, "sync")
+    for number in range(2):
+        store.put("orders", b"1:%d" % number, queue=0, delay_level=1)
+    clock.now_ms += delay_ms(1)
+    workers.run(WORKER)
+    first = messages_in(store, "orders")[0].log_offset
+    store.close()
+    table = disk.read_whole(ROOT / "config" / "delayOffset.json")
+    with penstock.open_follower(ROOT, cut_at=first, files=disk, clock=clock, spawn=InlineWorkers(), environ={}):  # fmt: skip
+        pass
+    # As a copy of the file that is older than the cut.
+    disk.remove(ROOT / LOST_END)
+    disk.write_whole(ROOT / "config" / "delayOffset.json", table)
+    disk.plan.fail("remove", path="delayOffset.json", times=1)
+    for _ in range(2):
+        store, workers = opened(disk, "sync")
+        if WORKER in workers.by_name:
+            workers.run(WORKER)
+        store.put("fill", bytes(4000), queue=0)
+        assert bodies(store) == [(1, 0), (1, 1)]
+        store.close()
 
 
 def test_a_close_amid_the_counting_saves_nothing() -> None:

@@ -12,8 +12,8 @@ from tests.crash.writer import SMALL, body
 from tests.faults.children import TIMES, writing
 
 import penstock
-from penstock import CorruptionError
-from penstock.testing import ManualWorkers
+from penstock import CorruptionError, Store
+from penstock.testing import ManualClock, ManualWorkers, open_store
 
 WAYS = {
     "cp -a": "cp -a {store} {copy}",
@@ -111,3 +111,52 @@ def test_a_clean_store_that_was_copied_is_still_clean(
     with open_small(path=tmp_path / "copy") as copy:
         assert copy.recovery is not None
         assert copy.recovery.state == "clean"
+
+
+@pytest.mark.parametrize("way", ["copied", "cut", "repaired"])
+def test_what_was_delivered_in_an_end_that_the_log_has_lost_is_delivered_again(
+    way: str, tmp_path: Path
+) -> None:
+    """The files that count timers and prepared messages were believed, so these were lost."""
+    clock, path = ManualClock(), tmp_path / "store"
+    expected = [b"level", b"prepared", b"timer"]
+
+    def passed(path: Path, seconds: int) -> tuple[Store, ManualWorkers]:
+        workers = ManualWorkers()
+        store = open_store(path, clock=clock, spawn=workers)
+        for _ in range(seconds):
+            clock.now_ms += 1000
+            workers.run_all()
+        return store, workers
+
+    store, workers = passed(path, 0)
+    store.put("orders", b"timer", queue=0, delay=5)
+    store.put("orders", b"level", queue=0, delay_level=2)
+    prepared = store.prepare("orders", b"prepared", queue=0, group="g")
+    end = store.stats()["log_end_offset"]
+    store.flush()
+    shutil.copytree(path / "commitlog", tmp_path / "copy" / "commitlog")
+    prepared.commit()
+    for _ in range(60):
+        clock.now_ms += 5000
+        workers.run_all()
+    assert sorted(m.body for m in store.scan("orders")) == expected
+    if way == "copied":
+        shutil.copytree(
+            path, tmp_path / "copy", ignore=shutil.ignore_patterns("commitlog"), dirs_exist_ok=True
+        )
+        path = tmp_path / "copy"
+    store.close()
+    if way == "cut":
+        penstock.open_follower(path, cut_at=end, environ={}).close()
+    elif way == "repaired":
+        with (path / "commitlog" / ("0" * 20)).open("r+b") as file:
+            file.seek(end + 90)
+            file.write(b"\xff" * 9)
+        penstock.repair(path, apply=True, cut=True)
+    for _ in range(2):
+        store, _ = passed(path, 12)
+        for each in store.prepared():
+            each.commit()
+        assert sorted(m.body for m in store.scan("orders")) == expected
+        store.close()

@@ -333,7 +333,7 @@ class Machine:
         world.drop_all()
         end = world.follower.end_offset
         lost = world.b.log_bytes(size, at, min(end, at - at % size + size)).rstrip(b"\0")
-        beside.forget_deliveries(world.follower)
+        beside.renew_store_id(world.follower)
         world.follower.close()
         world.open_follower(cut_at=at)
         self.lives += 1

@@ -5,6 +5,7 @@
     penstock/manifest   the dispatchers' summaries of their files, written before `clean`
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/removed-topics   which topics were removed
+    penstock/lost-end   the log has lost its end: which messages extensions have handled is to be found in it again
     penstock/holder     who has the store open for writing
     penstock/loads/     how far files were loaded (see `exchange.progress`)
     penstock/requests/  what other processes ask the writer to do (see `store.requests`)
@@ -60,7 +61,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.file import NO_ROOM
 from penstock.format.hashes import crc32c
-from penstock.format.names import SIDE_FOLDER, check_topic
+from penstock.format.names import LOST_END, SIDE_FOLDER, check_topic
 
 logger = get_logger(__name__)
 
@@ -391,6 +392,10 @@ class SideFolder:
             self._files.remove(path)
         if gone:
             self._files.sync_folder(self.path)
+
+    def note_lost_end(self) -> None:
+        """Note, before the log loses its end, that extensions may count what it loses; they remove the note."""
+        self._files.write_whole(self.path / Path(LOST_END).name, b"")
 
     def write_holder(self, process_id: int) -> None:
         """Record which process has the store open; an open-file-description lock does not show it."""

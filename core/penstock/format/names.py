@@ -16,6 +16,8 @@ TOPIC_BYTES_V1_MAX = 127
 QUEUE_MAX = 65_535
 # The folder, within a store, of Penstock's own files beside RocketMQ's.
 SIDE_FOLDER = "penstock"
+# There while files that say how far the log is processed may be of a longer log.
+LOST_END = f"{SIDE_FOLDER}/lost-end"
 NAME_DIGITS = 20
 
 # Where RocketMQ keeps delayed messages, prepared ones, the answers to them, and those that nobody finished.

@@ -283,6 +283,7 @@ class FollowingOpener(Opener):
                 ("last_time_ms", kept.time_ms),
             )
         }
+        side.note_lost_end()
         # First: a log that ends before what is durable is corrupt.
         found.progress.replace(attrs.evolve(state, dispatched=dispatched, **lowered))
         log.truncate(segment.end_offset, side.saved)
@@ -649,13 +650,6 @@ class FollowedStore:
             if end.log_offset < self.min_offset:
                 index.keep_end(end)
         engine.checkpoints.write(again=True)
-
-    def remove_offsets(self, topic: str) -> None:
-        """Remove the offsets of all groups in a topic, durably.
-
-        Raises `CorruptionError` if the file of offsets cannot be read, `StoreFailedError` if it cannot be written.
-        """
-        self._store._owner().remove_offsets(topic)
 
     def forget(self) -> None:
         """Forget the bytes of an incomplete record, as after a lost connection; `feed` begins at `end_offset` again."""

@@ -549,6 +549,8 @@ class Opener:
         end = repair_log_end(self.files, log, found)
         if found.lost_from is not None:
             note_unclean_opening(self.files, self.root, found.lost_from, is_copy=found.was_copied)
+        if found.was_copied:
+            found.side_folder.note_lost_end()
         context = self.context(geometry, log, read_only=False)
         engine, store = self._build(lock, log, context, end, found)
         try:

@@ -34,6 +34,7 @@ from penstock.contracts import (
 from penstock.contracts.dispatcher import Finding
 from penstock.errors import MessageError, PenstockError, StoreClosedError
 from penstock.escape import get_logger, near
+from penstock.format.names import LOST_END
 from penstock_messaging.groups.store_id import ensure_store_id
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ _SCHEDULE_TOPIC, _TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 # As RocketMQ's `timerMaxDelaySec`.
 _DELAY_MAX_MS = 3 * 24 * 3_600_000
 _CHECKS_MAX = 1_000_000
-_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+_HALF_TOPIC, _HALF_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
+_DELIVERIES = ("config/delayOffset.json", "config/delayOffset.json.bak", "config/timercheck")
 # How often it is tried again to take in the answers of consumers.
 INTERVAL_S = 1.0
 
@@ -329,6 +331,8 @@ class MessagingExtension(Extension):
         if self.context.read_only:
             return
         files, root = self.context.files, self.context.root
+        if files.exists(root / LOST_END):
+            self._forget_deliveries(store)
         is_clean = store.recovery is not None and store.recovery.state == "clean"
         if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics(
             system=True
@@ -357,6 +361,21 @@ class MessagingExtension(Extension):
         self._take_in()
         # Members in other processes may form the first group later.
         self._watcher = self.context.spawn("penstock-intake", self._take_in, self._wakes)
+
+    def _forget_deliveries(self, store: OpenStore) -> None:
+        """Forget which messages count as delivered or finished: the log may lack their copies, and has the others."""
+        files, root = self.context.files, self.context.root
+        try:
+            store.remove_offsets(_HALF_GROUP)
+            for name in (*_DELIVERIES, LOST_END):
+                if files.exists(root / name):
+                    files.remove(root / name)
+                    files.sync_folder((root / name).parent)
+        except (PenstockError, OSError) as error:
+            logger.warning(
+                "the log of %s has lost its end, and files that count what was delivered are still there (%s): delayed "
+                "and prepared messages may be missing until the store is opened again", root, error,
+            )  # fmt: skip
 
     def _recover_decisions(self) -> None:
         """Take up what transactions of an earlier process have acknowledged, before any consumer gets a message."""

@@ -28,7 +28,6 @@ Invariants:
 """
 
 import base64
-import contextlib
 import json
 import re
 import secrets
@@ -101,8 +100,6 @@ _KINDS: Mapping[str, _Kind] = {
 }
 _READ = [name for name in _KINDS if name not in (REMOVED_TOPICS, ENDS)]
 _KEPT = "penstock/store-id"
-_DELIVERIES = ("config/delayOffset.json", "config/delayOffset.json.bak", "config/timercheck")
-_HALVES = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
 
 
 def trouble_of(name: str, data: bytes) -> str:
@@ -306,25 +303,14 @@ class Parts:
         return SideFile(name, log_end, data)
 
 
-def forget_deliveries(store: FollowedStore) -> None:
-    """Before a log is cut: let nothing count that says which messages were delivered, or committed.
+def renew_store_id(store: FollowedStore) -> None:
+    """Before a log is cut: the next messages will have the queue offsets of those that are cut.
 
-    Where delays, timers and prepared messages are is looked for in the log again: what they have put may be cut. The
-    next messages will have the queue offsets of those that are cut, and would be taken for acknowledged by the journals
-    of consumers.
+    The journals of consumers would take them for acknowledged.
     """
-    files, root = store.files, store.root
-    for topic in _HALVES:
-        # Offsets that cannot be read do not count either.
-        with contextlib.suppress(CorruptionError):
-            store.remove_offsets(topic)
-    for name in _DELIVERIES:
-        if files.exists(root / name):
-            files.remove(root / name)
-            files.sync_folder((root / name).parent)
-    path = root / _KEPT
-    if files.exists(path):
-        files.write_whole(path, b"%016x\n" % secrets.randbits(64))
+    path = store.root / _KEPT
+    if store.files.exists(path):
+        store.files.write_whole(path, b"%016x\n" % secrets.randbits(64))
 
 
 def write(store: FollowedStore, file: SideFile) -> None:

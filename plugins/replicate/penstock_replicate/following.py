@@ -199,7 +199,7 @@ class StoreFollower:
         try:
             self._store = None
             with contextlib.closing(store):
-                beside.forget_deliveries(store)
+                beside.renew_store_id(store)
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
         except BaseException as error:

@@ -537,3 +537,41 @@ def test_what_was_delivered_before_a_kill_is_counted_though_it_is_not_due_by_the
         shop.open()
     shop.run(after_ms=7_200_000)
     assert shop.bodies() == [b"x", *[b"y"] * is_saved]
+
+
+def test_what_is_put_while_the_newest_record_is_ahead_of_the_clock_can_be_cancelled(
+    shop: TimerShop,
+) -> None:
+    old = shop.put(b"old", 600_000)
+    shop.clock.now_ms += 3_600_000
+    shop.put(b"ahead", 1000, "others")
+    shop.kill()
+    shop.clock.now_ms -= 3_600_000
+    shop.open()
+    new = shop.put(b"new", 60_000)
+    shop.run(after_ms=1000)
+    assert shop.store.cancel_delayed(new)
+    assert shop.store.cancel_delayed(old), (
+        "it is due before the newest record, and was not delivered"
+    )
+    shop.run(after_ms=7_200_000)
+    assert shop.bodies() == []
+
+
+def test_what_was_delivered_in_seconds_that_a_clock_ahead_says_are_over_is_counted_after_a_kill(
+    shop: TimerShop,
+) -> None:
+    shop.put(b"far", 7_200_000)
+    shop.run(after_ms=1000)
+    shop.clock.now_ms += 3_600_000
+    shop.close()
+    shop.clock.now_ms -= 3_599_000
+    shop.open()
+    shop.put(b"x", 5000)
+    for _ in range(6):
+        shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]
+    shop.kill()
+    shop.open()
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]

@@ -236,6 +236,8 @@ class _Repair:
         start = min(at for at in changed if at is not None)
         note_unclean_opening(self._files, self._root, start, is_copy=False)
         side_folder.remove_clean()
+        if plan.log.cut is not None:
+            side_folder.note_lost_end()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):
             self._digests.remove(base)

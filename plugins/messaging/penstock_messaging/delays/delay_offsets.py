@@ -100,14 +100,15 @@ class DelayOffsets:
 
     def restart(self) -> None:
         """Forget how far all is delivered, also on the disk: the log has lost its end since then. Raises `OSError`."""
-        for path in (self._path, self._spare):
-            if self._files.exists(path):
-                self._files.remove(path)
-        self._files.sync_folder(self._path.parent)
+        # Memory first: the next save must not give the old offsets the log's new end.
         self._whole.pop(_LOG_END, None)
         self.log_end = 0
         for level in self._offsets:
             self.set(level, 0)
+        for path in (self._path, self._spare):
+            if self._files.exists(path):
+                self._files.remove(path)
+        self._files.sync_folder(self._path.parent)
 
     def save(self) -> None:
         """Write the table durably, at once; raises `OSError` if that fails, and nothing is changed then."""

@@ -48,7 +48,7 @@ _RETRY_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # Maximum number of records that are read at once because of a time that is not one of their level.
 _RECORDS_MAX = 256
-# So far a clock may have been ahead of the store time of what was delivered then.
+# So far a clock of another machine may be ahead, whatever was counted.
 _AHEAD_MS = 60_000
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
@@ -112,7 +112,8 @@ class Delivery:
         # A table that counts deliveries and does not say where the log ended then, as a broker's, does not tell copies
         # of what it counts from others: then what was delivered after it is delivered again.
         has_end = bool(self._offsets.log_end) or not self._offsets.known()
-        if self._offsets.log_end > store.message_batch().log_end:
+        log_end = store.message_batch().log_end
+        if self._offsets.log_end > log_end:
             # A repair, or a cut, has taken the log's end, and with it copies that were delivered.
             try:
                 self._offsets.restart()
@@ -123,24 +124,20 @@ class Delivery:
         waiting = {level: self._clamp(store, level) for level in self._levels}
         self._looked_to = {level: at for level, (at, high) in waiting.items() if at < high}
         if self._looked_to:
-            self._made = self._copies_made(store) if has_end else None
+            # After a clean close, nothing was put since.
+            counts = has_end and self._offsets.log_end != log_end
+            self._made = self._copies_made(store) if counts else None
             with self._guard:
                 self._start()
 
     def _copies_made(self, store: OpenStore) -> CopiesMade:
-        """Return the copies of what counts as undelivered; each is after its message, its time and the last save."""
-        begin, due_ms = _NEVER, _NEVER
-        for level, offset in self._looked_to.items():
-            queue = queue_of(level)
-            entries = store.queue_entries(SCHEDULE_TOPIC, queue, offset, offset + 1)
-            found = [*zip(entries.log_offsets.tolist(), entries.tag_codes.tolist(), strict=True)]
-            first, code = found[0] if found else (0, 0)
-            begin, due_ms = min(begin, first), min(due_ms, code)
-        begin, due_ms = max(begin, self._offsets.log_end), due_ms - _LITTLE_MS
-        return CopiesMade(
-            store,
-            lambda message: message.log_offset >= begin and message.store_time_ms >= due_ms,
-        )
+        """Return the copies of what counts as undelivered; each is after its message, and after the last save."""
+        firsts = [
+            store.queue_entries(SCHEDULE_TOPIC, queue_of(level), at, at + 1).log_offsets.tolist()
+            for level, at in self._looked_to.items()
+        ]
+        begin = max(min(first[0] if first else 0 for first in firsts), self._offsets.log_end)
+        return CopiesMade(store, lambda message: message.log_offset >= begin)
 
     def detach(self) -> None:
         """End the thread and save the progress; messages that are due now are delivered after the next opening."""
@@ -297,19 +294,19 @@ class Delivery:
         """Count a part of what earlier openings have delivered and not saved; returns whether there is more.
 
         This comes before anything is delivered and saved here. What is not due by this clock may be delivered, too: the
-        clock of another machine, whose copy this store is, may have been ahead, as the newest record says. Each level
-        was delivered in its order, so what comes before a message that is delivered is delivered, refused, or gone.
+        clock of another machine, whose copy this store is, or this one before it was set, may have been ahead. Each
+        level was delivered in its order, so what comes before a message that is delivered is delivered, refused, or
+        gone; and after so many that were not, none is.
         """
-        made, recovered = self._made, store.recovery
-        due_ms = max(now, recovered.newest_time_ms if recovered else 0) + _AHEAD_MS
+        made = self._made
         while made is not None and self._looked_to:
             level, at = next(iter(self._looked_to.items()))
             entries = store.queue_entries(SCHEDULE_TOPIC, queue_of(level), at, at + _COUNT_MAX)
-            later = (entries.tag_codes > due_ms).nonzero()[0]
-            count = int(later[0]) if len(later) else len(entries.sizes)
-            fitting = _within(entries.sizes[:count].tolist(), _BYTES_MAX)
+            fitting = _within(entries.sizes.tolist(), _BYTES_MAX)
             found = store.read(SCHEDULE_TOPIC, queue_of(level), at, max(fitting, 1))
-            if (len(later) and not count) or found.next_offset <= at:
+            is_ahead = bool((entries.tag_codes[:1] > now + _AHEAD_MS).any())
+            is_missed = at - self._offsets.get(level) >= _COUNT_MAX
+            if found.next_offset <= at or (is_ahead and is_missed):
                 del self._looked_to[level]
                 continue
             for message in found.messages:

@@ -123,8 +123,7 @@ class TimerDelivery:
         # Messages of those that are due, by log offset, and the memory that they take.
         self._cached: dict[int, StoredMessage] = {}
         self._cached_bytes = 0
-        # What earlier openings delivered, and the files may name; until all is delivered that was due at this one, and
-        # by the clock of the machine whose copy the store may be.
+        # What earlier openings delivered, and the files may name; until all that was due by any clock is delivered.
         self._made: CopiesMade | None = None
         self._made_ms = 0
         # Messages that cancel another one, which has been removed already.
@@ -172,7 +171,8 @@ class TimerDelivery:
         waiting_ms = self._waiting.first_ms()
         if waiting_ms is not None:
             firsts.append(waiting_ms)
-        return max(self.read_ms, min(firsts, default=0)) - _AHEAD_MS
+        # Seconds up to `read_ms` are over by a clock that may have been ahead.
+        return min(firsts, default=self.read_ms) - _AHEAD_MS
 
     def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
         """Return an entry of the first second that the files could name, or in its own earlier one; see `_save`."""
@@ -535,8 +535,10 @@ class TimerDelivery:
             if store is None:
                 raise StoreClosedError
             timer = timer_of(message)
-            if self._made is not None and timer.due_ms <= max(self._clock.time_ms(), self._made_ms):
-                # An opening before this one may have delivered it; otherwise the next round does.
+            if self._made is not None and (
+                timer.due_ms <= self._clock.time_ms() or _is_made(self._made, message, timer)
+            ):
+                # An opening before this one has delivered it, or may have; otherwise the next round does.
                 return False
             self._read_all(store)
             found = self._cancels.copies_of(store, message, timer, self._clock.time_ms())
@@ -625,6 +627,13 @@ class TimerDelivery:
             if timer is not None:
                 left.append(_unit(entry, timer))
         return left
+
+
+def _is_made(made: CopiesMade, message: StoredMessage, timer: Timer) -> bool:
+    """Return whether an earlier opening has delivered a message, by a clock that was ahead."""
+    with suppress(MessageError):
+        return made.count_out(message, copied(message, due_ms=timer.due_ms, enqueue_ms=0, now_ms=0))
+    return False
 
 
 def _unit(entry: WaitingTimer, timer: Timer) -> TimerUnit:
