@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.lanes import eventually
-from tests.replicas.fakes import data_frame
+from tests.replicas.fakes import FakeLog, data_frame
 from tests.replicas.logs import SEGMENT, MasterLog
 from tests.replicas.test_following import hello
 
@@ -33,11 +34,11 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ReplicatorContract
+from penstock.testing import FaultyFiles, ManualClock, ReplicatorContract
 from penstock_replicate import StoreFollower, follow, wire
-from penstock_replicate.ha import HaReplicator
-from penstock_replicate.loop import Link, Loop
-from penstock_replicate.peer import Action
+from penstock_replicate.ha import HaOptions, HaReplicator
+from penstock_replicate.loop import Loop
+from penstock_replicate.serving import Link
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 65536, "flush": "sync"}
 WAIT_S = 60
@@ -345,15 +346,13 @@ def test_a_connection_that_comes_at_the_moment_of_a_close_is_closed() -> None:
             posted.set()
             return done.result()
 
-    class Silent(Link):
-        def begin(self, address: str) -> list[Action]:
-            return []
-
-        def do(self, action: Action) -> None: ...
-
-    loop = Watched("test", links_max=4, threads=0)
+    loop = Watched(4, None)
+    clock = ManualClock()
+    server: Any = SimpleNamespace(
+        options=HaOptions(), log=FakeLog(), copies=None, key=None, context=SimpleNamespace(clock=clock), watch=lambda: None
+    )  # fmt: skip
     loop.start()
-    host, port = loop.call(loop.listen(lambda: Silent(loop), "127.0.0.1", 0)).split(":")
+    host, port = loop.call(loop.listen(lambda: Link(server, loop), "127.0.0.1", 0)).split(":")
     posted.clear()
     loop.post(lambda: (waits.wait(), waits.wait()))
     waits.wait()

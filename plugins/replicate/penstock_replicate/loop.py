@@ -1,4 +1,4 @@
-"""The thread with the event loop of a master, its connections, and the threads that do its file work.
+"""The thread with the event loop of a master, and the threads that do its file work.
 
 The loop touches no file: what may wait for a disk runs `aside`. Connections are protocols, not tasks, so that closing
 them leaves none behind. A forked child closes its copies of the sockets, without a word to the other sides.
@@ -9,22 +9,21 @@ import contextlib
 import queue
 import ssl
 import threading
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
-from penstock_replicate.peer import Action, Close, Machine, Send
+
+if TYPE_CHECKING:
+    from penstock_replicate.serving import Link
 
 logger = get_logger(__name__)
 T = TypeVar("T")
 _RECEIVE_BYTES = 64 << 10
-# The bytes that are not sent yet, from which on no more of the log is read.
-_UNSENT_BYTES = 1 << 20
 # How long a closed connection may send what it still has to say.
-_LAST_WORDS_S = 1.0
-_HANDSHAKE_S = 5.0
+LAST_WORDS_S = 1.0
+_FILE_THREADS = 2
 # How long a closing waits for a disk that does not answer: the threads are daemons.
 _JOIN_S = 10.0
 
@@ -37,145 +36,6 @@ def tried(job: Callable[[], T]) -> T | BaseException:
         return error
 
 
-class Link(asyncio.BufferedProtocol):
-    """A connection: gives its machine what comes, and carries its actions out. For the loop's thread."""
-
-    peer: Machine
-
-    def __init__(self, loop: "Loop") -> None:
-        self.loop = loop
-        self.transport: asyncio.Transport | None = None
-        self.is_full = self.is_over = self._is_begun = False
-        self._full_since_s = 0.0
-        self._early = bytearray()
-
-    @abstractmethod
-    def begin(self, address: str) -> Sequence[Action]:
-        """Make the machine; return its first actions."""
-
-    @abstractmethod
-    def do(self, action: Action) -> None:
-        """Carry out an action that is neither `Send` nor `Close`."""
-
-    def ended(self, close: Close | None, reason: str) -> None:
-        """Called once, when the machine has closed the connection or, if `close` is None, when it was lost."""
-
-    def run(self, actions: Sequence[Action]) -> None:
-        """Carry out actions in their order."""
-        try:
-            for action in actions:
-                if isinstance(action, Send):
-                    transport = self.transport
-                    if self._is_begun and transport is not None and not transport.is_closing():
-                        transport.write(action.data)
-                elif isinstance(action, Close):
-                    self._over(action, action.reason)
-                else:
-                    self.do(action)
-        except Exception:
-            logger.exception("a connection was closed")
-            self.abort("it was closed by an error here")
-
-    def tick(self, now_ms: int, silence_ms: int) -> None:
-        """Let the machine look at the time."""
-        self.run(self.peer.tick(now_ms))
-        full_s = self.loop.loop.time() - self._full_since_s
-        if self.is_full and full_s * 1000 >= silence_ms:
-            self.abort("the other side does not read")
-
-    def _over(self, close: Close | None, reason: str) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.ended(close, reason)
-            if self.transport is not None:
-                self.transport.close()
-                self.loop.loop.call_later(_LAST_WORDS_S, self.transport.abort)
-
-    def abort(self, reason: str) -> None:
-        """Close the connection without sending what is left."""
-        self.leave(reason)
-        if self.transport is not None:
-            self.transport.abort()
-
-    def leave(self, reason: str) -> None:
-        """Close the connection when what was sent is on its way."""
-        self._over(None, reason)
-
-    # --- called by asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Make the machine and begin, unless there are too many connections."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
-        actions = self.begin(f"{host}:{port}")
-        if not self.loop.add(self):
-            self.abort("too many connections")
-        elif self.loop.tls is not None:
-            transport.pause_reading()
-            self._encrypting = self.loop.loop.create_task(self._encrypt(transport, actions))
-        else:
-            self._begun(transport, actions)
-
-    async def _encrypt(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
-        """Begin to encrypt, and then to speak."""
-        tls = self.loop.tls
-        assert tls is not None
-        try:
-            encrypted = await self.loop.loop.start_tls(
-                transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
-            )
-        except BaseException as error:
-            # Nobody else says that the connection is lost.
-            self.connection_lost(OSError(f"TLS has failed: {error!r}"))
-            if not isinstance(error, OSError):
-                raise
-            return
-        if encrypted is None or self.is_over:
-            # It was closed meanwhile.
-            transport.abort()
-            self.connection_lost(None)
-        else:
-            self._begun(encrypted, actions)
-
-    def _begun(self, transport: asyncio.Transport, actions: Sequence[Action]) -> None:
-        self.transport, self._is_begun = transport, True
-        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-        self.run(actions)
-        if self._early:
-            self.data_received(bytes(self._early))
-
-    def get_buffer(self, _size: int) -> memoryview:
-        """Return where asyncio puts what comes: to allocate its own buffer takes longer than to receive an answer."""
-        return self.loop.memory
-
-    def buffer_updated(self, size: int) -> None:
-        """Give the machine what has come."""
-        self.data_received(bytes(self.loop.memory[:size]))
-
-    def data_received(self, data: bytes) -> None:
-        """Give the machine what has come."""
-        if not self._is_begun:
-            # With the last words of the handshake, of whose end this side has not been told yet.
-            self._early += data
-        elif not self.is_over:
-            self.run(self.peer.take(data))
-
-    def pause_writing(self) -> None:
-        """Note that much is not sent yet."""
-        # Each time anew: in a catch-up it is full nearly always, and the other side reads.
-        self.is_full, self._full_since_s = True, self.loop.loop.time()
-
-    def resume_writing(self) -> None:
-        """Note that most of it is sent."""
-        self.is_full = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._over(None, str(exc or "the other side has closed the connection"))
-        self.loop.links.discard(self)
-
-
 class Loop:
     """A daemon thread with an event loop, and daemon threads for what may wait for a disk.
 
@@ -186,14 +46,7 @@ class Loop:
         memory: what a connection has received, until it is taken.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        links_max: int,
-        threads: int,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, links_max: int, tls: ssl.SSLContext | None) -> None:
         self.tls, self.memory = tls, memoryview(bytearray(_RECEIVE_BYTES))
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_log_error)
@@ -204,8 +57,8 @@ class Loop:
         self._ending = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=target, name=name, daemon=True)
-            for target in (self.loop.run_forever, *[self._work] * threads)
+            threading.Thread(target=target, name="penstock-ha", daemon=True)
+            for target in (self.loop.run_forever, *[self._work] * _FILE_THREADS)
         ]
         leave_in_child(self)
 
@@ -236,14 +89,14 @@ class Loop:
         """Run a job in another thread, and give the loop what it has returned or raised."""
         self._jobs.put(lambda: self.post(then, tried(job)))
 
-    async def listen(self, make: Callable[[], Link], host: str, port: int) -> str:
+    async def listen(self, make: "Callable[[], Link]", host: str, port: int) -> str:
         """Accept connections; return the address, with the port that the system has chosen if it is 0."""
         server = await self.loop.create_server(make, host, port)
         self._servers.append(server)
         found, real = server.sockets[0].getsockname()[:2]
         return f"[{found}]:{real}" if ":" in found else f"{found}:{real}"
 
-    def add(self, link: Link) -> bool:
+    def add(self, link: "Link") -> bool:
         """Note a new connection; return False if there are too many, or the loop is about to close."""
         if self._is_closing or len(self.links) >= self._links_max:
             return False
@@ -277,7 +130,7 @@ class Loop:
         await asyncio.sleep(0)
         for server in self._servers:
             server.close()
-        end = self.loop.time() + _LAST_WORDS_S
+        end = self.loop.time() + LAST_WORDS_S
         while True:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if not tasks and not self.links:

@@ -12,71 +12,76 @@ from penstock.escape import get_logger
 from penstock_replicate.beside import MasterFiles, Reading
 from penstock_replicate.copies import Copies
 from penstock_replicate.ha import HaOptions
-from penstock_replicate.loop import Link, Loop
+from penstock_replicate.loop import LAST_WORDS_S, Loop
 from penstock_replicate.master import PIECE_BYTES, MasterPeer
-from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges
+from penstock_replicate.peer import Action, Close, Hash, Read, ReadRanges, Send
 from penstock_replicate.rocketmq import SILENCE_MS, PlainMasterPeer, is_report
 from penstock_replicate.secret import Secret
 from penstock_replicate.wire import host_and_port
 
 logger = get_logger(__name__)
+# The bytes that are not sent yet, from which on no more of the log is read.
+_UNSENT_BYTES = 1 << 20
+_HANDSHAKE_S = 5.0
 _TICKS_A_HEARTBEAT = 4
 _STATUS_MS = 1000
 # The files beside the log are read each heartbeat, but not more often.
 _READING_MS_MIN = 100
 
 
-class _MasterLink(Link):
-    """A follower's connection."""
+class Link(asyncio.BufferedProtocol):
+    """A follower's connection: gives its machine what comes, and carries its actions out. For the loop's thread."""
 
     peer: MasterPeer | PlainMasterPeer
 
-    def __init__(self, server: "Server", loop: Loop, copies: Copies) -> None:
-        super().__init__(loop)
-        self._server, self._copies = server, copies
+    def __init__(self, server: "Server", loop: Loop) -> None:
+        self._server, self._loop = server, loop
+        self.transport: asyncio.Transport | None = None
+        self.is_full = self.is_over = self._is_begun = self._has_met = False
+        self._full_since_s = 0.0
+        self._early = bytearray()
+        self._address = ""
         # A read that waits until the other side has taken what was sent.
         self._read: Read | None = None
-        self._address = ""
-        self._has_begun = False
-
-    def begin(self, address: str) -> Sequence[Action]:
-        self._address = address
-        # A slave may take longer than a copy to say its first word.
-        self._meet(is_slave=self._server.options.rocketmq_slaves)
-        return ()
 
     def _meet(self, *, is_slave: bool) -> None:
-        options, now_ms = self._server.options, self._server.context.clock.monotonic_ms()
-        given = self._server.log, self._copies, self._address
+        """Make the machine that speaks with a slave of RocketMQ, or with a copy."""
+        server, options = self._server, self._server.options
+        given = server.log, server.copies, self._address
+        times: dict[str, Any] = {
+            "heartbeat_ms": options.heartbeat_ms, "now_ms": server.context.clock.monotonic_ms(),
+            "silence_ms": SILENCE_MS if is_slave else options.silence_ms,
+        }  # fmt: skip
         if is_slave:
-            self.peer = PlainMasterPeer(
-                *given, is_served=options.rocketmq_slaves, heartbeat_ms=options.heartbeat_ms,
-                silence_ms=SILENCE_MS, now_ms=now_ms,
-            )  # fmt: skip
+            self.peer = PlainMasterPeer(*given, is_served=options.rocketmq_slaves, **times)
         else:
-            self.peer = MasterPeer(
-                *given, heartbeat_ms=options.heartbeat_ms, silence_ms=options.silence_ms, now_ms=now_ms,
-                secret=None if self._server.key is None else Secret(self._server.key),
-            )  # fmt: skip
+            secret = None if server.key is None else Secret(server.key)
+            self.peer = MasterPeer(*given, secret=secret, **times)
 
-    def data_received(self, data: bytes) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._meet(is_slave=is_report(data))
-        super().data_received(data)
+    def run(self, actions: Sequence[Action]) -> None:
+        """Carry out actions in their order."""
+        try:
+            for action in actions:
+                if isinstance(action, Send):
+                    transport = self.transport
+                    if self._is_begun and transport is not None and not transport.is_closing():
+                        transport.write(action.data)
+                elif isinstance(action, Close):
+                    self.leave(action.reason)
+                else:
+                    self._do(action)
+        except Exception:
+            logger.exception("a connection was closed")
+            self.abort("it was closed by an error here")
 
-    def ended(self, close: Close | None, reason: str) -> None:
-        self.peer.lost(reason)
+    def tick(self, now_ms: int, silence_ms: int) -> None:
+        """Let the machine look at the time."""
+        self.run(self.peer.tick(now_ms))
+        full_s = self._loop.loop.time() - self._full_since_s
+        if self.is_full and full_s * 1000 >= silence_ms:
+            self.abort("the other side does not read")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._server.watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._server.watch()
-
-    def do(self, action: Action) -> None:
+    def _do(self, action: Action) -> None:
         log, peer = self._server.log, self.peer
         if isinstance(action, Read):
             at, size = action.log_offset, action.size
@@ -85,13 +90,13 @@ class _MasterLink(Link):
             elif size <= PIECE_BYTES and (data := log.recent(at, size)):
                 self._told(peer.read_done, data)
             else:
-                self.loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
+                self._loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
         elif isinstance(action, Hash) and isinstance(peer, MasterPeer):
             start, stop = action.start, action.stop
             then = partial(self._told, partial(peer.hashed, start, stop))
-            self.loop.aside(lambda: log.digest(start, stop), then)
+            self._loop.aside(lambda: log.digest(start, stop), then)
         elif isinstance(action, ReadRanges) and isinstance(peer, MasterPeer):
-            self.loop.aside(log.ranges, partial(self._told, peer.ranges_done))
+            self._loop.aside(log.ranges, partial(self._told, peer.ranges_done))
 
     def _told(self, take: Callable[[Any], list[Action]], found: object) -> None:
         """Give the machine what was read; None if retention has removed it."""
@@ -100,11 +105,101 @@ class _MasterLink(Link):
         else:
             self.run(take(None if isinstance(found, OffsetError) else found))
 
+    def leave(self, reason: str) -> None:
+        """Close the connection when what was sent is on its way."""
+        if not self.is_over:
+            self.is_over = True
+            self.peer.lost(reason)
+            if self.transport is not None:
+                self.transport.close()
+                self._loop.loop.call_later(LAST_WORDS_S, self.transport.abort)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection without sending what is left."""
+        self.leave(reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Make the machine and begin, unless there are too many connections."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        self._address = f"{host}:{port}"
+        # A slave may take longer than a copy to say its first word.
+        self._meet(is_slave=self._server.options.rocketmq_slaves)
+        if not self._loop.add(self):
+            self.abort("too many connections")
+        elif self._loop.tls is not None:
+            transport.pause_reading()
+            self._encrypting = self._loop.loop.create_task(self._encrypt(transport, self._loop.tls))
+        else:
+            self._begun(transport)
+        self._server.watch()
+
+    async def _encrypt(self, transport: asyncio.Transport, tls: SSLContext) -> None:
+        """Begin to encrypt, and then to speak."""
+        try:
+            encrypted = await self._loop.loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+            )
+        except BaseException as error:
+            # Nobody else says that the connection is lost.
+            self.connection_lost(OSError(f"TLS has failed: {error!r}"))
+            if not isinstance(error, OSError):
+                raise
+            return
+        if encrypted is None or self.is_over:
+            # It was closed meanwhile.
+            transport.abort()
+            self.connection_lost(None)
+        else:
+            self._begun(encrypted)
+
+    def _begun(self, transport: asyncio.Transport) -> None:
+        self.transport, self._is_begun = transport, True
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        if self._early:
+            self.data_received(bytes(self._early))
+
+    def get_buffer(self, _size: int) -> memoryview:
+        """Return where asyncio puts what comes: to allocate its own buffer takes longer than to receive an answer."""
+        return self._loop.memory
+
+    def buffer_updated(self, size: int) -> None:
+        """Give the machine what has come."""
+        self.data_received(bytes(self._loop.memory[:size]))
+
+    def data_received(self, data: bytes) -> None:
+        """Give the machine what has come; the first bytes tell which one it is."""
+        if not self._has_met:
+            self._has_met = True
+            self._meet(is_slave=is_report(data))
+        if not self._is_begun:
+            # With the last words of the handshake, of whose end this side has not been told yet.
+            self._early += data
+        elif not self.is_over:
+            self.run(self.peer.take(data))
+
+    def pause_writing(self) -> None:
+        """Note that much is not sent yet."""
+        # Each time anew: in a catch-up it is full nearly always, and the other side reads.
+        self.is_full, self._full_since_s = True, self._loop.loop.time()
+
     def resume_writing(self) -> None:
-        super().resume_writing()
+        """Note that most of it is sent, and go on reading."""
+        self.is_full = False
         if self._read is not None:
             action, self._read = self._read, None
             self.run([action])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.leave(str(exc or "the other side has closed the connection"))
+        self._loop.links.discard(self)
+        self._server.watch()
 
 
 class Server:
@@ -121,8 +216,11 @@ class Server:
     ) -> None:
         self.options, self.context, self.log = options, context, log
         self.key = key
-        self._wait_for = wait_for
-        self._loop = Loop("penstock-ha", links_max=options.connections_max, threads=2, tls=tls)
+        self.copies = Copies(
+            log, needed=options.in_sync_replicas - 1, wait_for=wait_for, timeout_ms=options.timeout_ms,
+            heartbeat_ms=options.heartbeat_ms, now_ms=context.clock.monotonic_ms(),
+        )  # fmt: skip
+        self._loop = Loop(options.connections_max, tls)
         self._address = ""
         self._told_ms = self._read_ms = 0
         self._files = MasterFiles(context.files, log)
@@ -138,16 +236,8 @@ class Server:
             raise
 
     async def _begin(self) -> None:
-        now_ms = self.context.clock.monotonic_ms()
-        self._copies = Copies(
-            self.log, needed=self.options.in_sync_replicas - 1, wait_for=self._wait_for,
-            timeout_ms=self.options.timeout_ms,
-            heartbeat_ms=self.options.heartbeat_ms, now_ms=now_ms,
-        )  # fmt: skip
-        self._address = await self._loop.listen(
-            lambda: _MasterLink(self, self._loop, self._copies),
-            *host_and_port(self.options.listen),
-        )
+        address = host_and_port(self.options.listen)
+        self._address = await self._loop.listen(lambda: Link(self, self._loop), *address)
         self._tick()
 
     def advanced(self) -> None:
@@ -164,18 +254,15 @@ class Server:
 
     def _on_bell(self) -> None:
         self.log.bell.answer()
-        self._copies.look()
-        for link in self._links():
+        self.copies.look()
+        for link in [*self._loop.links]:
             link.peer.is_full = link.is_full
             link.run(link.peer.advanced())
 
-    def _links(self) -> list[_MasterLink]:
-        return [link for link in self._loop.links if isinstance(link, _MasterLink)]
-
     def _tick(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
-        self._copies.tick(now_ms)
-        for link in self._links():
+        self.copies.tick(now_ms)
+        for link in [*self._loop.links]:
             link.tick(now_ms, self.options.silence_ms)
         if now_ms - self._told_ms >= _STATUS_MS or not self._told_ms:
             self._told_ms = now_ms
@@ -189,7 +276,7 @@ class Server:
 
     def _read_files(self) -> None:
         """Read the files beside the log, if a copy is connected, and send them."""
-        is_wanted = any(isinstance(link.peer, MasterPeer) for link in self._links())
+        is_wanted = any(isinstance(link.peer, MasterPeer) for link in self._loop.links)
         if is_wanted and not self._is_reading:
             self._is_reading = True
             self._loop.aside(self._files.read, self._have_read)
@@ -202,21 +289,21 @@ class Server:
             self._send_files(found)
 
     def _send_files(self, reading: Reading | None = None) -> None:
-        for link in self._links():
+        for link in [*self._loop.links]:
             if not link.is_full and isinstance(link.peer, MasterPeer):
                 link.run(link.peer.send_files(reading))
 
     def _status(self) -> dict[str, Any]:
-        copies = self._copies.status()
+        copies = self.copies.status()
         connected = sum(copy["is_connected"] for copy in copies)
         noun = "1 copy is" if connected == 1 else f"{connected} copies are"
         return {
             "role": "master",
-            "text": f"{noun} connected, {self._copies.in_sync} in sync",
+            "text": f"{noun} connected, {self.copies.in_sync} in sync",
             "listen": self._address,
             "visible": self.log.visible_offset,
-            "reached": self._copies.reached,
-            "in_sync": self._copies.in_sync,
+            "reached": self.copies.reached,
+            "in_sync": self.copies.in_sync,
             "copies": copies,
         }
 
@@ -231,7 +318,7 @@ class Server:
 
     async def _settle(self, end: float) -> None:
         while self._loop.loop.time() < end and (
-            self._is_reading or any(link.peer.is_behind for link in self._links())
+            self._is_reading or any(link.peer.is_behind for link in self._loop.links)
         ):
             self._send_files()
             await asyncio.sleep(0.005)
@@ -244,5 +331,5 @@ class Server:
         for _ in range(2):
             self._read_files()
             await self._settle(end)
-        for link in self._links():
+        for link in [*self._loop.links]:
             link.run(link.peer.end("closing", "the master is closing"))
