@@ -25,8 +25,8 @@ from penstock.errors import ArgumentError, ReplicationError
 from penstock.testing import FaultyFiles
 from penstock_replicate import StoreFollower, beside, follow, following
 from penstock_replicate.beside import trouble_of
-from penstock_replicate.peer import Action, Close, Level, Send
-from penstock_replicate.remoting import FRAME_BYTES_MAX, BrokerPeer
+from penstock_replicate.line import LineError
+from penstock_replicate.remoting import FRAME_BYTES_MAX, Broker
 from penstock_replicate.rocketmq import chunk, report
 
 CHECK = struct.pack(">7q", *range(1, 8))
@@ -59,36 +59,43 @@ def asked_in(data: bytes) -> tuple[int, int]:
     return head["code"], head["opaque"]
 
 
-def peer() -> BrokerPeer:
-    return BrokerPeer(heartbeat_ms=1000, silence_ms=1000, now_ms=0)
+class Asked(Broker):
+    """A connection to a broker that answers in pieces, the least of a byte."""
 
+    def __init__(self, said: Any = answer, refused: tuple[int, ...] = ()) -> None:
+        super().__init__(self.hear, lambda: self.pieces.pop(0))
+        self.pieces = list[bytes]()
+        self.said, self.refused = said, refused
 
-def in_answers(found: BrokerPeer, said: Any, refused: tuple[int, ...] = ()) -> list[Action]:
-    """Answer what a peer asks in a round, in pieces, the least of a byte; return its last actions."""
-    actions = found.start()
-    while len(actions) == 1 and isinstance(actions[0], Send):
-        code, opaque = asked_in(bytes(actions[0].data))
-        raw = said(opaque, code=1) if code in refused else said(opaque, BODIES[code])
+    def hear(self, request: bytes) -> None:
+        code, opaque = asked_in(request)
+        raw = self.said(opaque, code=1) if code in self.refused else self.said(opaque, BODIES[code])
         size = max(len(raw) // 500, 1)
-        *others, actions = (found.take(raw[at : at + size]) for at in range(0, len(raw), size))
-        assert not any(others)
-    return actions
+        self.pieces += [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+def ends(data: bytes, why: str = "breaks the protocol") -> None:
+    """Check that these bytes end the connection to a broker."""
+    broker = Broker(lambda _: None, iter([data]).__next__)
+    with pytest.raises(LineError, match=why):
+        broker.ask()
 
 
 @pytest.mark.parametrize("said", [answer, binary])
 def test_a_round_ends_with_the_files_as_the_broker_has_them_and_the_end_of_its_log(said: Any) -> None:  # fmt: skip
-    found = peer()
-    for number in (1, 2):
-        assert in_answers(found, said) == [Level(number)]
-        assert [(each.name, each.log_end) for each in found.files] == [(f"config/{name}", 700) for name in NAMES]  # fmt: skip
-        assert [found.files[2].data, found.files[4].data] == [OFFSETS, CHECK.ljust(4096, b"\0")]
+    asked = Asked(said)
+    for _ in range(2):
+        files, refusals = asked.ask()
+        assert not refusals
+        assert [(each.name, each.log_end) for each in files] == [(f"config/{name}", 700) for name in NAMES]  # fmt: skip
+        assert [files[2].data, files[4].data] == [OFFSETS, CHECK.ljust(4096, b"\0")]
     # A broker without timers is one of 4.x.
-    assert in_answers(found, said, refused=(60, 43)) == [Level(3)]
-    assert found.refusals == ["config/consumerOffset.json is refused: code 1 why"]
-    assert len(found.files) == 3
-    (close,) = in_answers(found, said, refused=(28,))
-    assert isinstance(close, Close)
-    assert "does not say where its log ends" in close.reason
+    asked.refused = (60, 43)
+    files, refusals = asked.ask()
+    assert (len(files), refusals) == (3, ["config/consumerOffset.json is refused: code 1 why"])
+    asked.refused = (28,)
+    with pytest.raises(LineError, match="does not say where its log ends"):
+        asked.ask()
 
 
 BAD = {
@@ -104,20 +111,21 @@ BAD = {
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
 def test_bytes_that_are_no_answer_end_the_connection(data: bytes) -> None:
-    found = peer()
-    found.start()
-    assert [type(each) for each in found.take(data)] == [Close]
-    assert found.take(answer(1)) == []
+    ends(data)
 
 
 def test_requests_of_a_broker_are_not_answered_and_a_round_has_one_answer_to_each_of_its_own() -> None:  # fmt: skip
-    found = peer()
-    found.start()
-    assert found.take(answer(1, flag=0) * 3) == []
-    assert [type(each) for each in found.take(answer(1))] == [Send]
-    assert [type(each) for each in found.take(answer(1))] == [Close]
-    found = peer()
-    assert [type(each) for each in found.take(answer(0))] == [Close]
+    assert (
+        len(Asked(lambda *given, **more: answer(1, flag=0) * 3 + answer(*given, **more)).ask()[0])
+        == 5
+    )
+    ends(answer(1) * 2, "no request that is open")
+    ends(answer(0), "no request that is open")
+    # Between two rounds.
+    asked = Asked()
+    asked.ask()
+    with pytest.raises(LineError, match="no request that is open"):
+        asked.ask(answer(6))
 
 
 @pytest.mark.parametrize(
@@ -128,28 +136,32 @@ def test_requests_of_a_broker_are_not_answered_and_a_round_has_one_answer_to_eac
 )  # fmt: skip
 def test_figures_without_the_end_of_the_log_end_the_connection(figures: bytes, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(BODIES, 28, figures)
-    (close,) = in_answers(peer(), answer)
-    assert isinstance(close, Close)
-    assert "figures" in close.reason or "log that ends" in close.reason
+    with pytest.raises(LineError, match=r"figures|log that ends"):
+        Asked().ask()
 
 
 def test_garbled_answers_do_no_harm() -> None:
-    ends = 0
+    failures = 0
     for number in range(rounds(gate=500, night=100_000)):
-        chance, found = Random(f"{SEED} {number}"), peer()
+        chance = Random(f"{SEED} {number}")
         said = chance.choice((answer, binary))
         stream = garbled(b"".join(said(n + 1, body) for n, body in enumerate(BODIES.values())), chance)  # fmt: skip
-        actions = found.start()
-        while stream:
-            size = chance.randrange(1, 200)
-            actions += found.take(stream[:size])
-            stream = stream[size:]
-        assert {type(each) for each in actions} <= {Send, Level, Close}, (
-            f"PENSTOCK_SEED={SEED}, {number}"
-        )
-        assert all(0 <= each.log_end < 1 << 63 for each in found.files)
-        ends += found.is_over
-    assert ends > 100
+        pieces = iter([stream[at : at + 97] for at in range(0, len(stream), 97)])
+
+        def receive(pieces: Iterator[bytes] = pieces) -> bytes:
+            piece = next(pieces, None)
+            if piece is None:
+                raise LineError("no answer")
+            return piece
+
+        try:
+            files, _ = Broker(lambda _: None, receive).ask()
+            assert all(0 <= each.log_end < 1 << 63 for each in files), (
+                f"PENSTOCK_SEED={SEED}, {number}"
+            )
+        except LineError:
+            failures += 1
+    assert failures > 100
 
 
 # --- over sockets

@@ -35,7 +35,7 @@ from penstock_replicate import beside
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.line import SLICE_S, Line, LineError
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, Send, SideFile
-from penstock_replicate.remoting import BrokerPeer
+from penstock_replicate.remoting import Broker
 from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
 from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
 from penstock_replicate.secret import Secret, follower_tls, read_key
@@ -409,19 +409,25 @@ class StoreFollower:
 
     def _rounds(self, link: _Followed, line: Line) -> None:
         """Ask over one connection, and write what was answered, until that is of no use; raises `OSError` then."""
-        peer = BrokerPeer(heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS, now_ms=0)
-        early = b""
+        begun_s, early = 0.0, b""
+
+        def receive() -> memoryview:
+            if time.monotonic() >= begun_s + ANSWER_S or not self._is_current(link):
+                raise LineError("no answer")
+            return line.receive()
+
+        broker = Broker(lambda data: line.send(data, ANSWER_S), receive)
         while True:
             self._is_hurried, begun_s = False, time.monotonic()
-            self._round(link, line, [*peer.take(early), *peer.start()], peer)
-            log_end = max((each.log_end for each in peer.files), default=0)
+            files, refusals = broker.ask(early)
+            log_end = max((each.log_end for each in files), default=0)
             if self._has_reached(link, log_end):
-                found = self._write(link, peer.files)
+                found = self._write(link, files)
             else:
                 found = [f"the broker's log ends at {log_end}, and nothing more of it comes"]
             if not self._is_current(link):
                 return
-            self._note("; ".join(found + peer.refusals))
+            self._note("; ".join(found + refusals))
             if not self._trouble:
                 self._asked_s = begun_s
             self.changed()
@@ -431,23 +437,6 @@ class StoreFollower:
             except OSError:
                 # It has closed the connection between two rounds, which is no trouble.
                 return
-
-    def _round(
-        self, link: _Followed, line: Line, actions: Sequence[Action], peer: BrokerPeer
-    ) -> None:
-        """Ask until all is answered; raises `OSError` if it is not."""
-        end_s = time.monotonic() + ANSWER_S
-        while True:
-            for action in actions:
-                if isinstance(action, Level):
-                    return
-                if isinstance(action, Close):
-                    raise LineError(action.reason)
-                assert isinstance(action, Send)
-                line.send(action.data, ANSWER_S)
-            if time.monotonic() >= end_s or not self._is_current(link):
-                raise LineError("no answer")
-            actions = peer.take(bytes(line.receive()))
 
     def _has_reached(self, link: _Followed, log_end: int) -> bool:
         """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""

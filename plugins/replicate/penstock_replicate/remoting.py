@@ -9,18 +9,19 @@ Layout (big-endian)::
 An answer has the `opaque` of its request, and code 0 if it was served. Its body is a file of the broker, in a form that
 brokers read.
 
-The log comes over another connection, so an answer may be ahead of what has come. The last request of a round asks
+The log comes over another connection, so an answer may be ahead of what has come. The last request of several asks
 where the broker's log ends: what was answered before speaks of nothing after that, and is written when the copy is
 durable up to there. Heartbeats do not tell it: what they know may be older than the answer.
 """
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from penstock.format.rocketmq_json import parse_rocketmq_json
-from penstock_replicate.peer import Action, Level, Machine, Send, SideFile
+from penstock_replicate.line import LineError
+from penstock_replicate.peer import SideFile
 from penstock_replicate.wire import WireViolation
 
 FRAME_BYTES_MAX = 16 << 20
@@ -82,78 +83,76 @@ def _log_end(figures: bytes) -> int:
     return end
 
 
-class BrokerPeer(Machine):
-    """Asks a broker for what is beside its log: a round begins with `start`, and ends with `Level`.
+class Broker:
+    """Asks a broker for what is beside its log, over one connection. For one thread.
 
-    Attributes:
-        files: what came in this round, in the order in which it is to be written.
-        refusals: what the broker has refused in it, in words.
+    Args:
+        send: sends bytes.
+        receive: returns bytes that have come, nothing if nothing comes for now.
     """
 
-    other = "broker"
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, send: Callable[[bytes], object], receive: Callable[[], bytes | memoryview]
+    ) -> None:
+        self._send, self._receive = send, receive
         self._held = bytearray()
-        # What is not answered yet; the first of it was sent.
-        self._left: list[int] = []
-        self._opaque = self._rounds = 0
-        self._bodies: dict[int, bytes] = {}
-        self.files: list[SideFile] = []
-        self.refusals: list[str] = []
+        self._opaque = 0
 
-    def start(self) -> list[Action]:
-        """Begin a round; the one before has ended."""
-        self._left, self.files, self.refusals = [*_FILES, _FIGURES], [], []
-        self._rounds += 1
-        return [self._ask()]
+    def ask(self, early: bytes = b"") -> tuple[list[SideFile], list[str]]:
+        """Return the files, in the order in which they are to be written, and what the broker has refused, in words.
 
-    def _ask(self) -> Action:
-        self._opaque += 1
-        return Send(request(self._left[0], self._opaque))
+        `early` is what has come since the last call. Raises `LineError` if the answers cannot be used, and what `send`
+        and `receive` raise.
+        """
+        self._held += early
+        try:
+            return self._answers()
+        except WireViolation as error:
+            raise LineError(f"the broker breaks the protocol: {error}") from error
 
-    def _taken(self, data: bytes) -> Iterator[Action]:
-        held = self._held
-        held += data
-        while len(held) >= _SIZE_BYTES and not self.is_over:
-            size = int.from_bytes(held[:_SIZE_BYTES], "big")
-            if not _SIZE_BYTES <= size <= FRAME_BYTES_MAX:
-                raise WireViolation(f"a frame of {size} bytes")
-            stop = _SIZE_BYTES + size
-            if len(held) < stop:
-                return
-            frame = bytes(held[_SIZE_BYTES:stop])
-            del held[:stop]
-            yield from self._on_frame(frame)
-
-    def _on_frame(self, frame: bytes) -> Iterator[Action]:
-        size = int.from_bytes(frame[1:_SIZE_BYTES], "big")
-        begin = _SIZE_BYTES + size
-        if begin > len(frame) or size > _PARSED_BYTES_MAX:
-            raise WireViolation(f"a header of {size} bytes in a frame of {len(frame)}")
-        code, opaque, flag, remark = _header(frame[0], frame[_SIZE_BYTES:begin])
-        if not flag & _IS_ANSWER:
-            # A request of its own, which no copy has to answer.
-            return
-        if not self._left or opaque != self._opaque:
-            raise WireViolation("an answer to no request that is open")
-        asked = self._left.pop(0)
-        if code == 0:
-            self._bodies[asked] = frame[begin:]
-        elif asked == _FIGURES:
-            yield from self.end("refused", f"it does not say where its log ends: code {code} {remark}")  # fmt: skip
-            return
-        elif asked != _TIMERS:
-            # Brokers of 4.x have no timers, and those of 5.x may have none.
-            self.refusals.append(f"{_FILES[asked]} is refused: code {code} {remark}")
-        yield self._ask() if self._left else self._answered()
-
-    def _answered(self) -> Action:
-        bodies, self._bodies = self._bodies, {}
+    def _answers(self) -> tuple[list[SideFile], list[str]]:
+        bodies, refusals = dict[int, bytes](), list[str]()
+        for asked in (*_FILES, _FIGURES):
+            code, remark, body = self._answer(asked)
+            if code == 0:
+                bodies[asked] = body
+            elif asked == _FIGURES:
+                raise LineError(f"it does not say where its log ends: code {code} {remark}")
+            elif asked != _TIMERS:
+                # Brokers of 4.x have no timers, and those of 5.x may have none.
+                refusals.append(f"{_FILES[asked]} is refused: code {code} {remark}")
         log_end = _log_end(bodies[_FIGURES][:_PARSED_BYTES_MAX])
         if len(bodies.get(_TIMERS, b"")) >= _CHECK_BYTES:
             bodies[_TIMERS] = bodies[_TIMERS][:_CHECK_BYTES].ljust(_TIMERS_BYTES, b"\0")
-        self.files = [
-            SideFile(name, log_end, bodies[asked]) for asked, name in reversed(_FILES.items()) if asked in bodies
-        ]  # fmt: skip
-        return Level(self._rounds)
+        made = [
+            (name, bodies[asked]) for asked, name in reversed(_FILES.items()) if asked in bodies
+        ]
+        return [SideFile(name, log_end, body) for name, body in made], refusals
+
+    def _answer(self, asked: int) -> tuple[int, str, bytes]:
+        """Ask for something; return the code, the remark and the body of the answer."""
+        self._opaque += 1
+        self._send(request(asked, self._opaque))
+        while True:
+            size = int.from_bytes(self._next(_SIZE_BYTES), "big")
+            if not _SIZE_BYTES <= size <= FRAME_BYTES_MAX:
+                raise WireViolation(f"a frame of {size} bytes")
+            frame = self._next(size)
+            header_bytes = int.from_bytes(frame[1:_SIZE_BYTES], "big")
+            begin = _SIZE_BYTES + header_bytes
+            if begin > size or header_bytes > _PARSED_BYTES_MAX:
+                raise WireViolation(f"a header of {header_bytes} bytes in a frame of {size}")
+            code, opaque, flag, remark = _header(frame[0], frame[_SIZE_BYTES:begin])
+            # A request of the broker's own needs no answer.
+            if flag & _IS_ANSWER:
+                if opaque != self._opaque:
+                    raise WireViolation("an answer to no request that is open")
+                return code, remark, frame[begin:]
+
+    def _next(self, size: int) -> bytes:
+        """Return the next bytes, as soon as all of them have come."""
+        while len(self._held) < size:
+            self._held += self._receive()
+        found = bytes(self._held[:size])
+        del self._held[:size]
+        return found
