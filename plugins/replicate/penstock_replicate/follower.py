@@ -26,8 +26,8 @@ from penstock_replicate.peer import (
     Level,
     Peer,
     Send,
-    name_of,
-    newest_number,
+    hello_of,
+    refusal_of,
 )
 from penstock_replicate.wire import Control, Frame, Heartbeat, WireViolation
 
@@ -136,9 +136,6 @@ class FollowerPeer(Peer):
         self._heard_ms, self._next = self._now_ms, log_offset
         self.master_visible = max(self.master_visible, log_offset)
 
-    def _begin(self) -> Iterator[Action]:
-        yield from ()
-
     def _on(self, frame: Frame) -> Iterable[Action]:
         match frame:
             case Feed() if self._state is _State.FOLLOW:
@@ -169,7 +166,7 @@ class FollowerPeer(Peer):
             case Control("level", fields) if self._state is _State.FOLLOW:
                 yield Level(fields["number"])
             case _:
-                raise WireViolation(f"an unexpected frame {name_of(frame)}")
+                raise self._unexpected(frame)
 
     def _refused(self, code: str, text: str) -> Action:
         self.is_over = True
@@ -199,30 +196,15 @@ class FollowerPeer(Peer):
             text = "the master asks for a secret" if secret is None else "the master has no secret"
             yield from self.end("secret", text, is_final=True)
             return
-        replica = mine.replica
-        history = None if replica is None or self._mine.is_empty else replica.history
-        hello = wire.control(
-            "hello",
-            version=wire.VERSION,
-            history=history,
-            store=self._store,
-            segment_bytes=mine.segment_bytes,
-            min=mine.min_offset,
-            end=mine.end_offset,
-            epochs=wire.packed(self._epochs),
-            nonce=None if secret is None else secret.nonce,
+        replica = None if mine.is_empty else mine.replica
+        hello = hello_of(
+            secret, self._epochs, history=None if replica is None else replica.history, store=self._store,
+            segment_bytes=mine.segment_bytes, min=mine.min_offset, end=mine.end_offset,
             proof=None if secret is None else secret.proof("follower", master["nonce"]),
-        )
-        yield Send(hello)
-        if not self._mine.is_empty and history != master["history"]:
-            yield from self.end("history", "the two are not copies of one store", is_final=True)
-        elif mine.segment_bytes not in (None, master["segment_bytes"]):
-            sizes = f"{master['segment_bytes']} bytes, and those here {mine.segment_bytes}"
-            text = f"the master's segments have {sizes}"
-            yield from self.end("segment-bytes", text, is_final=True)
-        elif newest_number(self._epochs) > newest_number(master["epochs"]):
-            text = "the copy is of a newer epoch: it, or the store that it has followed, was promoted"  # fmt: skip
-            yield from self.end("stale-master", text, is_final=True)
+        )  # fmt: skip
+        yield Send(wire.control("hello", **hello))
+        if (refusal := refusal_of(master, hello)) is not None:
+            yield from self.end(*refusal, is_final=True)
         elif secret is not None:
             self._state = _State.PROOF
         else:
@@ -349,7 +331,4 @@ class FollowerPeer(Peer):
         return [] if self.is_over else [Send(wire.control("level", number=number))]
 
     def _heartbeat(self) -> list[Action]:
-        if self._landed is None:
-            return []
-        self._sent_ms = self._now_ms
-        return [Send(wire.ack_frame(*self._landed))]
+        return [] if self._landed is None else self._say(wire.ack_frame(*self._landed))

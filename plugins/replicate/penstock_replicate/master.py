@@ -20,8 +20,8 @@ from penstock_replicate.peer import (
     Read,
     ReadRanges,
     Send,
-    name_of,
-    newest_number,
+    hello_of,
+    refusal_of,
 )
 from penstock_replicate.wire import Ack, Control, Frame, WireViolation
 
@@ -69,6 +69,7 @@ class MasterPeer(Peer):
         self._state = _State.HELLO
         self._deadline_ms = now_ms + GREETING_MS
         self._store = ""
+        self._hello: Mapping[str, Any] = {}
         self._begins: int | None = None
         self._digests = 0
         self._copy: Copy | None = None
@@ -76,21 +77,13 @@ class MasterPeer(Peer):
         self._is_reading = False
         self._files = FileSender(log)
 
-    def _begin(self) -> Iterator[Action]:
+    def _begin(self) -> Iterable[Action]:
         log, replica = self._log, self._log.replica
-        hello = wire.control(
-            "hello",
-            version=wire.VERSION,
-            history=replica.history,
-            store=replica.store,
-            segment_bytes=log.segment_bytes,
-            min=log.min_offset,
-            end=log.visible_offset,
-            epochs=wire.packed(replica.epochs),
-            nonce=None if self._secret is None else self._secret.nonce,
-            proof=None,
-        )
-        yield Send(wire.GREETING + hello)
+        self._hello = hello_of(
+            self._secret, replica.epochs, history=replica.history, store=replica.store,
+            segment_bytes=log.segment_bytes, min=log.min_offset, end=log.visible_offset,
+        )  # fmt: skip
+        return (Send(wire.GREETING + wire.control("hello", **self._hello)),)
 
     def _on(self, frame: Frame) -> Iterable[Action]:
         match frame:
@@ -108,32 +101,22 @@ class MasterPeer(Peer):
                 return (self._hash(fields["start"], fields["stop"]),)
             case Control("follow", fields) if self._state is _State.COMPARE:
                 return (self._on_follow(fields["log_offset"]),)
-        raise WireViolation(f"an unexpected frame {name_of(frame)}")
+        raise self._unexpected(frame)
 
     def _on_hello(self, hello: Control) -> Iterator[Action]:
-        theirs, mine = hello.fields, self._log.replica
-        segment_bytes = theirs["segment_bytes"] or self._log.segment_bytes
-        newest = newest_number(theirs["epochs"])
-        is_copy = theirs["history"] == mine.history
-        is_empty = theirs["history"] is None and theirs["end"] == theirs["min"]
-        secret, nonce = self._secret, theirs["nonce"]
+        theirs, secret = hello.fields, self._secret
+        nonce = theirs["nonce"]
         if secret is not None and not secret.is_proved("follower", nonce, theirs["proof"]):
             yield from self.end("secret", "the copy does not know the master's secret")
             return
         self._store = theirs["store"]
-        if not is_copy and not is_empty:
-            yield from self.end("history", "the two are not copies of one store")
-        elif segment_bytes != self._log.segment_bytes:
-            text = f"its segments have {segment_bytes} bytes, and the master's {self._log.segment_bytes}"  # fmt: skip
-            yield from self.end("segment-bytes", text)
-        elif newest > newest_number(mine.epochs):
-            text = f"a copy was promoted and is of epoch {newest}: this store is no longer the master"  # fmt: skip
-            yield from self.end("stale-master", text)
-        else:
-            self._state = _State.COMPARE
-            self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
-            if secret is not None:
-                yield Send(wire.control("prove", proof=secret.proof("master", nonce)))
+        if (refusal := refusal_of(self._hello, theirs)) is not None:
+            yield from self.end(*refusal)
+            return
+        self._state = _State.COMPARE
+        self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
+        if secret is not None:
+            yield Send(wire.control("prove", proof=secret.proof("master", nonce)))
 
     def _hash(self, start: int, stop: int) -> Action:
         if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._digests == DIGESTS_MAX:
@@ -247,15 +230,8 @@ class MasterPeer(Peer):
         return actions
 
     def _heartbeat(self) -> list[Action]:
-        if self._copy is None:
-            return []
-        self._sent_ms = self._now_ms
-        return [Send(wire.heartbeat_frame(self._log.visible_offset))]
-
-    def lost(self, reason: str) -> None:
-        """Note that the connection has ended."""
-        if not self.is_over:
-            self._close(reason)
+        is_met = self._copy is not None
+        return self._say(wire.heartbeat_frame(self._log.visible_offset)) if is_met else []
 
     def _close(self, reason: str, **facts: object) -> list[Action]:
         if self._copy is not None:

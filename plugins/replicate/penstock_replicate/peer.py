@@ -14,7 +14,17 @@ import attrs
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock.escape import visible
 from penstock_replicate.secret import Secret
-from penstock_replicate.wire import Control, Data, Frame, FrameReader, Limits, WireViolation, bye
+from penstock_replicate.wire import (
+    EPOCHS_MAX,
+    VERSION,
+    Control,
+    Data,
+    Frame,
+    FrameReader,
+    Limits,
+    WireViolation,
+    bye,
+)
 
 
 @attrs.frozen
@@ -162,6 +172,16 @@ class Machine(ABC):
         """Say what this side says if it has said nothing for `heartbeat_ms`; nothing before the two have met."""
         return []
 
+    def _say(self, data: bytes) -> list[Action]:
+        """Send what counts as a heartbeat."""
+        self._sent_ms = self._now_ms
+        return [Send(data)]
+
+    def lost(self, reason: str) -> None:
+        """Note that the connection has ended."""
+        if not self.is_over:
+            self._close(reason)
+
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         """Say why this side closes, if the protocol can, and close; `facts` are those of `Close`."""
         return [] if self.is_over else self._close(text, **facts)
@@ -201,24 +221,44 @@ class Peer(Machine):
             if self.is_over:
                 return
 
-    @abstractmethod
-    def _begin(self) -> Iterator[Action]:
+    def _begin(self) -> Iterable[Action]:
         """Return what to do when the other side has sent its first bytes."""
+        return ()
 
     @abstractmethod
     def _on(self, frame: Frame) -> Iterable[Action]:
         """Return what to do about a frame; raises `WireViolation` if it is not expected."""
+
+    @staticmethod
+    def _unexpected(frame: Frame) -> WireViolation:
+        name = frame.kind if isinstance(frame, Control) else type(frame).__name__
+        return WireViolation(f"an unexpected frame {name}")
 
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         is_peer = self._opened == self.opening and not self.is_over
         return [*([Send(bye(code, text))] if is_peer else []), *super().end(code, text, **facts)]
 
 
-def name_of(frame: Frame) -> str:
-    """Return what a frame is called in a reason."""
-    return frame.kind if isinstance(frame, Control) else type(frame).__name__
+def hello_of(secret: Secret | None, epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
+    """Return what a side says of itself first, with the newest of its epochs, as many as may be sent."""
+    nonce = None if secret is None else secret.nonce
+    known = {"version": VERSION, "epochs": epochs[-EPOCHS_MAX:], "nonce": nonce, "proof": None}
+    return {**known, **facts}
 
 
-def newest_number(epochs: Sequence[Epoch]) -> int:
-    """Return the number of the newest epoch; 0 if there is none."""
-    return max((epoch.number for epoch in epochs), default=0)
+def refusal_of(master: Mapping[str, Any], copy: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return code and text if two stores, by what they say of themselves, cannot be master and copy; else None."""
+    is_empty = copy["history"] is None and copy["end"] == copy["min"]
+    if copy["history"] != master["history"] and not is_empty:
+        return "history", "the two are not copies of one store"
+    sizes = copy["segment_bytes"], master["segment_bytes"]
+    if sizes[0] not in (None, sizes[1]):
+        return (
+            "segment-bytes",
+            f"the copy's segments have {sizes[0]} bytes, the master's {sizes[1]}",
+        )
+    newest, known = (max((each[0] for each in one["epochs"]), default=0) for one in (copy, master))
+    if newest > known:
+        promoted = f"a copy was promoted and is of epoch {newest}"
+        return "stale-master", f"{promoted}: the store that it has followed is no longer the master"
+    return None

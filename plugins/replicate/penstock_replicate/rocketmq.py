@@ -217,15 +217,7 @@ class PlainMasterPeer(Machine):
         return size
 
     def _heartbeat(self) -> list[Action]:
-        if self._copy is None:
-            return []
-        self._sent_ms = self._now_ms
-        return [Send(chunk(self.position))]
-
-    def lost(self, reason: str) -> None:
-        """Note that the connection has ended."""
-        if not self.is_over:
-            self._close(reason)
+        return [] if self._copy is None else self._say(chunk(self.position))
 
     def _close(self, reason: str, **facts: Any) -> list[Action]:
         if self._copy is not None:
@@ -303,10 +295,7 @@ class PlainFollowerPeer(Machine):
             yield from self.end("diverged", text, is_final=True, needs_copy=True)
 
     def _heartbeat(self) -> list[Action]:
-        if self._is_hashing:
-            return []
-        self._sent_ms = self._now_ms
-        return [Send(report(self._reported))]
+        return [] if self._is_hashing else self._say(report(self._reported))
 
     def _taken(self, data: bytes) -> Iterator[Action]:
         held = self._held

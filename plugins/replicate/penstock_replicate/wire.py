@@ -58,7 +58,6 @@ ACCEPT_BYTES_MAX = 2 << 20
 _KIND_AT, _HEADER_BYTES = 4, 13
 _OFFSET = Struct(">q")
 _TWO = Struct(">qq")
-_HEX = re.compile(r"[0-9a-f]+\Z")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -252,31 +251,25 @@ _DECODERS: Mapping[bytes, Callable[[Any], Frame]] = {
 
 
 # The checks of JSON values: each returns what was meant, or raises `ValueError`.
-def _whole(low: int = 0, high: int = OFFSET_MAX) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        if type(value) is not int or not low <= value <= high:
+def _that(kind: type, is_right: Callable[[Any], object] = lambda value: True) -> Callable[[Any], Any]:  # fmt: skip
+    def check(value: Any) -> Any:
+        if type(value) is not kind or not is_right(value):
             raise ValueError
         return value
 
     return check
 
 
-def _digits(count: int) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        if type(value) is not str or len(value) != count or not _HEX.match(value):
-            raise ValueError
-        return value
-
-    return check
+def _whole(low: int = 0, high: int = OFFSET_MAX) -> Callable[[Any], int]:
+    return _that(int, lambda value: low <= value <= high)
 
 
-def _text(longest: int) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        if type(value) is not str or len(value) > longest:
-            raise ValueError
-        return value
+def _text(longest: int) -> Callable[[Any], str]:
+    return _that(str, lambda value: len(value) <= longest)
 
-    return check
+
+def _digits(count: int) -> Callable[[Any], str]:
+    return _that(str, re.compile(f"[0-9a-f]{{{count}}}").fullmatch)
 
 
 def _base64(value: object) -> bytes:
@@ -287,18 +280,11 @@ def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
     return lambda value: None if value is None else check(value)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    if type(value) is not dict:
-        raise ValueError
-    return value
-
-
 def _epochs(value: object) -> tuple[Epoch, ...]:
-    if type(value) is not list or len(value) > EPOCHS_MAX:
-        raise ValueError
+    listed = _that(list, lambda value: len(value) <= EPOCHS_MAX)(value)
     found = tuple(
         Epoch(_offset(number), _offset(opening), _offset(start), _store_id(by))
-        for number, opening, start, by in value
+        for number, opening, start, by in listed
     )
     if sorted({epoch[:2] for epoch in found}) != [epoch[:2] for epoch in found]:
         raise ValueError
@@ -325,7 +311,7 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
     # null: the master does not have all the bytes.
     "digest": {"start": _offset, "stop": _offset, "sha256": _optional(_digits(64))},
     "follow": {"log_offset": _offset},
-    "accept": {"log_offset": _offset, "ranges": _mapping},
+    "accept": {"log_offset": _offset, "ranges": _that(dict)},
     # A part of a file beside the log, which has `size` bytes: those from `start` on.
     "file": {
         "name": _text(40),
@@ -338,8 +324,3 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
     "level": {"number": _offset},
     "bye": {"code": _text(40), "text": _text(TEXT_MAX)},
 }
-
-
-def packed(epochs: Sequence[Epoch]) -> list[Epoch]:
-    """Return the newest epochs of a list, as many as may be sent."""
-    return [*epochs[-EPOCHS_MAX:]]
