@@ -8,28 +8,15 @@ Nothing is changed before the master has accepted: `Accept` is the first action 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
 from typing import Any
 
 import attrs
 
 from penstock.contracts import Epoch, FollowBegin, Replica
-from penstock.escape import visible
 from penstock_replicate import wire
 from penstock_replicate.beside import Parts
-from penstock_replicate.peer import (
-    Accept,
-    Action,
-    Close,
-    Feed,
-    Hash,
-    Level,
-    Peer,
-    Send,
-    hello_of,
-    refusal_of,
-)
-from penstock_replicate.wire import Control, Frame, Heartbeat, WireViolation
+from penstock_replicate.peer import Accept, Action, Hash, Level, Peer, Send, hello_of, refusal_of
+from penstock_replicate.wire import Data, Heartbeat, WireViolation
 
 # What a master may answer so that a later attempt can succeed.
 _PASSING = frozenset({"closing", "ahead", "busy", "silence", "violation"})
@@ -85,14 +72,6 @@ class Mine:
         return self.end_offset == self.min_offset
 
 
-class _State(Enum):
-    HELLO = auto()
-    PROOF = auto()
-    COMPARE = auto()
-    ASKED = auto()
-    FOLLOW = auto()
-
-
 class FollowerPeer(Peer):
     """Follows a master over one connection; `options` are those of `Machine`.
 
@@ -108,7 +87,7 @@ class FollowerPeer(Peer):
     def __init__(self, mine: Mine, *, now_ms: int, **options: Any) -> None:
         super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
         self._mine = mine
-        self._state = _State.HELLO
+        self._expected = {"hello": self._on_hello}
         self._master: Mapping[str, Any] = {}
         self._window = (0, 0)
         # Of the window, by whose it is.
@@ -128,7 +107,7 @@ class FollowerPeer(Peer):
     @property
     def next_offset(self) -> int | None:
         """The log offset with which the frames that come next go on; None if the store may not take them by itself."""
-        is_open = self._state is _State.FOLLOW and not self.reader.held_bytes and not self.is_over
+        is_open = "Data" in self._expected and not self.reader.held_bytes and not self.is_over
         return self._next if is_open else None
 
     def passed(self, log_offset: int) -> None:
@@ -136,43 +115,10 @@ class FollowerPeer(Peer):
         self._heard_ms, self._next = self._now_ms, log_offset
         self.master_visible = max(self.master_visible, log_offset)
 
-    def _on(self, frame: Frame) -> Iterable[Action]:
-        match frame:
-            case Feed() if self._state is _State.FOLLOW:
-                return (self._on_data(frame),)
-            case Heartbeat(visible) if self._state is _State.FOLLOW:
-                self.master_visible = visible
-                self.heartbeats += 1
-                return ()
-        return self._on_control(frame)
-
-    def _on_control(self, frame: Frame) -> Iterator[Action]:
-        match frame:
-            case Control("bye", fields):
-                yield self._refused(fields["code"], fields["text"])
-            case Control("hello", fields) if self._state is _State.HELLO:
-                self._master = fields
-                yield from self._on_hello()
-            case Control("prove", fields) if self._state is _State.PROOF:
-                yield from self._on_proof(fields["proof"])
-            case Control("digest", fields) if self._state is _State.COMPARE:
-                yield from self._on_digest(fields)
-            case Control("accept", fields) if self._state is _State.ASKED:
-                yield self._on_accept(fields["log_offset"], fields["ranges"])
-            case Control("file", fields) if self._state is _State.FOLLOW:
-                file = self._parts.take(fields)
-                if file is not None:
-                    yield file
-            case Control("level", fields) if self._state is _State.FOLLOW:
-                yield Level(fields["number"])
-            case _:
-                raise self._unexpected(frame)
-
-    def _refused(self, code: str, text: str) -> Action:
-        self.is_over = True
-        is_gone = code == "removed"
+    def _on_bye(self, fields: Mapping[str, Any]) -> list[Action]:
+        code, is_gone = fields["code"], fields["code"] == "removed"
         is_final = code not in _PASSING and not (is_gone and self._mine.is_new)
-        return Close(reason=visible(text), is_final=is_final, needs_copy=is_gone and is_final)
+        return self._close(fields["text"], is_final=is_final, needs_copy=is_gone and is_final)
 
     @property
     def _epochs(self) -> Sequence[Epoch]:
@@ -188,8 +134,9 @@ class FollowerPeer(Peer):
 
     # --- the comparison
 
-    def _on_hello(self) -> Iterator[Action]:
-        mine, master, secret = self._mine, self._master, self._secret
+    def _on_hello(self, master: Mapping[str, Any]) -> Iterator[Action]:
+        mine, secret = self._mine, self._secret
+        self._master = master
         if master["history"] is None or master["segment_bytes"] is None:
             raise WireViolation("a master without a history or without segments")
         if (master["nonce"] is None) != (secret is None):
@@ -206,13 +153,13 @@ class FollowerPeer(Peer):
         if (refusal := refusal_of(master, hello)) is not None:
             yield from self.end(*refusal, is_final=True)
         elif secret is not None:
-            self._state = _State.PROOF
+            self._expected = {"prove": self._on_proof}
         else:
             yield from self._compare()
 
-    def _on_proof(self, proof: str) -> Iterator[Action]:
+    def _on_proof(self, fields: Mapping[str, Any]) -> Iterator[Action]:
         assert self._secret is not None
-        if not self._secret.is_proved("master", self._master["nonce"], proof):
+        if not self._secret.is_proved("master", self._master["nonce"], fields["proof"]):
             raise WireViolation("it does not know the secret")
         yield from self._compare()
 
@@ -252,7 +199,7 @@ class FollowerPeer(Peer):
 
     def _ask(self, start: int, stop: int) -> Iterator[Action]:
         """Let both sides compute the digest of a part of the log."""
-        self._state = _State.COMPARE
+        self._expected = {"digest": self._on_digest}
         self._window = (start, stop)
         self._digests.clear()
         yield Send(wire.control("ask", start=start, stop=stop))
@@ -286,16 +233,18 @@ class FollowerPeer(Peer):
     # --- following
 
     def _follow(self) -> Action:
-        self._state = _State.ASKED
+        self._expected = {"accept": self._on_accept}
         self.reader.limits = wire.BEFORE_ACCEPT
         self._next = self._master["min"] if self._mine.is_new else self._mine.end_offset
         return Send(wire.control("follow", log_offset=self._next))
 
-    def _on_accept(self, log_offset: int, ranges: Mapping[str, Any]) -> Action:
-        master = self._master
+    def _on_accept(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        master, log_offset = self._master, fields["log_offset"]
         if log_offset != self._next or (self._mine.is_new and log_offset % master["segment_bytes"]):
             raise WireViolation(f"it begins at {log_offset}")
-        self._state = _State.FOLLOW
+        self._expected = {
+            "Data": self._on_data, "Heartbeat": self._on_heartbeat, "file": self._on_file, "level": self._on_level
+        }  # fmt: skip
         self.reader.limits = wire.FROM_MASTER
         replica = Replica(
             history=master["history"],
@@ -306,15 +255,29 @@ class FollowerPeer(Peer):
             # All of them: bytes of the newest will come without another word.
             epochs=master["epochs"],
         )
-        begin = FollowBegin(segment_bytes=master["segment_bytes"], log_offset=log_offset)
-        return Accept(replica=replica, ranges=ranges, begin=begin if self._mine.is_new else None)
+        begin = None
+        if self._mine.is_new:
+            begin = FollowBegin(segment_bytes=master["segment_bytes"], log_offset=log_offset)
+        return (Accept(replica=replica, ranges=fields["ranges"], begin=begin),)
 
-    def _on_data(self, data: Feed) -> Action:
+    def _on_data(self, data: Data) -> Iterable[Action]:
         if data.log_offset != self._next:
             raise WireViolation(f"data of log offset {data.log_offset} instead of {self._next}")
         self._next += len(data.data)
         self.master_visible = max(self.master_visible, self._next)
-        return data
+        return (data,)
+
+    def _on_heartbeat(self, heartbeat: Heartbeat) -> Iterable[Action]:
+        self.master_visible = heartbeat.visible
+        self.heartbeats += 1
+        return ()
+
+    def _on_file(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        file = self._parts.take(fields)
+        return () if file is None else (file,)
+
+    def _on_level(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        return (Level(fields["number"]),)
 
     def landed(self, received: int, flushed: int) -> list[Action]:
         """Acknowledge that the system has the own log up to `received`, the disk up to `flushed`; neither recedes."""

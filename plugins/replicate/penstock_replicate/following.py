@@ -242,22 +242,20 @@ class StoreFollower:
 
     def _take(self, link: _Followed, data: memoryview) -> Close | None:
         """Let the store take what it can by itself, and the machine the rest; return why the connection is to end."""
-        peer = link.peer
-        if not isinstance(peer, FollowerPeer):
-            return self._run(link, peer.take(bytes(data))) or self._land(link)
-        if (at := peer.next_offset) is not None:
+        peer, close = link.peer, None
+        if isinstance(peer, FollowerPeer) and (at := peer.next_offset) is not None:
             try:
                 with self._storing:
                     taken, end = self._store.land(data, at)
             except BaseException as error:
                 return self._failed(error)
             peer.passed(end)
-            if taken == len(data):
-                return self._land(link)
             data = data[taken:]
-        close = self._run(link, peer.take(data))
-        # It is not copied: the rest comes behind it.
-        link.line.keep(peer.reader.give_back())
+        if data:
+            close = self._run(link, peer.take(data))
+        if isinstance(peer, FollowerPeer):
+            # It is not copied: the rest comes behind it.
+            link.line.keep(peer.reader.give_back())
         return close or self._land(link)
 
     def _beat(self, link: _Followed) -> Close | None:

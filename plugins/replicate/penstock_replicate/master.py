@@ -6,24 +6,14 @@ a log offset that it does not have.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
 from typing import Any
 
 from penstock.contracts import ReplicatedLog, whole_end
 from penstock_replicate import wire
 from penstock_replicate.beside import FileSender, Reading
 from penstock_replicate.copies import Copies, Copy
-from penstock_replicate.peer import (
-    Action,
-    Hash,
-    Peer,
-    Read,
-    ReadRanges,
-    Send,
-    hello_of,
-    refusal_of,
-)
-from penstock_replicate.wire import Ack, Control, Frame, WireViolation
+from penstock_replicate.peer import Action, Hash, Peer, Read, ReadRanges, Send, hello_of, refusal_of
+from penstock_replicate.wire import Ack, WireViolation
 
 # From the connection, and from each answer, to the request to follow, whatever else the follower says.
 GREETING_MS = 5000
@@ -32,13 +22,6 @@ PIECE_BYTES = 256 << 10
 FAR_BEHIND_BYTES = 8 << 20
 # A log of 4 EiB is halved 62 times.
 DIGESTS_MAX = 80
-
-
-class _State(Enum):
-    HELLO = auto()
-    COMPARE = auto()
-    ASKED = auto()
-    STREAM = auto()
 
 
 class MasterPeer(Peer):
@@ -54,19 +37,11 @@ class MasterPeer(Peer):
     other = "copy"
 
     def __init__(
-        self,
-        log: ReplicatedLog,
-        copies: Copies,
-        address: str,
-        *,
-        now_ms: int,
-        **options: Any,
+        self, log: ReplicatedLog, copies: Copies, address: str, *, now_ms: int, **options: Any
     ) -> None:
         super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
-        self._log = log
-        self._copies = copies
-        self._address = address
-        self._state = _State.HELLO
+        self._log, self._copies, self._address = log, copies, address
+        self._expected = {"hello": self._on_hello}
         self._deadline_ms = now_ms + GREETING_MS
         self._store = ""
         self._hello: Mapping[str, Any] = {}
@@ -85,26 +60,11 @@ class MasterPeer(Peer):
         )  # fmt: skip
         return (Send(wire.GREETING + wire.control("hello", **self._hello)),)
 
-    def _on(self, frame: Frame) -> Iterable[Action]:
-        match frame:
-            case Ack(received, flushed) if self._copy is not None:
-                self._on_ack(self._copy, received, flushed)
-                return ()
-            case Control("level", fields) if self._copy is not None:
-                self._files.written(fields["number"])
-                return ()
-            case Control("bye", fields):
-                return self._close(f"the copy closes: {fields['text']}")
-            case Control("hello") if self._state is _State.HELLO:
-                return self._on_hello(frame)
-            case Control("ask", fields) if self._state is _State.COMPARE:
-                return (self._hash(fields["start"], fields["stop"]),)
-            case Control("follow", fields) if self._state is _State.COMPARE:
-                return (self._on_follow(fields["log_offset"]),)
-        raise self._unexpected(frame)
+    def _on_bye(self, fields: Mapping[str, Any]) -> list[Action]:
+        return self._close(f"the copy closes: {fields['text']}")
 
-    def _on_hello(self, hello: Control) -> Iterator[Action]:
-        theirs, secret = hello.fields, self._secret
+    def _on_hello(self, theirs: Mapping[str, Any]) -> Iterator[Action]:
+        secret = self._secret
         nonce = theirs["nonce"]
         if secret is not None and not secret.is_proved("follower", nonce, theirs["proof"]):
             yield from self.end("secret", "the copy does not know the master's secret")
@@ -113,16 +73,17 @@ class MasterPeer(Peer):
         if (refusal := refusal_of(self._hello, theirs)) is not None:
             yield from self.end(*refusal)
             return
-        self._state = _State.COMPARE
+        self._expected = {"ask": self._on_ask, "follow": self._on_follow}
         self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
         if secret is not None:
             yield Send(wire.control("prove", proof=secret.proof("master", nonce)))
 
-    def _hash(self, start: int, stop: int) -> Action:
+    def _on_ask(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        start, stop = fields["start"], fields["stop"]
         if not 0 < stop - start <= wire.DIGEST_BYTES_MAX or self._digests == DIGESTS_MAX:
             raise WireViolation(f"a question for the digest of {start} to {stop}")
         self._digests += 1
-        return Hash(start, stop)
+        return (Hash(start, stop),)
 
     def hashed(self, start: int, stop: int, digest: bytes | None) -> list[Action]:
         """Answer a question by the SHA-256 of a part of the log, None if not all of it is there."""
@@ -132,10 +93,10 @@ class MasterPeer(Peer):
         sha256 = None if digest is None else digest.hex()
         return [Send(wire.control("digest", start=start, stop=stop, sha256=sha256))]
 
-    def _on_follow(self, log_offset: int) -> Action:
-        self._state = _State.ASKED
-        self.position = log_offset
-        return ReadRanges()
+    def _on_follow(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        self._expected = {}
+        self.position = fields["log_offset"]
+        return (ReadRanges(),)
 
     def ranges_done(self, ranges: Mapping[str, Any]) -> list[Action]:
         """Accept the follower, now that the log's ranges are known, if the log has what it asks for."""
@@ -147,7 +108,7 @@ class MasterPeer(Peer):
         if position > log.visible_offset:
             text = f"the copy ends at {position}, and the master's log at {log.visible_offset}"
             return self.end("ahead", text)
-        self._state = _State.STREAM
+        self._expected = {"Ack": self._on_ack, "level": self._on_level}
         self.reader.limits = wire.FROM_FOLLOWER
         begins = position if self._begins is None else self._begins
         self._copy = self._copies.join(self._store, self._address, begins)
@@ -158,13 +119,20 @@ class MasterPeer(Peer):
         text = f"the copy ends at {log_offset}, and the master's log begins at {self._log.min_offset}"  # fmt: skip
         return self.end("removed", text)
 
-    def _on_ack(self, copy: Copy, received: int, flushed: int) -> None:
+    def _on_ack(self, ack: Ack) -> Iterable[Action]:
+        copy, received, flushed = self._copy, ack.received, ack.flushed
+        assert copy is not None
         if not (copy.flushed <= flushed <= received <= self.position and copy.received <= received):
             raise WireViolation(
                 f"an acknowledgement of {received} and {flushed} after {copy.received} and {copy.flushed}, "
                 f"and {self.position} was sent"
             )
         self._copies.acked(copy, received, flushed)
+        return ()
+
+    def _on_level(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        self._files.written(fields["number"])
+        return ()
 
     @property
     def is_behind(self) -> bool:
@@ -176,7 +144,7 @@ class MasterPeer(Peer):
 
     def advanced(self) -> list[Action]:
         """Return what to do when the log has advanced: send what was just written, or read, one piece at a time."""
-        if self.is_over or self._state is not _State.STREAM or self._is_reading:
+        if self.is_over or self._copy is None or self._is_reading:
             return []
         left = self._log.visible_offset - self.position
         if left <= 0:
@@ -194,7 +162,7 @@ class MasterPeer(Peer):
 
     def send_files(self, reading: Reading | None = None) -> list[Action]:
         """Send some of the files beside the log; with a reading, those that are new in it are to be sent as well."""
-        if self.is_over or self._state is not _State.STREAM:
+        if self.is_over or self._copy is None:
             return []
         removals = [*self._files.removals()]
         if reading is not None:

@@ -6,7 +6,7 @@ After a `Close` a machine returns nothing more.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +19,6 @@ from penstock_replicate.wire import (
     VERSION,
     Control,
     Data,
-    Frame,
     FrameReader,
     Limits,
     WireViolation,
@@ -205,6 +204,8 @@ class Peer(Machine):
         super().__init__(**options)
         self.reader = FrameReader(limits)
         self._opened = b""
+        # What to do about each kind of frame that may come now, beside `bye`.
+        self._expected: dict[str, Callable[[Any], Iterable[Action]]] = {}
 
     def _taken(self, data: bytes) -> Iterator[Action]:
         missing = len(self.opening) - len(self._opened)
@@ -217,7 +218,12 @@ class Peer(Machine):
                 return
             yield from self._begin()
         for frame in self.reader.take(data):
-            yield from self._on(frame)
+            kind = frame.kind if isinstance(frame, Control) else type(frame).__name__
+            content: Any = frame.fields if isinstance(frame, Control) else frame
+            take = self._on_bye if kind == "bye" else self._expected.get(kind)
+            if take is None:
+                raise WireViolation(f"an unexpected frame {kind}")
+            yield from take(content)
             if self.is_over:
                 return
 
@@ -226,13 +232,8 @@ class Peer(Machine):
         return ()
 
     @abstractmethod
-    def _on(self, frame: Frame) -> Iterable[Action]:
-        """Return what to do about a frame; raises `WireViolation` if it is not expected."""
-
-    @staticmethod
-    def _unexpected(frame: Frame) -> WireViolation:
-        name = frame.kind if isinstance(frame, Control) else type(frame).__name__
-        return WireViolation(f"an unexpected frame {name}")
+    def _on_bye(self, fields: Mapping[str, Any]) -> Iterable[Action]:
+        """Return what to do when the other side closes."""
 
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         is_peer = self._opened == self.opening and not self.is_over
