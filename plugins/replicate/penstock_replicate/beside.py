@@ -200,13 +200,11 @@ class FileSender:
     def __init__(self, log: ReplicatedLog) -> None:
         self._log = log
         self._removed: Mapping[str, Any] | None = None
-        self._last = Reading({}, {})
-        # By name, what was sent last; and what is left of the reading that is being sent.
+        # By name, what was sent last; the reading that is to be sent next; and up to where the log was sent.
         self._sent: dict[str, SideFile] = {}
-        self._left: list[SideFile] = []
-        self._is_sending = False
-        # The file that is being sent, and how much of it was.
-        self._begun: tuple[SideFile, int] | None = None
+        self._waiting: Reading | None = None
+        self._position = 0
+        self._frames = self._sending()
         # Readings: offered, the one whose level is told next or last, and of which the copy has written all.
         self._offered = self._level = self._written = 0
 
@@ -219,8 +217,7 @@ class FileSender:
         """Send the removed topics if they have changed; call it after looking at the log, and before sending of it."""
         removed = self._log.removed_topics
         if removed is not self._removed:
-            self._removed, self._begun = removed, None
-            self._left, self._is_sending = [], False
+            self._removed, self._waiting, self._frames = removed, None, self._sending()
             file = SideFile(REMOVED_TOPICS, 0, json.dumps(dict(removed)).encode())
             for start in range(0, len(file.data), PART_BYTES):
                 yield _part(file, start)
@@ -229,38 +226,35 @@ class FileSender:
         """Send what of a reading is new, soon: when the one that is being sent is whole on its way."""
         if reading.removed_topics is self._removed:
             self._offered += 1
-            self._last = reading
-            self._begin()
-
-    def _begin(self) -> None:
-        """Begin with the last reading, unless an earlier one is being sent."""
-        if not self._is_sending and self._level < self._offered:
-            self._level, self._is_sending = self._offered, True
-            files = self._last.files
-            self._left = [file for name, file in files.items() if file is not self._sent.get(name)]
+            self._waiting = reading
 
     def turn(self, position: int) -> Iterator[Action]:
         """Send some of what is left, if the log was sent up to `position`."""
+        self._position = position
         for _ in range(0, TURN_BYTES, PART_BYTES):
-            file, start = self._begun or self._next(position)
-            if file is None:
-                break
-            yield _part(file, start)
-            start += PART_BYTES
-            self._begun = (file, start) if start < len(file.data) else None
-        if self._is_sending and not self._left and self._begun is None:
-            self._is_sending = False
-            yield Send(wire.control("level", number=self._level))
-            self._begin()
+            if (action := next(self._frames)) is None:
+                return
+            yield action
 
-    def _next(self, position: int) -> tuple[SideFile | None, int]:
-        """Take the first file whose log was sent; None if there is none."""
-        for file in self._left:
-            if file.log_end <= position:
-                self._left.remove(file)
+    def _sending(self) -> Iterator[Action | None]:
+        """Yield what is to be sent of one reading after the other; None as long as there is nothing."""
+        while True:
+            while self._waiting is None:
+                yield None
+            files, self._waiting, self._level = self._waiting.files, None, self._offered
+            left = [file for name, file in files.items() if file is not self._sent.get(name)]
+            while left:
+                file = next((each for each in left if each.log_end <= self._position), None)
+                if file is None:
+                    yield None
+                    continue
+                left.remove(file)
                 self._sent[file.name] = file
-                return file, 0
-        return None, 0
+                for start in range(0, len(file.data), PART_BYTES):
+                    yield _part(file, start)
+            yield Send(wire.control("level", number=self._level))
+            # One level in a turn is enough.
+            yield None
 
     def written(self, number: int) -> None:
         """Note up to which reading the copy has written all."""
