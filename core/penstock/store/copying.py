@@ -7,7 +7,7 @@ replicator advances it, and puts wait for it in the compiled kernel.
 import contextlib
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -57,6 +57,16 @@ def outcomes(is_on_disk: bool, wait_for: str) -> tuple[Known, Known, Known]:
         (PutStatus.FLUSH_SLAVE_TIMEOUT, alone),
         (PutStatus.SLAVE_NOT_AVAILABLE, alone),
     )
+
+
+def digest_of(read: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
+    """Return the SHA-256 of a part of a log, of which `read` returns some bytes from an offset on."""
+    found = hashlib.sha256()
+    while start < stop:
+        piece = read(start, min(_CHUNK, stop - start))
+        found.update(piece)
+        start += len(piece)
+    return found.digest()
 
 
 class CopiedLog:
@@ -121,14 +131,9 @@ class CopiedLog:
 
     def digest(self, start: int, stop: int) -> bytes:
         """See `ReplicatedLog`."""
-        found = hashlib.sha256()
-        while start < stop:
-            piece = self.read(start, min(_CHUNK, stop - start))
-            if not piece:
-                raise OffsetError(start, self.min_offset, self.visible_offset)
-            found.update(piece)
-            start += len(piece)
-        return found.digest()
+        if stop > (visible := self.visible_offset):
+            raise OffsetError(stop, self.min_offset, visible)
+        return digest_of(self.read, start, stop)
 
     def ranges(self) -> Mapping[str, Any]:
         """See `ReplicatedLog`."""

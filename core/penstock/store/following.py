@@ -13,7 +13,6 @@ Invariants:
 """
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
 
-from penstock.contracts import (
-    Extension,
-    FollowBegin,
-    QueueEnd,
-    QueueIndex,
-    Replica,
-    SpawnWorker,
-)
+from penstock.contracts import Extension, FollowBegin, QueueEnd, QueueIndex, Replica, SpawnWorker
 from penstock.contracts.base import Context, Geometry
 from penstock.durability.progress import Progress
 from penstock.durability.replica_file import (
@@ -65,6 +57,7 @@ from penstock.recovery.log_end import LogEnd
 from penstock.recovery.restore import claim
 from penstock.recovery.store_layout import is_store, no_store, own_profile, write_geometry
 from penstock.runtime.clock import Clock
+from penstock.store.copying import digest_of
 from penstock.store.engine import Engine
 from penstock.store.open import Opener, make_opener
 from penstock.store.requests import RequestDesk
@@ -136,9 +129,8 @@ def _geometry(call: str, begin: object, cut_at: object, expected: object) -> dic
         arguments.instance(call, "expected", expected, Replica, "a Replica or None")
     if begin is None:
         return {}
-    size = arguments.instance(
-        call, "begin", begin, FollowBegin, "a FollowBegin or None"
-    ).segment_bytes
+    given = arguments.instance(call, "begin", begin, FollowBegin, "a FollowBegin or None")
+    size = given.segment_bytes
     return {} if size is None else {"geometry.segment_bytes": size}
 
 
@@ -190,13 +182,9 @@ class FollowingOpener(Opener):
     follows: ClassVar[bool] = True
 
     def __init__(
-        self,
-        like: Opener,
-        spawn: SpawnWorker | None,
-        begin: FollowBegin | None = None,
-        cut_at: int | None = None,
+        self, like: Opener, spawn: SpawnWorker | None, begin: FollowBegin | None = None, cut_at: int | None = None,
         expected: Replica | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
         self._begin, self._cut_at, self._expected = begin, cut_at, expected
         self.held = HeldBatches(0, None)
@@ -274,18 +262,14 @@ class FollowingOpener(Opener):
         # A torn tail, too.
         saved = side.save(f"cut-{end}", data[: max(known, len(data.rstrip(b"\0")))])
         state = found.progress.read()
-        dispatched = {name: min(reached, end) for name, reached in state.dispatched.items()}
-        lowered = {
-            name: min(getattr(state, name), limit)
-            for name, limit in (
-                ("flushed_offset", end),
-                ("visible_offset", end),
-                ("last_time_ms", kept.time_ms),
-            )
-        }
+        lowered = attrs.evolve(
+            state, flushed_offset=min(state.flushed_offset, end), visible_offset=min(state.visible_offset, end),
+            last_time_ms=min(state.last_time_ms, kept.time_ms),
+            dispatched={name: min(reached, end) for name, reached in state.dispatched.items()},
+        )  # fmt: skip
         side.note_lost_end()
         # First: a log that ends before what is durable is corrupt.
-        found.progress.replace(attrs.evolve(state, dispatched=dispatched, **lowered))
+        found.progress.replace(lowered)
         log.truncate(segment.end_offset, side.saved)
         fresh = side.path / "new-segment"
         if files.exists(fresh):
@@ -474,14 +458,9 @@ class FollowedStore:
 
     def digest(self, start: int, stop: int) -> bytes:
         """Return the SHA-256 of the bytes from `start` to `stop`; raises `OffsetError` if not all are there."""
-        found = hashlib.sha256()
         if not start <= stop <= self.end_offset:
             raise OffsetError(stop, self.min_offset, self.end_offset)
-        while start < stop:
-            piece = self.read(start, min(_CHUNK_BYTES, stop - start))
-            found.update(piece)
-            start += len(piece)
-        return found.digest()
+        return digest_of(self.read, start, stop)
 
     def publish(self, status: Mapping[str, Any]) -> None:
         """Replace the status for other processes (`penstock/replica-status`); a failure is no error."""
@@ -564,10 +543,9 @@ class FollowedStore:
             StoreFailedError: the store takes no more bytes.
         """
         self._store._owner()
-        stream = self._stream
-        if (
-            not (self._is_accepted and log_offset == stream.end_offset == stream.next_offset)
-            or self._held.parts
+        stream, held = self._stream, self._held.parts
+        if held or not (
+            self._is_accepted and log_offset == stream.end_offset == stream.next_offset
         ):
             return 0, log_offset
         try:
