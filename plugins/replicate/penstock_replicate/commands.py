@@ -36,8 +36,7 @@ def group() -> None:
 
 
 @group.command(
-    "status",
-    epilog=examples("penstock replica status data", "penstock replica status data --json"),
+    "status", epilog=examples("penstock replica status data", "penstock replica status data --json")
 )
 @store_argument
 @json_option

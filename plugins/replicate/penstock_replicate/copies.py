@@ -55,21 +55,11 @@ class Copies:
     """
 
     def __init__(
-        self,
-        log: ReplicatedLog,
-        *,
-        needed: int,
-        wait_for: str,
-        timeout_ms: int,
-        heartbeat_ms: int,
-        now_ms: int,
-    ) -> None:
-        self._log = log
-        self._needed = needed
+        self, log: ReplicatedLog, *, needed: int, wait_for: str, timeout_ms: int, heartbeat_ms: int, now_ms: int
+    ) -> None:  # fmt: skip
+        self._log, self._needed = log, needed
         self._is_for_disk = wait_for == "disk"
-        self._timeout_ms = timeout_ms
-        self._heartbeat_ms = heartbeat_ms
-        self._now_ms = now_ms
+        self._timeout_ms, self._heartbeat_ms, self._now_ms = timeout_ms, heartbeat_ms, now_ms
         self.reached = 0
         # Everything before it was put by an earlier process: nobody waits for it.
         self._first_put = log.visible_offset

@@ -47,16 +47,16 @@ class Mine:
 
     Attributes:
         master: "HOST:PORT" of the master.
-        replica: its identity; None if it has none.
         fresh_store: an id that no other store has, for one that has none, or has been copied from its master.
+        replica: its identity; None if it has none.
         segment_bytes: the size of its segments; None if there is no store yet.
         min_offset: the first byte that it has.
         end_offset: the end of its last whole record.
     """
 
     master: str
-    replica: Replica | None
     fresh_store: str
+    replica: Replica | None = None
     segment_bytes: int | None = None
     min_offset: int = 0
     end_offset: int = 0
@@ -84,8 +84,8 @@ class FollowerPeer(Peer):
     opening = wire.GREETING
     other = "master"
 
-    def __init__(self, mine: Mine, *, now_ms: int, **options: Any) -> None:
-        super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
+    def __init__(self, mine: Mine, **options: Any) -> None:
+        super().__init__(**options)
         self._mine = mine
         self._expected = {"hello": self._on_hello}
         self._master: Mapping[str, Any] = {}

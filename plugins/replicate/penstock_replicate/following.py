@@ -31,22 +31,23 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger, visible
 from penstock.files.lock_file import leave_in_child
-from penstock_replicate import beside
+from penstock_replicate import beside, rocketmq
 from penstock_replicate.follower import FollowerPeer, Mine
 from penstock_replicate.line import SLICE_S, Line, LineError
 from penstock_replicate.peer import Accept, Action, Close, Feed, Hash, Level, Send, SideFile
 from penstock_replicate.remoting import Broker
-from penstock_replicate.rocketmq import PROTOCOL, REPORT_MS, PlainFollowerPeer
-from penstock_replicate.rocketmq import SILENCE_MS as ROCKETMQ_SILENCE_MS
+from penstock_replicate.rocketmq import PROTOCOL, PlainFollowerPeer
 from penstock_replicate.secret import Secret, follower_tls, read_key
 from penstock_replicate.wire import host_and_port
 
 logger = get_logger(__name__)
 T = TypeVar("T")
 HEARTBEAT_MS, SILENCE_MS = 1000, 10_000
-_PROTOCOLS: dict[str, tuple[type[FollowerPeer] | type[PlainFollowerPeer], int, int]] = {
-    "penstock": (FollowerPeer, HEARTBEAT_MS, SILENCE_MS),
-    PROTOCOL: (PlainFollowerPeer, REPORT_MS, ROCKETMQ_SILENCE_MS),
+_PROTOCOLS: dict[str, Callable[..., FollowerPeer | PlainFollowerPeer]] = {
+    "penstock": partial(FollowerPeer, heartbeat_ms=HEARTBEAT_MS, silence_ms=SILENCE_MS),
+    PROTOCOL: partial(
+        PlainFollowerPeer, heartbeat_ms=rocketmq.REPORT_MS, silence_ms=rocketmq.SILENCE_MS
+    ),
 }
 _RETRY_S = 0.5
 # How often those who wait look at what has come: to wake them at each record would slow it down.
@@ -87,17 +88,9 @@ class StoreFollower:
     """
 
     def __init__(
-        self,
-        path: Path,
-        master: str,
-        open_store: Callable[..., Any],
-        *,
-        protocol: str,
-        broker: str | None,
-        cuts: bool,
-        key: bytes | None,
-        tls: SSLContext | None,
-    ) -> None:
+        self, path: Path, master: str, open_store: Callable[..., Any], *, protocol: str, broker: str | None, cuts: bool,
+        key: bytes | None, tls: SSLContext | None,
+    ) -> None:  # fmt: skip
         self.path, self.master, self.key = path, master, key
         self.protocol, self.broker, self._cuts = protocol, broker, cuts
         # `penstock.open_follower` of this folder, and with the settings of the caller.
@@ -208,10 +201,8 @@ class StoreFollower:
 
     def _once(self) -> Close:
         """Follow over one connection; return why it has ended."""
-        make, heartbeat_ms, silence_ms = _PROTOCOLS[self.protocol]
         secret = None if self.key is None else Secret(self.key)
-        times = {"heartbeat_ms": heartbeat_ms, "silence_ms": silence_ms, "now_ms": _now_ms()}
-        peer = make(self._mine(), secret=secret, **times)
+        peer = _PROTOCOLS[self.protocol](self._mine(), secret=secret, now_ms=_now_ms())
         with self._line(self.master, self._tls, self._look) as line:
             try:
                 line.connect(SILENCE_MS / 1000)
@@ -284,23 +275,24 @@ class StoreFollower:
 
     def _stored(self, link: _Followed, action: Action) -> Sequence[Action]:
         """Do with the store what the machine asks for; return what it says of that."""
-        if isinstance(action, Feed):
-            self._store.feed(action.log_offset, action.data)
-        elif isinstance(action, SideFile):
-            beside.write(self._store, action)
-        elif isinstance(action, Level):
-            assert isinstance(link.peer, FollowerPeer)
-            return link.peer.leveled(action.number)
-        elif isinstance(action, Accept):
-            self._accept(action)
-            link.is_accepted = True
-            return self._progress(link)
-        elif isinstance(action, Hash):
-            start, stop = action.start, action.stop
-            digest = None
-            with contextlib.suppress(OffsetError):
-                digest = self._store.digest(start, stop)
-            return link.peer.hashed(start, stop, digest)
+        match action:
+            case Feed(log_offset, data):
+                self._store.feed(log_offset, data)
+            case SideFile():
+                beside.write(self._store, action)
+            case Level(number) if isinstance(link.peer, FollowerPeer):
+                return link.peer.leveled(number)
+            case Accept(replica=replica, ranges=ranges, begin=begin):
+                if begin is not None and self._store is None:
+                    self._store = self._create(begin)
+                self._store.accept(replica, ranges)
+                link.is_accepted = True
+                return self._progress(link)
+            case Hash(start, stop):
+                digest = None
+                with contextlib.suppress(OffsetError):
+                    digest = self._store.digest(start, stop)
+                return link.peer.hashed(start, stop, digest)
         return ()
 
     def _land(self, link: _Followed, *, rests: bool = False) -> Close | None:
@@ -333,18 +325,11 @@ class StoreFollower:
         return link.peer.landed(self._store.commit(), flushed)
 
     def _mine(self) -> Mine:
-        store = self._store
-        if store is None:
-            return Mine(master=self.master, replica=None, fresh_store=self._fresh_store)
-        return Mine(
-            master=self.master, replica=store.replica, fresh_store=self._fresh_store, segment_bytes=store.segment_bytes,
-            min_offset=store.min_offset, end_offset=store.end_offset,
-        )  # fmt: skip
-
-    def _accept(self, accept: Accept) -> None:
-        if accept.begin is not None and self._store is None:
-            self._store = self._create(accept.begin)
-        self._store.accept(accept.replica, accept.ranges)
+        store, facts = self._store, {}
+        if store is not None:
+            names = "replica", "segment_bytes", "min_offset", "end_offset"
+            facts = {name: getattr(store, name) for name in names}
+        return Mine(master=self.master, fresh_store=self._fresh_store, **facts)
 
     def _create(self, begin: FollowBegin) -> Any:
         try:
@@ -375,11 +360,9 @@ class StoreFollower:
         if self._error is not None:
             return self._error
         if close.parts_at is not None:
+            way = "--cut (cut=True) saves and cuts what the copy alone has"
+            reason = f"{close.reason}; {way}" if close.can_cut else close.reason
             end = self._store.end_offset
-            way = (
-                "; --cut (cut=True) saves and cuts what the copy alone has" if close.can_cut else ""
-            )
-            reason = close.reason + way
             return DivergedError(self.path, self.master, close.parts_at, end, reason)
         return ReplicationError(self.path, self.master, close.reason, needs_copy=close.needs_copy)
 

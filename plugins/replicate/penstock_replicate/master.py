@@ -39,7 +39,7 @@ class MasterPeer(Peer):
     def __init__(
         self, log: ReplicatedLog, copies: Copies, address: str, *, now_ms: int, **options: Any
     ) -> None:
-        super().__init__(wire.ONLY_CONTROL, now_ms=now_ms, **options)
+        super().__init__(now_ms=now_ms, **options)
         self._log, self._copies, self._address = log, copies, address
         self._expected = {"hello": self._on_hello}
         self._deadline_ms = now_ms + GREETING_MS

@@ -13,17 +13,9 @@ import attrs
 
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock.escape import visible
+from penstock_replicate import wire
 from penstock_replicate.secret import Secret
-from penstock_replicate.wire import (
-    EPOCHS_MAX,
-    VERSION,
-    Control,
-    Data,
-    FrameReader,
-    Limits,
-    WireViolation,
-    bye,
-)
+from penstock_replicate.wire import Control, Data, FrameReader, WireViolation, bye
 
 
 @attrs.frozen
@@ -200,9 +192,9 @@ class Peer(Machine):
     # The first 8 bytes that the other side sends.
     opening: bytes
 
-    def __init__(self, limits: Limits, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.reader = FrameReader(limits)
+        self.reader = FrameReader(wire.ONLY_CONTROL)
         self._opened = b""
         # What to do about each kind of frame that may come now, beside `bye`.
         self._expected: dict[str, Callable[[Any], Iterable[Action]]] = {}
@@ -243,8 +235,8 @@ class Peer(Machine):
 def hello_of(secret: Secret | None, epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
     """Return what a side says of itself first, with the newest of its epochs, as many as may be sent."""
     nonce = None if secret is None else secret.nonce
-    known = {"version": VERSION, "epochs": epochs[-EPOCHS_MAX:], "nonce": nonce, "proof": None}
-    return {**known, **facts}
+    newest = epochs[-wire.EPOCHS_MAX :]
+    return {"version": wire.VERSION, "epochs": newest, "nonce": nonce, "proof": None, **facts}
 
 
 def refusal_of(master: Mapping[str, Any], copy: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -83,20 +83,18 @@ class Link(asyncio.BufferedProtocol):
 
     def _do(self, action: Action) -> None:
         log, peer = self._server.log, self.peer
-        if isinstance(action, Read):
-            at, size = action.log_offset, action.size
-            if self.is_full:
+        match action:
+            case Read() if self.is_full:
                 self._read = action
-            elif size <= PIECE_BYTES and (data := log.recent(at, size)):
+            case Read(at, size) if size <= PIECE_BYTES and (data := log.recent(at, size)):
                 self._told(peer.read_done, data)
-            else:
+            case Read(at, size):
                 self._loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
-        elif isinstance(action, Hash) and isinstance(peer, MasterPeer):
-            start, stop = action.start, action.stop
-            then = partial(self._told, partial(peer.hashed, start, stop))
-            self._loop.aside(lambda: log.digest(start, stop), then)
-        elif isinstance(action, ReadRanges) and isinstance(peer, MasterPeer):
-            self._loop.aside(log.ranges, partial(self._told, peer.ranges_done))
+            case Hash(start, stop) if isinstance(peer, MasterPeer):
+                then = partial(self._told, partial(peer.hashed, start, stop))
+                self._loop.aside(lambda: log.digest(start, stop), then)
+            case ReadRanges() if isinstance(peer, MasterPeer):
+                self._loop.aside(log.ranges, partial(self._told, peer.ranges_done))
 
     def _told(self, take: Callable[[Any], list[Action]], found: object) -> None:
         """Give the machine what was read; None if retention has removed it."""
@@ -206,14 +204,9 @@ class Server:
     """Listens, and drives the machine of each connection. Safe from any thread."""
 
     def __init__(
-        self,
-        options: HaOptions,
-        context: Context,
-        log: ReplicatedLog,
-        wait_for: str,
-        key: bytes | None,
+        self, options: HaOptions, context: Context, log: ReplicatedLog, wait_for: str, key: bytes | None,
         tls: SSLContext | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.options, self.context, self.log = options, context, log
         self.key = key
         self.copies = Copies(

@@ -226,27 +226,23 @@ def _parse_data(payload: memoryview) -> Data:
     return Data(log_offset, payload[_OFFSET.size :])
 
 
-def _parse_ack(payload: memoryview) -> Ack:
-    if len(payload) != _TWO.size:
-        raise WireViolation(f"an acknowledgement of {len(payload)} bytes")
-    received, flushed = _TWO.unpack(payload)
-    if not (0 <= received <= OFFSET_MAX and 0 <= flushed <= OFFSET_MAX):
-        raise WireViolation(f"an acknowledgement of {received} and {flushed}")
-    return Ack(received, flushed)
+def _offsets(kind: type, layout: Struct) -> Callable[[memoryview], Any]:
+    def parse(payload: memoryview) -> Any:
+        if len(payload) != layout.size:
+            raise WireViolation(f"{kind.__name__} of {len(payload)} bytes")
+        offsets = layout.unpack(payload)
+        if not all(0 <= each <= OFFSET_MAX for each in offsets):
+            raise WireViolation(f"{kind.__name__} of log offsets {offsets}")
+        return kind(*offsets)
 
-
-def _parse_heartbeat(payload: memoryview) -> Heartbeat:
-    visible = int.from_bytes(payload, "big", signed=True)
-    if len(payload) != _OFFSET.size or not 0 <= visible <= OFFSET_MAX:
-        raise WireViolation(f"a heartbeat of {len(payload)} bytes, {visible}")
-    return Heartbeat(visible)
+    return parse
 
 
 _DECODERS: Mapping[bytes, Callable[[Any], Frame]] = {
     b"J": _parse_control,
     b"D": _parse_data,
-    b"A": _parse_ack,
-    b"H": _parse_heartbeat,
+    b"A": _offsets(Ack, _TWO),
+    b"H": _offsets(Heartbeat, _OFFSET),
 }
 
 
