@@ -13,7 +13,6 @@ from tests.replicas.fakes import data_frame
 
 from penstock.contracts import Epoch
 from penstock_replicate import wire
-from penstock_replicate.peer import hello_of
 from penstock_replicate.wire import (
     Ack,
     Control,
@@ -194,6 +193,6 @@ def test_values_in_frames_are_checked_and_unknown_keys_are_ignored() -> None:
 
 def test_the_newest_epochs_are_sent() -> None:
     many = [Epoch(1, opening, wire.OFFSET_MAX, "ab" * 8) for opening in range(600)]
-    (hello,) = read(wire.control("hello", **{**HELLO, **hello_of(None, many)}))
+    (hello,) = read(wire.control("hello", **{**HELLO, **wire.hello_of(None, many)}))
     assert isinstance(hello, Control)
     assert hello.fields["epochs"] == tuple(many[-wire.EPOCHS_MAX :])

@@ -15,7 +15,7 @@ import attrs
 from penstock.contracts import Epoch, FollowBegin, Replica
 from penstock_replicate import wire
 from penstock_replicate.beside import Parts
-from penstock_replicate.peer import Accept, Action, Hash, Level, Peer, Send, hello_of, refusal_of
+from penstock_replicate.peer import Accept, Action, Hash, Level, Peer, Send
 from penstock_replicate.wire import Data, Heartbeat, WireViolation
 
 # What a master may answer so that a later attempt can succeed.
@@ -144,13 +144,13 @@ class FollowerPeer(Peer):
             yield from self.end("secret", text, is_final=True)
             return
         replica = None if mine.is_empty else mine.replica
-        hello = hello_of(
+        hello = wire.hello_of(
             secret, self._epochs, history=None if replica is None else replica.history, store=self._store,
             segment_bytes=mine.segment_bytes, min=mine.min_offset, end=mine.end_offset,
             proof=None if secret is None else secret.proof("follower", master["nonce"]),
         )  # fmt: skip
         yield Send(wire.control("hello", **hello))
-        if (refusal := refusal_of(master, hello)) is not None:
+        if (refusal := wire.refusal_of(master, hello)) is not None:
             yield from self.end(*refusal, is_final=True)
         elif secret is not None:
             self._expected = {"prove": self._on_proof}

@@ -115,9 +115,7 @@ class StoreFollower:
         self._trouble, self._noted_s, self._asked_s = "", -1.0, -1.0
         self._written: dict[str, bytes] = {}
         self._is_hurried = self._is_closed = False
-        jobs: list[Callable[[], None]] = (
-            [self._follow] if broker is None else [self._follow, partial(self._ask, broker)]
-        )
+        jobs = [self._follow] if broker is None else [self._follow, self._ask]
         self._threads = [
             threading.Thread(target=job, name="penstock-follow", daemon=True) for job in jobs
         ]
@@ -368,8 +366,9 @@ class StoreFollower:
 
     # --- in the thread that asks a broker
 
-    def _ask(self, address: str) -> None:
+    def _ask(self) -> None:
         """Ask a broker for what is beside its log, again and again, while the log comes."""
+        address = str(self.broker)
         while not self._has_ended:
             link = self.link
             if link is None:

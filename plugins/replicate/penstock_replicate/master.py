@@ -5,6 +5,7 @@ cannot be right in any case: another history, other segments, a newer epoch (the
 a log offset that it does not have.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.contracts import ReplicatedLog, whole_end
 from penstock_replicate import wire
 from penstock_replicate.beside import FileSender, Reading
 from penstock_replicate.copies import Copies, Copy
-from penstock_replicate.peer import Action, Hash, Peer, Read, ReadRanges, Send, hello_of, refusal_of
+from penstock_replicate.peer import Action, Hash, Machine, Peer, Read, ReadRanges, Send
 from penstock_replicate.wire import Ack, WireViolation
 
 # From the connection, and from each answer, to the request to follow, whatever else the follower says.
@@ -24,37 +25,76 @@ FAR_BEHIND_BYTES = 8 << 20
 DIGESTS_MAX = 80
 
 
-class MasterPeer(Peer):
-    """Serves one connection of a follower.
-
-    `options` are those of `Machine`.
+class MasterEnd(Machine):
+    """The master's end of a connection, in either protocol; `options` are those of `Machine`. Not thread-safe.
 
     Attributes:
-        position: the log offset of the next byte to send, once the follower has asked for the log.
+        position: the log offset of the next byte to send, once the other side has asked for the log.
     """
+
+    # What helps where retention has removed what is to be sent; a copy of Penstock knows.
+    remedy = ""
+
+    def __init__(self, log: ReplicatedLog, copies: Copies, address: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._log, self._copies, self._address = log, copies, address
+        # The other side's store, once that is known, and what it counts as, once it is served.
+        self._store = ""
+        self._copy: Copy | None = None
+        self.position = 0
+        self._is_reading = False
+
+    def _read(self, size: int) -> list[Action]:
+        self._is_reading = True
+        return [Read(self.position, size)]
+
+    def read_done(self, data: bytes | None) -> list[Action]:
+        """Send what was read at `position`; None if retention has removed it."""
+        self._is_reading = False
+        if self.is_over:
+            return []
+        return self._removed() if data is None else self._have_read(data)
+
+    @abstractmethod
+    def _have_read(self, data: bytes) -> list[Action]:
+        """Send bytes of the log, and go on."""
+
+    def _removed(self) -> list[Action]:
+        needs = f"the {self.other} needs log offset {self.position}"
+        text = f"{needs}, and the master's log begins at {self._log.min_offset}{self.remedy}"
+        return self.end("removed", text)
+
+    def lost(self, reason: str) -> None:
+        """Note that the connection has ended."""
+        if not self.is_over:
+            self._close(reason)
+
+    def _close(self, reason: str, **facts: object) -> list[Action]:
+        if self._copy is not None:
+            self._copies.leave(self._copy, reason)
+        elif self._store:
+            self._copies.refuse(self._store, self._address, reason)
+        return super()._close(reason, **facts)
+
+
+class MasterPeer(Peer, MasterEnd):
+    """Serves one connection of a follower."""
 
     opening = wire.FIRST_REPORT
     other = "copy"
 
-    def __init__(
-        self, log: ReplicatedLog, copies: Copies, address: str, *, now_ms: int, **options: Any
-    ) -> None:
-        super().__init__(now_ms=now_ms, **options)
-        self._log, self._copies, self._address = log, copies, address
+    def __init__(self, *given: Any, now_ms: int, **options: Any) -> None:
+        super().__init__(*given, now_ms=now_ms, **options)
         self._expected = {"hello": self._on_hello}
         self._deadline_ms = now_ms + GREETING_MS
-        self._store = ""
         self._hello: Mapping[str, Any] = {}
         self._begins: int | None = None
         self._digests = 0
-        self._copy: Copy | None = None
-        self.position = 0
-        self._is_reading = False
-        self._files = FileSender(log)
+        self._files = FileSender(self._log)
 
     def _begin(self) -> Iterable[Action]:
         log, replica = self._log, self._log.replica
-        self._hello = hello_of(
+        self._hello = wire.hello_of(
             self._secret, replica.epochs, history=replica.history, store=replica.store,
             segment_bytes=log.segment_bytes, min=log.min_offset, end=log.visible_offset,
         )  # fmt: skip
@@ -70,7 +110,7 @@ class MasterPeer(Peer):
             yield from self.end("secret", "the copy does not know the master's secret")
             return
         self._store = theirs["store"]
-        if (refusal := refusal_of(self._hello, theirs)) is not None:
+        if (refusal := wire.refusal_of(self._hello, theirs)) is not None:
             yield from self.end(*refusal)
             return
         self._expected = {"ask": self._on_ask, "follow": self._on_follow}
@@ -104,7 +144,7 @@ class MasterPeer(Peer):
         if self.is_over:
             return []
         if position < log.min_offset:
-            return self._removed(position)
+            return self._removed()
         if position > log.visible_offset:
             text = f"the copy ends at {position}, and the master's log at {log.visible_offset}"
             return self.end("ahead", text)
@@ -114,10 +154,6 @@ class MasterPeer(Peer):
         self._copy = self._copies.join(self._store, self._address, begins)
         accept = wire.control("accept", log_offset=position, ranges=dict(ranges))
         return [Send(accept), *self._heartbeat(), *self._files.removals(), *self.advanced()]
-
-    def _removed(self, log_offset: int) -> list[Action]:
-        text = f"the copy ends at {log_offset}, and the master's log begins at {self._log.min_offset}"  # fmt: skip
-        return self.end("removed", text)
 
     def _on_ack(self, ack: Ack) -> Iterable[Action]:
         copy, received, flushed = self._copy, ack.received, ack.flushed
@@ -155,9 +191,8 @@ class MasterPeer(Peer):
             actions += self._data(data)
             left -= len(data)
         if left:
-            self._is_reading = True
             most = wire.DATA_BYTES_MAX if left > FAR_BEHIND_BYTES else PIECE_BYTES
-            actions.append(Read(self.position, min(left, most)))
+            actions += self._read(min(left, most))
         return actions
 
     def send_files(self, reading: Reading | None = None) -> list[Action]:
@@ -169,13 +204,7 @@ class MasterPeer(Peer):
             self._files.offer(reading)
         return [*removals, *self._files.turn(self.position)]
 
-    def read_done(self, data: bytes | None) -> list[Action]:
-        """Send what was read at `position`; None if retention has removed it."""
-        self._is_reading = False
-        if self.is_over:
-            return []
-        if data is None:
-            return self._removed(self.position)
+    def _have_read(self, data: bytes) -> list[Action]:
         # A frame that ends with a record, unless that is larger, spares the copy a copy.
         whole = whole_end(data, len(data)) or len(data)
         return [*self._data(memoryview(data)[:whole]), *self.advanced()]
@@ -200,10 +229,3 @@ class MasterPeer(Peer):
     def _heartbeat(self) -> list[Action]:
         is_met = self._copy is not None
         return self._say(wire.heartbeat_frame(self._log.visible_offset)) if is_met else []
-
-    def _close(self, reason: str, **facts: object) -> list[Action]:
-        if self._copy is not None:
-            self._copies.leave(self._copy, reason)
-        elif self._store:
-            self._copies.refuse(self._store, self._address, reason)
-        return super()._close(reason, **facts)

@@ -6,12 +6,12 @@ After a `Close` a machine returns nothing more.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from penstock.contracts import Epoch, FollowBegin, Replica
+from penstock.contracts import FollowBegin, Replica
 from penstock.escape import visible
 from penstock_replicate import wire
 from penstock_replicate.secret import Secret
@@ -168,11 +168,6 @@ class Machine(ABC):
         self._sent_ms = self._now_ms
         return [Send(data)]
 
-    def lost(self, reason: str) -> None:
-        """Note that the connection has ended."""
-        if not self.is_over:
-            self._close(reason)
-
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         """Say why this side closes, if the protocol can, and close; `facts` are those of `Close`."""
         return [] if self.is_over else self._close(text, **facts)
@@ -183,7 +178,7 @@ class Machine(ABC):
 
 
 class Peer(Machine):
-    """What both ends of Penstock's own protocol have in common; `options` are those of `Machine`. Not thread-safe.
+    """What both ends of Penstock's own protocol have in common; what is given is for `Machine`. Not thread-safe.
 
     Attributes:
         reader: turns bytes into frames.
@@ -192,8 +187,8 @@ class Peer(Machine):
     # The first 8 bytes that the other side sends.
     opening: bytes
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
         self.reader = FrameReader(wire.ONLY_CONTROL)
         self._opened = b""
         # What to do about each kind of frame that may come now, beside `bye`.
@@ -230,28 +225,3 @@ class Peer(Machine):
     def end(self, code: str, text: str, **facts: Any) -> list[Action]:
         is_peer = self._opened == self.opening and not self.is_over
         return [*([Send(bye(code, text))] if is_peer else []), *super().end(code, text, **facts)]
-
-
-def hello_of(secret: Secret | None, epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
-    """Return what a side says of itself first, with the newest of its epochs, as many as may be sent."""
-    nonce = None if secret is None else secret.nonce
-    newest = epochs[-wire.EPOCHS_MAX :]
-    return {"version": wire.VERSION, "epochs": newest, "nonce": nonce, "proof": None, **facts}
-
-
-def refusal_of(master: Mapping[str, Any], copy: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return code and text if two stores, by what they say of themselves, cannot be master and copy; else None."""
-    is_empty = copy["history"] is None and copy["end"] == copy["min"]
-    if copy["history"] != master["history"] and not is_empty:
-        return "history", "the two are not copies of one store"
-    sizes = copy["segment_bytes"], master["segment_bytes"]
-    if sizes[0] not in (None, sizes[1]):
-        return (
-            "segment-bytes",
-            f"the copy's segments have {sizes[0]} bytes, the master's {sizes[1]}",
-        )
-    newest, known = (max((each[0] for each in one["epochs"]), default=0) for one in (copy, master))
-    if newest > known:
-        promoted = f"a copy was promoted and is of epoch {newest}"
-        return "stale-master", f"{promoted}: the store that it has followed is no longer the master"
-    return None

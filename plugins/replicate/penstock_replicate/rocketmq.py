@@ -20,12 +20,12 @@ from typing import Any
 
 import attrs
 
-from penstock.contracts import FollowBegin, Replica, ReplicatedLog, whole_end
+from penstock.contracts import FollowBegin, Replica, whole_end
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
-from penstock_replicate.copies import NOTHING, Copies, Copy
+from penstock_replicate.copies import NOTHING
 from penstock_replicate.follower import Mine
-from penstock_replicate.master import PIECE_BYTES
-from penstock_replicate.peer import Accept, Action, Feed, Hash, Machine, Read, Send
+from penstock_replicate.master import PIECE_BYTES, MasterEnd
+from penstock_replicate.peer import Accept, Action, Feed, Hash, Machine, Send
 from penstock_replicate.wire import WireViolation
 
 PROTOCOL = "rocketmq"
@@ -76,29 +76,19 @@ def _whole_records(data: memoryview) -> int:
     return size if size >= least else 0
 
 
-class PlainMasterPeer(Machine):
-    """Serves one connection of a RocketMQ slave. Of several slaves at one host, the last one to connect counts.
-
-    Attributes:
-        position: the log offset of the next byte to send, once the slave has reported.
-    """
+class PlainMasterPeer(MasterEnd):
+    """Serves one connection of a RocketMQ slave. Of several slaves at one host, the last one to connect counts."""
 
     other = "RocketMQ slave"
+    remedy = ": clear the slave's store"
 
-    def __init__(
-        self, log: ReplicatedLog, copies: Copies, address: str, *, is_served: bool, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self._log, self._copies, self._address = log, copies, address
+    def __init__(self, *given: Any, is_served: bool, **options: Any) -> None:
+        super().__init__(*given, **options)
         self._is_served = is_served
-        self._store = f"{PROTOCOL} {address.rpartition(':')[0]}"
         self._held = b""
         self._first: int | None = None
-        self._copy: Copy | None = None
-        self.position = 0
         # Where the slave was last, as far as is known.
         self._reached = 0
-        self._is_reading = False
         # What is left of a record that is sent in pieces.
         self._rest = 0
 
@@ -117,6 +107,7 @@ class PlainMasterPeer(Machine):
 
     def _begin(self, first: int) -> Iterator[Action]:
         log, visible = self._log, self._log.visible_offset
+        self._store = f"{PROTOCOL} {self._address.rpartition(':')[0]}"
         self.position = first or visible - visible % log.segment_bytes
         if not self._is_served:
             text = "RocketMQ slaves are served only with replicate.ha.rocketmq_slaves = true"
@@ -138,11 +129,6 @@ class PlainMasterPeer(Machine):
         self._copy = self._copies.join(self._store, self._address, self.position)
         self._sent_ms = self._now_ms
         return self.advanced()
-
-    def _removed(self) -> list[Action]:
-        begin = f"the master's log begins at {self._log.min_offset}"
-        text = f"the slave needs log offset {self.position}, and {begin}: clear the slave's store"
-        return self.end("removed", text)
 
     def _on_report(self, log_offset: int) -> None:
         copy = self._copy
@@ -169,17 +155,7 @@ class PlainMasterPeer(Machine):
             return []
         return self._read(min(left, PIECE_BYTES))
 
-    def _read(self, size: int) -> list[Action]:
-        self._is_reading = True
-        return [Read(self.position, size)]
-
-    def read_done(self, data: bytes | None) -> list[Action]:
-        """Send what was read at `position`; None if retention has removed it."""
-        self._is_reading = False
-        if self.is_over:
-            return []
-        if data is None:
-            return self._removed()
+    def _have_read(self, data: bytes) -> list[Action]:
         if self._copy is not None:
             return self._send(memoryview(data))
         if begins_record(data, self.position, self._log.segment_bytes):
@@ -218,13 +194,6 @@ class PlainMasterPeer(Machine):
 
     def _heartbeat(self) -> list[Action]:
         return [] if self._copy is None else self._say(chunk(self.position))
-
-    def _close(self, reason: str, **facts: Any) -> list[Action]:
-        if self._copy is not None:
-            self._copies.leave(self._copy, reason)
-        elif self._first is not None:
-            self._copies.refuse(self._store, self._address, reason)
-        return super()._close(reason, **facts)
 
 
 class PlainFollowerPeer(Machine):

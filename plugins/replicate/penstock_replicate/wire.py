@@ -38,6 +38,7 @@ import attrs
 
 from penstock.contracts import Epoch, frame, frame_end
 from penstock.escape import shown
+from penstock_replicate.secret import Secret
 
 VERSION = 1
 FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
@@ -320,3 +321,28 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
     "level": {"number": _offset},
     "bye": {"code": _text(40), "text": _text(TEXT_MAX)},
 }
+
+
+def hello_of(secret: Secret | None, epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
+    """Return what a side says of itself first, with the newest of its epochs, as many as may be sent."""
+    nonce = None if secret is None else secret.nonce
+    newest = epochs[-EPOCHS_MAX:]
+    return {"version": VERSION, "epochs": newest, "nonce": nonce, "proof": None, **facts}
+
+
+def refusal_of(master: Mapping[str, Any], copy: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return code and text if two stores, by what they say of themselves, cannot be master and copy; else None."""
+    is_empty = copy["history"] is None and copy["end"] == copy["min"]
+    if copy["history"] != master["history"] and not is_empty:
+        return "history", "the two are not copies of one store"
+    sizes = copy["segment_bytes"], master["segment_bytes"]
+    if sizes[0] not in (None, sizes[1]):
+        return (
+            "segment-bytes",
+            f"the copy's segments have {sizes[0]} bytes, the master's {sizes[1]}",
+        )
+    newest, known = (max((each[0] for each in one["epochs"]), default=0) for one in (copy, master))
+    if newest > known:
+        promoted = f"a copy was promoted and is of epoch {newest}"
+        return "stale-master", f"{promoted}: the store that it has followed is no longer the master"
+    return None
