@@ -4,7 +4,7 @@
 order: `wire` (frames), `secret` (who may connect), `peer` (what both ends have in common), `copies` (which stores have
 how much), `beside` (the files beside the log), `master` and `follower` (the two ends of a connection), `rocketmq`
 (those of RocketMQ's own protocol), `ha` (the replicator), `loop` and `serving` (threads and sockets of a master),
-`line` and `following` (those of a follower), `commands` (the command line).
+`line`, `remoting` (a broker's answers) and `following` (those of a follower), `commands` (the command line).
 """
 
 from typing import TYPE_CHECKING, Any

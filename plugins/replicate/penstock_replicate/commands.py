@@ -57,9 +57,7 @@ def status(path: str, as_json: bool) -> int:
         ("role", facts["role"]),
         ("now", found.get("text", "no process copies now")),
         ("log end", str(facts["log_end"])),
-        ("store", facts["store"]),
-        ("history", facts["history"]),
-        ("epoch", str(facts["epoch"])),
+        *((name, str(facts[name])) for name in ("store", "history", "epoch")),
     ]
     if facts["master"]:
         rows.append(("master", facts["master"]))

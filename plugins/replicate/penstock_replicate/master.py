@@ -44,6 +44,15 @@ class MasterEnd(Machine):
         self.position = 0
         self._is_reading = False
 
+    def advanced(self) -> list[Action]:
+        """Return what to do when the log has advanced."""
+        left = self._log.visible_offset - self.position
+        is_busy = self.is_over or self._copy is None or self._is_reading
+        return [] if is_busy or left <= 0 else self._send_next(left)
+
+    def _send_next(self, left: int) -> list[Action]:
+        return self._read(min(left, PIECE_BYTES))
+
     def _read(self, size: int) -> list[Action]:
         self._is_reading = True
         return [Read(self.position, size)]
@@ -178,13 +187,8 @@ class MasterPeer(Peer, MasterEnd):
             return False
         return self._files.is_behind or copy.received < self._log.visible_offset
 
-    def advanced(self) -> list[Action]:
-        """Return what to do when the log has advanced: send what was just written, or read, one piece at a time."""
-        if self.is_over or self._copy is None or self._is_reading:
-            return []
-        left = self._log.visible_offset - self.position
-        if left <= 0:
-            return []
+    def _send_next(self, left: int) -> list[Action]:
+        """Send what was just written, or read, one piece at a time."""
         actions = [*self._files.removals()]
         is_near = left <= PIECE_BYTES and not self.is_full
         if is_near and (data := self._log.recent(self.position, left)):

@@ -24,7 +24,7 @@ from penstock.contracts import FollowBegin, Replica, whole_end
 from penstock.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from penstock_replicate.copies import NOTHING
 from penstock_replicate.follower import Mine
-from penstock_replicate.master import PIECE_BYTES, MasterEnd
+from penstock_replicate.master import MasterEnd
 from penstock_replicate.peer import Accept, Action, Feed, Hash, Machine, Send
 from penstock_replicate.wire import WireViolation
 
@@ -147,13 +147,6 @@ class PlainMasterPeer(MasterEnd):
         """Whether the slave is served and has not reported all that is visible."""
         is_behind = self._reached < self._log.visible_offset
         return is_behind and self._copy is not None and not self.is_over
-
-    def advanced(self) -> list[Action]:
-        """Return what to do when the log has advanced: one read at a time."""
-        left = self._log.visible_offset - self.position
-        if self.is_over or self._copy is None or self._is_reading or left <= 0:
-            return []
-        return self._read(min(left, PIECE_BYTES))
 
     def _have_read(self, data: bytes) -> list[Action]:
         if self._copy is not None:

@@ -37,7 +37,7 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, server: "Server", loop: Loop) -> None:
         self._server, self._loop = server, loop
         self.transport: asyncio.Transport | None = None
-        self.is_full = self.is_over = self._is_begun = self._has_met = False
+        self.is_over = self._is_begun = self._has_met = False
         self._full_since_s = 0.0
         self._early = bytearray()
         self._address = ""
@@ -78,13 +78,13 @@ class Link(asyncio.BufferedProtocol):
         """Let the machine look at the time."""
         self.run(self.peer.tick(now_ms))
         full_s = self._loop.loop.time() - self._full_since_s
-        if self.is_full and full_s * 1000 >= silence_ms:
+        if self.peer.is_full and full_s * 1000 >= silence_ms:
             self.abort("the other side does not read")
 
     def _do(self, action: Action) -> None:
         log, peer = self._server.log, self.peer
         match action:
-            case Read() if self.is_full:
+            case Read() if peer.is_full:
                 self._read = action
             case Read(at, size) if size <= PIECE_BYTES and (data := log.recent(at, size)):
                 self._told(peer.read_done, data)
@@ -184,11 +184,11 @@ class Link(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Note that much is not sent yet."""
         # Each time anew: in a catch-up it is full nearly always, and the other side reads.
-        self.is_full, self._full_since_s = True, self._loop.loop.time()
+        self.peer.is_full, self._full_since_s = True, self._loop.loop.time()
 
     def resume_writing(self) -> None:
         """Note that most of it is sent, and go on reading."""
-        self.is_full = False
+        self.peer.is_full = False
         if self._read is not None:
             action, self._read = self._read, None
             self.run([action])
@@ -249,7 +249,6 @@ class Server:
         self.log.bell.answer()
         self.copies.look()
         for link in [*self._loop.links]:
-            link.peer.is_full = link.is_full
             link.run(link.peer.advanced())
 
     def _tick(self) -> None:
@@ -283,7 +282,7 @@ class Server:
 
     def _send_files(self, reading: Reading | None = None) -> None:
         for link in [*self._loop.links]:
-            if not link.is_full and isinstance(link.peer, MasterPeer):
+            if not link.peer.is_full and isinstance(link.peer, MasterPeer):
                 link.run(link.peer.send_files(reading))
 
     def _status(self) -> dict[str, Any]:

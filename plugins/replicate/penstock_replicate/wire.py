@@ -109,12 +109,8 @@ Limits = dict[bytes, int]
 # The most bytes that a payload of each type may have; other types are refused.
 ONLY_CONTROL: Limits = {b"J": CONTROL_BYTES_MAX}
 BEFORE_ACCEPT: Limits = {b"J": ACCEPT_BYTES_MAX}
-FROM_MASTER: Limits = {
-    b"J": CONTROL_BYTES_MAX,
-    b"D": _OFFSET.size + DATA_BYTES_MAX,
-    b"H": _OFFSET.size,
-}
-FROM_FOLLOWER: Limits = {b"J": CONTROL_BYTES_MAX, b"A": _TWO.size}
+FROM_MASTER: Limits = {**ONLY_CONTROL, b"D": _OFFSET.size + DATA_BYTES_MAX, b"H": _OFFSET.size}
+FROM_FOLLOWER: Limits = {**ONLY_CONTROL, b"A": _TWO.size}
 
 
 def control(kind: str, **fields: Any) -> bytes:
@@ -335,13 +331,12 @@ def refusal_of(master: Mapping[str, Any], copy: Mapping[str, Any]) -> tuple[str,
     is_empty = copy["history"] is None and copy["end"] == copy["min"]
     if copy["history"] != master["history"] and not is_empty:
         return "history", "the two are not copies of one store"
-    sizes = copy["segment_bytes"], master["segment_bytes"]
-    if sizes[0] not in (None, sizes[1]):
-        return (
-            "segment-bytes",
-            f"the copy's segments have {sizes[0]} bytes, the master's {sizes[1]}",
-        )
-    newest, known = (max((each[0] for each in one["epochs"]), default=0) for one in (copy, master))
+    own, theirs = copy["segment_bytes"], master["segment_bytes"]
+    if own not in (None, theirs):
+        return "segment-bytes", f"the copy's segments have {own} bytes, and the master's {theirs}"
+    newest, known = (
+        max((epoch.number for epoch in side["epochs"]), default=0) for side in (copy, master)
+    )
     if newest > known:
         promoted = f"a copy was promoted and is of epoch {newest}"
         return "stale-master", f"{promoted}: the store that it has followed is no longer the master"
