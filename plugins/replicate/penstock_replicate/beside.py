@@ -31,7 +31,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -236,7 +236,7 @@ class FileSender:
                 return
             yield action
 
-    def _sending(self) -> Iterator[Action | None]:
+    def _sending(self) -> Generator[Action | None, None, None]:
         """Yield what is to be sent of one reading after the other; None as long as there is nothing."""
         while True:
             while self._waiting is None:
@@ -255,6 +255,10 @@ class FileSender:
             yield Send(wire.control("level", number=self._level))
             # One level in a turn is enough.
             yield None
+
+    def end(self) -> None:
+        """Forget what is left: it refers to this object, which would wait for the garbage collection with its files."""
+        self._frames.close()
 
     def written(self, number: int) -> None:
         """Note up to which reading the copy has written all."""

@@ -87,7 +87,7 @@ class FollowerPeer(Peer):
     def __init__(self, mine: Mine, **options: Any) -> None:
         super().__init__(**options)
         self._mine = mine
-        self._expected = {"hello": self._on_hello}
+        self._expected = {"hello"}
         self._master: Mapping[str, Any] = {}
         self._window = (0, 0)
         # Of the window, by whose it is.
@@ -153,11 +153,11 @@ class FollowerPeer(Peer):
         if (refusal := wire.refusal_of(master, hello)) is not None:
             yield from self.end(*refusal, is_final=True)
         elif secret is not None:
-            self._expected = {"prove": self._on_proof}
+            self._expected = {"prove"}
         else:
             yield from self._compare()
 
-    def _on_proof(self, fields: Mapping[str, Any]) -> Iterator[Action]:
+    def _on_prove(self, fields: Mapping[str, Any]) -> Iterator[Action]:
         assert self._secret is not None
         if not self._secret.is_proved("master", self._master["nonce"], fields["proof"]):
             raise WireViolation("it does not know the secret")
@@ -199,7 +199,7 @@ class FollowerPeer(Peer):
 
     def _ask(self, start: int, stop: int) -> Iterator[Action]:
         """Let both sides compute the digest of a part of the log."""
-        self._expected = {"digest": self._on_digest}
+        self._expected = {"digest"}
         self._window = (start, stop)
         self._digests.clear()
         yield Send(wire.control("ask", start=start, stop=stop))
@@ -233,7 +233,7 @@ class FollowerPeer(Peer):
     # --- following
 
     def _follow(self) -> Action:
-        self._expected = {"accept": self._on_accept}
+        self._expected = {"accept"}
         self.reader.limits = wire.BEFORE_ACCEPT
         self._next = self._master["min"] if self._mine.is_new else self._mine.end_offset
         return Send(wire.control("follow", log_offset=self._next))
@@ -242,9 +242,7 @@ class FollowerPeer(Peer):
         master, log_offset = self._master, fields["log_offset"]
         if log_offset != self._next or (self._mine.is_new and log_offset % master["segment_bytes"]):
             raise WireViolation(f"it begins at {log_offset}")
-        self._expected = {
-            "Data": self._on_data, "Heartbeat": self._on_heartbeat, "file": self._on_file, "level": self._on_level
-        }  # fmt: skip
+        self._expected = {"Data", "Heartbeat", "file", "level"}
         self.reader.limits = wire.FROM_MASTER
         replica = Replica(
             history=master["history"],

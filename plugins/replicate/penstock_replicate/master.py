@@ -94,7 +94,7 @@ class MasterPeer(Peer, MasterEnd):
 
     def __init__(self, *given: Any, now_ms: int, **options: Any) -> None:
         super().__init__(*given, now_ms=now_ms, **options)
-        self._expected = {"hello": self._on_hello}
+        self._expected = {"hello"}
         self._deadline_ms = now_ms + GREETING_MS
         self._hello: Mapping[str, Any] = {}
         self._begins: int | None = None
@@ -109,6 +109,10 @@ class MasterPeer(Peer, MasterEnd):
         )  # fmt: skip
         return (Send(wire.GREETING + wire.control("hello", **self._hello)),)
 
+    def _close(self, reason: str, **facts: object) -> list[Action]:
+        self._files.end()
+        return super()._close(reason, **facts)
+
     def _on_bye(self, fields: Mapping[str, Any]) -> list[Action]:
         return self._close(f"the copy closes: {fields['text']}")
 
@@ -122,7 +126,7 @@ class MasterPeer(Peer, MasterEnd):
         if (refusal := wire.refusal_of(self._hello, theirs)) is not None:
             yield from self.end(*refusal)
             return
-        self._expected = {"ask": self._on_ask, "follow": self._on_follow}
+        self._expected = {"ask", "follow"}
         self._begins = None if theirs["segment_bytes"] is None else theirs["min"]
         if secret is not None:
             yield Send(wire.control("prove", proof=secret.proof("master", nonce)))
@@ -143,7 +147,7 @@ class MasterPeer(Peer, MasterEnd):
         return [Send(wire.control("digest", start=start, stop=stop, sha256=sha256))]
 
     def _on_follow(self, fields: Mapping[str, Any]) -> Iterable[Action]:
-        self._expected = {}
+        self._expected = set()
         self.position = fields["log_offset"]
         return (ReadRanges(),)
 
@@ -157,7 +161,7 @@ class MasterPeer(Peer, MasterEnd):
         if position > log.visible_offset:
             text = f"the copy ends at {position}, and the master's log at {log.visible_offset}"
             return self.end("ahead", text)
-        self._expected = {"Ack": self._on_ack, "level": self._on_level}
+        self._expected = {"Ack", "level"}
         self.reader.limits = wire.FROM_FOLLOWER
         begins = position if self._begins is None else self._begins
         self._copy = self._copies.join(self._store, self._address, begins)

@@ -6,7 +6,7 @@ After a `Close` a machine returns nothing more.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -191,8 +191,8 @@ class Peer(Machine):
         super().__init__(*given, **options)
         self.reader = FrameReader(wire.ONLY_CONTROL)
         self._opened = b""
-        # What to do about each kind of frame that may come now, beside `bye`.
-        self._expected: dict[str, Callable[[Any], Iterable[Action]]] = {}
+        # The kinds of frames that may come now, beside `bye`: a method for each, `_on_` and its name, says what to do.
+        self._expected: set[str] = set()
 
     def _taken(self, data: bytes) -> Iterator[Action]:
         missing = len(self.opening) - len(self._opened)
@@ -207,10 +207,9 @@ class Peer(Machine):
         for frame in self.reader.take(data):
             kind = frame.kind if isinstance(frame, Control) else type(frame).__name__
             content: Any = frame.fields if isinstance(frame, Control) else frame
-            take = self._on_bye if kind == "bye" else self._expected.get(kind)
-            if take is None:
+            if kind != "bye" and kind not in self._expected:
                 raise WireViolation(f"an unexpected frame {kind}")
-            yield from take(content)
+            yield from getattr(self, f"_on_{kind.lower()}")(content)
             if self.is_over:
                 return
 
