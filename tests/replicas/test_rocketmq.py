@@ -2,7 +2,9 @@
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -31,7 +33,7 @@ from tests.replicas.test_wire import garbled
 import penstock
 from penstock.contracts import FollowBegin, Replica
 from penstock.errors import ReplicationError
-from penstock.testing import ManualClock
+from penstock.testing import FaultyFiles, ManualClock
 from penstock_replicate import StoreFollower, follow, rocketmq
 from penstock_replicate.copies import Copies
 from penstock_replicate.follower import Mine
@@ -430,3 +432,34 @@ def test_a_file_of_another_size_than_a_segment_ends_the_following(log: MasterLog
     (found,) = logs(tmp_path / "c")
     assert found[:at] == log.raw[:at]
     assert not found[at:].strip(b"\0")
+
+
+def test_a_copy_that_syncs_each_record_reports_none_before_its_sync(log: MasterLog, tmp_path: Path) -> None:  # fmt: skip
+    """It reported each quarter of a second of a slow sync; a master of RocketMQ counts what is reported."""
+    files, may_sync = FaultyFiles(), threading.Event()
+    may_sync.set()
+    files.plan.watch = lambda call, path: "sync" not in call or may_sync.wait(WAIT_S)
+    first, end = log.begins[1], log.begins[2]
+    opened = partial(penstock.open_follower, tmp_path / "c", files=files, environ={}, flush="sync", **READING)  # fmt: skip
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        StoreFollower(
+            tmp_path / "c", address_of(server), opened, protocol="rocketmq", broker=None, cuts=False, key=None, tls=None
+        ) as copy,
+    ):  # fmt: skip
+        copy.start()
+        with server.accept()[0] as line, contextlib.ExitStack() as stack:
+            stack.callback(may_sync.set)
+            assert line.recv(8) == report(0)
+            line.sendall(chunk(0, log.raw[:first]))
+            assert line.recv(8) == report(first)
+            may_sync.clear()
+            line.sendall(chunk(first, log.raw[first:end]))
+            # Published after what is reported.
+            eventually(lambda: status_of(tmp_path / "c")["received"] == end)
+            line.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                line.recv(8)
+            line.setblocking(True)
+            may_sync.set()
+            assert line.recv(8) == report(end)

@@ -199,6 +199,12 @@ class StoreFollower:
 
     def _once(self) -> Close:
         """Follow over one connection; return why it has ended."""
+        try:
+            is_ready = self._store is None or self.protocol != PROTOCOL or self._is_secured()
+        except BaseException as error:
+            return self._failed(error)
+        if not is_ready:
+            return Close(reason="the log here is not synced yet")
         secret = None if self.key is None else Secret(self.key)
         peer = _PROTOCOLS[self.protocol](self._mine(), secret=secret, now_ms=_now_ms())
         with self._line(self.master, self._tls, self._look) as line:
@@ -213,6 +219,14 @@ class StoreFollower:
                 return self._through(link)
             except OSError as error:
                 return Close(reason=str(error))
+
+    def _is_secured(self) -> bool:
+        """Make the whole log what may be acknowledged: a RocketMQ master takes the first report for that."""
+        store = self._store
+        return bool(
+            (store.flush(int(SLICE_S * 1000)) if store.syncs_each else store.commit())
+            == store.end_offset
+        )
 
     def _through(self, link: _Followed) -> Close:
         """Do what the machine says until it closes; raises `OSError` if the connection is lost."""
@@ -319,8 +333,11 @@ class StoreFollower:
         if not link.is_accepted:
             return ()
         # In this order: both increase. What a writer has gathered would be lost with this process.
-        flushed = self._store.flushed_offset
-        return link.peer.landed(self._store.commit(), flushed)
+        flushed, received = self._store.flushed_offset, self._store.commit()
+        if self.protocol == PROTOCOL and self._store.syncs_each:
+            # It has one number, and a master may count on it.
+            received = flushed
+        return link.peer.landed(received, flushed)
 
     def _mine(self) -> Mine:
         store, facts = self._store, {}
