@@ -1,7 +1,6 @@
 """`export` and `import` as a user runs them: exit codes, pipes, and real processes that are killed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,19 +15,21 @@ import penstock
 from penstock import Message
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
-ENVIRONMENT = {**os.environ, "PENSTOCK_GEOMETRY__SEGMENT_BYTES": "1048576", "COLUMNS": "120", "TERM": "dumb"}  # fmt: skip
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
 COUNT = 300
 
 
 @pytest.fixture(autouse=True)
-def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_GEOMETRY__SEGMENT_BYTES", "1048576")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "dumb")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a store `data` of two topics, of all kinds of messages."""
+    """The current folder, with a store `data` of two topics, of all kinds of messages."""
     with penstock.open(tmp_path / "data", environ={}, **SIZES) as store:
         store.put_many(
             [
@@ -53,42 +54,36 @@ def content(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["m.ndjson", "m.ndjson.gz", "m.csv", "m.csv.gz", "m.parquet", "m.arrow"])  # fmt: skip
 def test_a_store_is_equal_after_export_and_import(place: Path, name: str) -> None:
-    out = run("export", "data", "--to", name, "--json", cwd=place)
-    assert out.returncode == 0, out.stderr
-    assert json.loads(out.stdout) == {
+    out = run("export", "data", "--to", name, "--json")
+    report = {
         "path": name, "format": name.split(".")[1], "messages": COUNT, "bytes": (place / name).stat().st_size,
         "topics": {"orders": 200, "paid": 100}, "unreadable": 0, "deleted": 0,
     }  # fmt: skip
-    back = run("import", "copy", name, "--json", cwd=place)
-    assert back.returncode == 0, back.stderr
-    found = json.loads(back.stdout)
+    assert (out.code, out.rows) == (0, [report])
+    back = run("import", "copy", name, "--json")
+    back.expect(0)
+    (found,) = back.rows
     assert (found["stored"], found["stored_before"], found["skipped"]) == (COUNT, 0, 0)
     assert "log_offset" in found["assigned_anew"]
     assert content(place / "copy") == content(place / "data")
-    again = run("import", "copy", name, cwd=place)
-    assert again.returncode == 0
-    assert b"all rows were stored before; --restart" in again.stderr
-    assert run("verify", "copy", "--deep", cwd=place).returncode == 0
+    run("import", "copy", name).expect(0, err="all rows were stored before; --restart")
+    run("verify", "copy", "--deep").expect(0)
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "csv", "arrow"])
 def test_a_pipe_from_store_to_store(place: Path, kind: str) -> None:
-    out = run("export", "data", "--topic", "paid", "--to", "-", "--format", kind, cwd=place)
-    assert out.returncode == 0
-    assert b"exported 100 messages of 1 topic to -" in out.stderr
-    back = run("import", "copy", "-", "--format", kind, "--topic", "other", cwd=place, given=out.stdout)  # fmt: skip
-    assert back.returncode == 0, back.stderr
+    out = run("export", "data", "--topic", "paid", "--to", "-", "--format", kind)
+    assert (out.code, "exported 100 messages of 1 topic to -" in out.err) == (0, True)
+    run("import", "copy", "-", "--format", kind, "--topic", "other", given=out.data).expect(0)
     expected = [{**m, "topic": "other"} for m in content(place / "data") if m["topic"] == "paid"]
     assert content(place / "copy") == expected
 
 
 def test_what_read_json_prints_can_be_imported(place: Path) -> None:
-    shown = run("read", "data", "orders", "--limit", "1000", "--json", cwd=place)
-    back = run("import", "copy", "-", "--format", "ndjson", cwd=place, given=shown.stdout)
-    assert back.returncode == 0, back.stderr
-    assert [m["body"] for m in content(place / "copy")] == [
-        m["body"] for m in content(place / "data") if m["topic"] == "orders"
-    ]
+    shown = run("read", "data", "orders", "--limit", "1000", "--json")
+    run("import", "copy", "-", "--format", "ndjson", given=shown.data).expect(0)
+    expected = [m["body"] for m in content(place / "data") if m["topic"] == "orders"]
+    assert [m["body"] for m in content(place / "copy")] == expected
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), [
@@ -107,17 +102,17 @@ def test_a_users_mistake_is_one_line_that_says_what_to_do(
     (place / "mine.csv").write_text("a,b\n1,2\n")
     for name in ("not.parquet", "not.arrow", "not.csv.gz"):
         (place / name).write_text("something else that is long enough")
-    done = run(*arguments, cwd=place)
-    assert says in done.stderr.decode(), done.stderr
-    assert (done.returncode, done.stdout) == (code, b"")
-    assert b"Traceback" not in done.stderr
+    done = run(*arguments)
+    done.expect(code, err=says)
+    assert done.out == ""
+    assert "Traceback" not in done.err
     assert not list(place.glob("*.part"))
 
 
 def test_a_file_of_others_by_its_columns(place: Path) -> None:
     (place / "mine.csv").write_text("a,b\n1,2\n3,4\n")
-    done = run("import", "copy", "mine.csv", "--column", "body=a", "--column", "tag=b", "--topic", "t", cwd=place)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    columns = ("--column", "body=a", "--column", "tag=b")
+    run("import", "copy", "mine.csv", *columns, "--topic", "t").expect(0)
     assert [(m["body"], m["tag"]) for m in content(place / "copy")] == [(b"1", "2"), (b"3", "4")]
 
 
@@ -126,7 +121,7 @@ def test_a_reader_that_leaves_early_ends_an_export(place: Path) -> None:
         with penstock.open(place / "data", environ={}) as store:
             store.put("large", bytes(1 << 18), queue=0)
         process = subprocess.Popen(
-            [*PENSTOCK, "export", "data", "--to", "-", "--format", kind], cwd=place, env=ENVIRONMENT,
+            [*PENSTOCK, "export", "data", "--to", "-", "--format", kind],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
@@ -153,7 +148,7 @@ def test_only_parquet_and_arrow_need_the_extra(place: Path) -> None:
             if code and arguments[0] == "import":
                 (place / name).touch()
             done = subprocess.run(
-                [sys.executable, "-c", WITHOUT_ARROW, *arguments], cwd=place, env=ENVIRONMENT, capture_output=True, check=False,
+                [sys.executable, "-c", WITHOUT_ARROW, *arguments], capture_output=True, check=False,
             )  # fmt: skip
             assert done.returncode == code, (name, done.stderr)
             assert (b"pip install 'penstock[arrow]'" in done.stderr) == bool(code)
@@ -180,11 +175,11 @@ sys.exit(run(arguments))
 
 
 def run_until(
-    where: tuple[str, str, str], count: int, number: int, *arguments: str, cwd: Path
+    where: tuple[str, str, str], count: int, number: int, *arguments: str
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run a command in a process that sends itself a signal after the call `where` was made `count` times."""
     return subprocess.run(
-        [sys.executable, "-c", ENDS_ITSELF, *where, str(count), str(number), *arguments], cwd=cwd, env=ENVIRONMENT,
+        [sys.executable, "-c", ENDS_ITSELF, *where, str(count), str(number), *arguments],
         capture_output=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -199,16 +194,16 @@ def test_an_import_that_is_stopped_goes_on_and_stores_each_row_once(
             asks = {"DELAY": "1"} if n % 1000 == 7 else {}
             file.write(json.dumps({"topic": "t", "body": f"{n}", "properties": asks}) + "\n")
     put = ("penstock.store.store", "Store", "put_many")
-    done = run_until(put, 6, number, "import", "copy", "m.ndjson", cwd=place)
+    done = run_until(put, 6, number, "import", "copy", "m.ndjson")
     assert done.returncode == (130 if number == signal.SIGINT else -9), done.stderr
     if number == signal.SIGINT:
         assert b"interrupted after 4,000 rows, all stored; the same command" in done.stderr
     with penstock.open(place / "copy") as store:
         before = len(messages_in(store, "t"))
         assert 2000 < before < rows
-    again = run("import", "copy", "m.ndjson", "--json", cwd=place)
-    assert again.returncode == 0, again.stderr
-    found = json.loads(again.stdout)
+    again = run("import", "copy", "m.ndjson", "--json")
+    again.expect(0)
+    (found,) = again.rows
     assert (found["stored_before"], found["stored"]) == (before, rows - before)
     with penstock.open(place / "copy", read_only=True) as store:
         assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(rows)]
@@ -218,12 +213,12 @@ def test_a_killed_export_leaves_no_file_and_the_next_one_is_whole(place: Path) -
     with penstock.open(place / "data", environ={}) as store:
         store.put_many([Message("large", bytes(4000), queue=0) for _ in range(5000)])
     write = ("penstock_tools.exchange.text_files", "CsvWriter", "write")
-    done = run_until(write, 3, signal.SIGKILL, "export", "data", "--to", "m.csv", cwd=place)
+    done = run_until(write, 3, signal.SIGKILL, "export", "data", "--to", "m.csv")
     assert done.returncode == -9
     assert not (place / "m.csv").exists()
     assert (place / "m.csv.part").exists()
-    whole = run("export", "data", "--to", "m.csv", "--json", cwd=place)
-    assert json.loads(whole.stdout)["messages"] == COUNT + 5000
+    (whole,) = run("export", "data", "--to", "m.csv", "--json").rows
+    assert whole["messages"] == COUNT + 5000
     assert not (place / "m.csv.part").exists()
-    assert run("import", "copy", "m.csv", cwd=place).returncode == 0
+    run("import", "copy", "m.csv").expect(0)
     assert content(place / "copy") == content(place / "data")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli import commands
+from tests.cli.commands import Done, run
 from tests.faults.test_disks import small_disk
 
 import penstock
@@ -55,31 +55,27 @@ def ending(cls, name, before):
 
 places = {"put": (Store, "put_many"), "note": (SourceNote, "write"), "rename": (Files, "rename"),
           "close": (Store, "close"), "end": (importing.Loader, "_end")}
-if where != "nowhere":
-    side, place = where.split()
-    ending(*places[place], side == "before")
+side, place = where.split()
+ending(*places[place], side == "before")
 sys.exit(run(["ingest", "store", "rows.txt", "--topic", "t", "--json", "-q", *sys.argv[4:],
               "--set", "geometry.segment_bytes=8192"]))
 """
 
 
-def ingest(
-    folder: Path, where: str = "nowhere", count: int = 0, how: str = "kill", *more: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process that ends somewhere, or here."""
-    if where == "nowhere":
-        line = ["ingest", "store", "rows.txt", "--topic", "t", "--json", "-q", *more]
-        done = commands.run(*line, "--set", "geometry.segment_bytes=8192", cwd=folder)
-        return subprocess.CompletedProcess(line, done.returncode, done.stdout.decode(), done.stderr.decode())  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-c", CHILD, where, str(count), how, *more],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def ingest(*more: str) -> Done:
+    line = ["ingest", "store", "rows.txt", "--topic", "t", "--json", "-q", *more]
+    return run(*line, "--set", "geometry.segment_bytes=8192")
 
 
-def facts(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+def ended(where: str, count: int, how: str = "kill", *more: str) -> int:
+    """Run the command in a process that ends somewhere; returns its exit code."""
+    code = [sys.executable, "-c", CHILD, where, str(count), how, *more]
+    return subprocess.run(code, capture_output=True, check=False).returncode
+
+
+def facts(done: Done) -> dict[str, Any]:
+    done.expect(0)
+    (found,) = done.rows
     return found
 
 
@@ -94,7 +90,8 @@ def notes(folder: Path) -> list[Path]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     write(tmp_path, range(ROWS))
     return tmp_path
 
@@ -116,69 +113,67 @@ def write(folder: Path, numbers: Any) -> None:
 def test_a_run_after_one_that_ended_stores_the_rest(
     where: str, count: int, how: str, folder: Path
 ) -> None:
-    ended = ingest(folder, where, count, how)
-    assert ended.returncode in (-signal.SIGKILL, 130), ended.stderr
-    assert (how == "kill") == (ended.returncode == -signal.SIGKILL), ended.stderr
-    again = facts(ingest(folder))
+    assert ended(where, count, how) == (-signal.SIGKILL if how == "kill" else 130)
+    again = facts(ingest())
     assert again["resumed_at"] + again["stored"] == ROWS
     assert (where in ("before end", "after end", "before close")) == (again["stored"] == 0)
     assert stored(folder) == list(range(ROWS))
 
 
 def test_what_others_store_in_between_is_not_taken_for_rows(folder: Path) -> None:
-    assert ingest(folder, "after put", 5).returncode == -signal.SIGKILL
+    assert ended("after put", 5) == -signal.SIGKILL
     with penstock.open(folder / "store") as store:
         store.put("other", b"50", queue=0)
         store.put("t", b"1000000", queue=0)
-    assert facts(ingest(folder))["resumed_at"] == 50
+    assert facts(ingest())["resumed_at"] == 50
     assert stored(folder) == [*range(50), 1000000, *range(50, ROWS)]
     # After an end that was noted exactly, even the same text is another's message.
     write(folder, range(ROWS + 500))
-    facts(ingest(folder))
+    facts(ingest())
     count = len(stored(folder))
-    assert ingest(folder, "before put", 5, "interrupt", "--key-field", "line").returncode == 130
+    assert ended("before put", 5, "interrupt", "--key-field", "line") == 130
     with penstock.open(folder / "store") as store:
         store.put("t", b"50", queue=0, keys=["50"])
-    assert facts(ingest(folder, "nowhere", 0, "", "--key-field", "line"))["resumed_at"] == 50
+    assert facts(ingest("--key-field", "line"))["resumed_at"] == 50
     assert stored(folder)[count:] == [*range(50), 50, *range(50, ROWS + 500)]
 
 
 def test_a_source_that_has_changed_and_a_note_that_cannot_be_read_are_refused_with_the_way_out(
     folder: Path,
 ) -> None:
-    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    assert ended("after put", 20) == -signal.SIGKILL
     before = stored(folder)
     write(folder, range(1, ROWS))
     (note,) = notes(folder)
     for code, said in ((2, "has changed"), (5, note.name)):
-        done = ingest(folder)
-        assert (done.returncode, said in done.stderr, "--restart" in done.stderr) == (code, True, True)  # fmt: skip
-        assert "Traceback" not in done.stderr
+        done = ingest()
+        done.expect(code, err=said)
+        assert "--restart" in done.err
+        assert "Traceback" not in done.err
         assert stored(folder) == before
         note.write_bytes(b"{")
-    assert facts(ingest(folder, "nowhere", 0, "", "--restart"))["stored"] == ROWS - 1
+    assert facts(ingest("--restart"))["stored"] == ROWS - 1
 
 
-def test_csv_and_parquet_go_on_too(tmp_path: Path) -> None:
+def test_csv_and_parquet_go_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet  # noqa: PLC0415 - an extra
 
     parquet.write_table(pa.table({"n": list(range(300))}), tmp_path / "rows.parquet")
     csv = "n\n" + "".join(f"{n}\n" for n in range(300))
-    for kind, data in (
-        ("csv", csv.encode()),
-        ("parquet", (tmp_path / "rows.parquet").read_bytes()),
-    ):
+    parquet_bytes = (tmp_path / "rows.parquet").read_bytes()
+    for kind, data in (("csv", csv.encode()), ("parquet", parquet_bytes)):
         (tmp_path / "rows.txt").write_bytes(data)
         more = ("--format", kind, "--topic", kind)
-        assert ingest(tmp_path, "after put", 11, "kill", *more).returncode == -signal.SIGKILL
-        assert facts(ingest(tmp_path, "nowhere", 0, "", *more))["resumed_at"] == 110
+        assert ended("after put", 11, "kill", *more) == -signal.SIGKILL
+        assert facts(ingest(*more))["resumed_at"] == 110
         with penstock.open(tmp_path / "store") as store:
             assert [int(json.loads(m.body)["n"]) for m in store.scan(kind)] == list(range(300))
 
 
 def test_a_store_is_whole_with_the_note_in_it(folder: Path) -> None:
-    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    assert ended("after put", 20) == -signal.SIGKILL
     assert notes(folder)
     with penstock.open(folder / "store"):
         pass

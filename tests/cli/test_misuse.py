@@ -9,12 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import pytest
+from tests.cli import commands
 from tests.lanes import cases
 
 import penstock
@@ -134,30 +135,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a copy of the store; some of the values are names of files."""
     shutil.copytree(made, tmp_path / "here", copy_function=shutil.copy2)
     monkeypatch.chdir(tmp_path / "here")
-    with Path("rows.txt").open() as rows:
-        monkeypatch.setattr(sys, "stdin", rows)
-        yield tmp_path / "here"
+    return tmp_path / "here"
 
 
-def run(line: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def run(*line: str) -> commands.Done:
     """Run a command line; whatever is raised is a defect, apart from having reached the work."""
     try:
-        code = root.run(line)
+        return commands.run(*line, given=b"a\nb\n")
     except Reached:
-        capsys.readouterr()
-        return 0, ""
+        return commands.Done(0, b"", "")
     except BaseException as error:
         raise AssertionError(f"penstock {' '.join(line)!r} ends with {error!r}") from error
-    return code, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", LOCAL, ids=lambda verb: verb.name)
 def test_a_command_ends_with_a_message_and_a_code_and_does_no_harm(
-    verb: Verb, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verb: Verb, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if verb.name in WORK:
 
@@ -166,26 +163,27 @@ def test_a_command_ends_with_a_message_and_a_code_and_does_no_harm(
 
         monkeypatch.setattr(WORK[verb.name], reach)
     for line in cases(lines_of(verb, "store"), verb.name, of_so_many=8):
-        code, said = run(line, capsys)
+        code, _, said = run(*line)
         shown = f"penstock {' '.join(line)[:300]!r}"
         assert code in (0, 1, 2, 3, 4, 5), shown
         assert code in (0, 1) or said.strip(), f"{shown} fails without a word"
         assert not PYTHON.search(said), f"{shown} says {said}"
         assert "\x1b[2J" not in said, shown
-    assert run(["verify", "store", "--deep", "--quiet"], capsys)[0] == 0
+    run("verify", "store", "--deep", "--quiet").expect(0)
     with penstock.open(here / "store", read_only=True, environ={}) as store:
         assert [m.body for m in store.read("orders", 0, 0, 3).messages] == [b"0", b"2", b"4"]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_command_of_spark_refuses_what_it_cannot_use_before_it_starts_spark(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As without the package: no session can begin.
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     for verb in VERBS:
         if verb.words[0] == "spark":
             for line in cases(lines_of(verb, "store"), verb.name):
-                code, said = run(line, capsys)
+                code, _, said = run(*line)
                 assert code in (0, 1, 2, 4), line
                 assert not PYTHON.search(said), (line, said)
 
@@ -258,38 +256,33 @@ def test_without_any_extra_but_its_own_each_command_works_or_names_the_extra(her
         (["ingest", "new", "none.txt", "--topic", "t"], 4, "penstock: none.txt: No such file or directory"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("here")
 def test_a_mistake_is_named_as_the_command_line_names_it(
-    here: Path, capsys: pytest.CaptureFixture[str], line: list[str], code: int, said: str
+    line: list[str], code: int, said: str
 ) -> None:
-    found = run(line, capsys)
-    assert (found[0], said in " ".join(found[1].split())) == (code, True), found
+    found = run(*line)
+    assert (found.code, said in " ".join(found.err.split())) == (code, True), found
 
 
-def test_a_store_in_use_says_so_in_words_of_the_command_line(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_in_use_says_so_in_words_of_the_command_line(here: Path) -> None:
     with penstock.open(here / "store", environ={}):
-        code, said = run(["put", "store", "orders", "x", "--set", "flush.use=sync"], capsys)
-        assert code == 3
-        assert "stop that program first; commands that only read" in said
-        assert "in use by this process" in run(["stat", "store"], capsys)[1]
-    assert "State: closed cleanly" in run(["stat", "store"], capsys)[1]
+        run("put", "store", "orders", "x", "--set", "flush.use=sync").expect(
+            3, err="stop that program first; commands that only read"
+        )
+        run("stat", "store").expect(0, err="in use by this process")
+    run("stat", "store").expect(0, err="State: closed cleanly")
 
 
-def test_messages_are_found_since_a_time_as_it_is_printed(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert root.run(["read", "store", "orders", "--limit", "1"]) == 0
-    printed = capsys.readouterr().out.partition("  ")[0]
-    assert root.run(["find", "store", "orders", "--since", printed]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 6
-    assert run(["find", "store", "orders", "--until", "1970-01-02"], capsys)[0] == 1
+@pytest.mark.usefixtures("here")
+def test_messages_are_found_since_a_time_as_it_is_printed() -> None:
+    printed = run("read", "store", "orders", "--limit", "1").out.partition("  ")[0]
+    found = run("find", "store", "orders", "--since", printed)
+    assert (found.code, len(found.out.splitlines())) == (0, 6)
+    run("find", "store", "orders", "--until", "1970-01-02").expect(1)
 
 
-def test_a_body_that_is_not_utf_8_is_stored_as_it_was_given(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_body_that_is_not_utf_8_is_stored_as_it_was_given(here: Path) -> None:
     """`penstock put data t $'\\xff'` ended with a traceback."""
-    assert run(["put", "store", "raw", "a\udcff"], capsys)[0] == 0
+    run("put", "store", "raw", "a\udcff").expect(0)
     with penstock.open(here / "store", read_only=True, environ={}) as store:
         assert store.read("raw", 0).messages[0].body == b"a\xff"

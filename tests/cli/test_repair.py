@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.test_cli import lines, run
+from tests.cli.commands import run
 from tests.unit.integrity.test_verification import SEGMENT, make, segment
 from tests.unit.repairs.test_repair import two_bytes
 
@@ -17,83 +17,69 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, tmp_path / "data", copy_function=shutil.copy2)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tests of the command line ask for a segment size that these stores have not."""
-    from tests.cli import test_cli  # noqa: PLC0415 - its environment is what `run` uses
-
-    monkeypatch.delitem(test_cli.ENVIRONMENT, "PENSTOCK_GEOMETRY__SEGMENT_BYTES")
-
-
-def test_a_sound_store_is_told_so(place: Path) -> None:
-    done = run("repair", "data", cwd=place)
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert b"the store needs no repair" in done.stderr
-    assert run("verify", "data", "--deep", "--jobs", "1", "--quiet", cwd=place).returncode == 0
+@pytest.mark.usefixtures("place")
+def test_a_sound_store_is_told_so() -> None:
+    done = run("repair", "data")
+    done.expect(0, err="the store needs no repair")
+    assert done.out == ""
+    run("verify", "data", "--deep", "--jobs", "1", "--quiet").expect(0)
 
 
 def test_verify_deep_says_where_and_what_now(place: Path) -> None:
     two_bytes(segment(place / "data", 1), 16)
-    assert run("verify", "data", cwd=place).returncode == 0
-    found = run("verify", "data", "--deep", "--jobs", "2", "--json", cwd=place)
-    assert found.returncode == 1
-    (one,) = lines(found)
-    assert (one["part"], one["position"], one["log_offset"]) == ("digest", 0, SEGMENT)
-    assert "--accept" in str(one["what_now"])
-    assert (
-        "what to do: " in run("verify", "data", "--deep", "--jobs", "1", cwd=place).stdout.decode()
-    )
-    assert run("verify", "data", "--jobs", "0", cwd=place).returncode == 2
+    run("verify", "data").expect(0)
+    found = run("verify", "data", "--deep", "--jobs", "2", "--json")
+    (one,) = found.rows
+    assert (found.code, one["part"], one["position"]) == (1, "digest", 0)
+    assert (one["log_offset"], "--accept" in one["what_now"]) == (SEGMENT, True)
+    run("verify", "data", "--deep", "--jobs", "1").expect(1, out="what to do: ")
+    run("verify", "data", "--jobs", "0").expect(2)
 
 
 def test_repair_tells_first_and_does_it_when_told(place: Path) -> None:
     shutil.rmtree(place / "data" / "index")
-    planned = run("repair", "data", "--json", cwd=place)
-    assert planned.returncode == 1
+    planned = run("repair", "data", "--json")
+    planned.expect(1)
     assert not (place / "data" / "index").exists()
-    *steps, summary = lines(planned)
+    *steps, summary = planned.rows
     assert [step["action"] for step in steps] == ["rebuild"]
     assert (summary["steps"], summary["applied"], summary["saved_to"]) == (1, False, None)
-    assert b"run it again with --apply" in run("repair", "data", cwd=place).stderr
-    done = run("repair", "data", "--apply", cwd=place)
-    assert done.returncode == 0, done.stderr
-    assert b"What was done" in done.stdout
-    assert run("verify", "data", "--deep", "--jobs", "1", cwd=place).returncode == 0
+    run("repair", "data").expect(1, err="run it again with --apply")
+    run("repair", "data", "--apply").expect(0, out="What was done")
+    run("verify", "data", "--deep", "--jobs", "1").expect(0)
 
 
 def test_damage_that_is_left_is_told_until_it_is_cut(place: Path) -> None:
     two_bytes(segment(place / "data", 1), 95)
-    left = run("repair", "data", "--apply", cwd=place)
-    assert left.returncode == 1
-    assert b"not repaired: " in left.stdout
-    done = run("repair", "data", "--apply", "--cut", "--json", cwd=place)
-    assert done.returncode == 0
-    *steps, summary = lines(done)
+    run("repair", "data", "--apply").expect(1, out="not repaired: ")
+    done = run("repair", "data", "--apply", "--cut", "--json")
+    done.expect(0)
+    *steps, summary = done.rows
     assert steps[0]["action"] == "cut"
     assert summary["standing"] == 0
-    assert Path(str(summary["saved_to"])).is_dir()
-    assert run("verify", "data", "--deep", "--jobs", "1", cwd=place).returncode == 0
+    assert Path(summary["saved_to"]).is_dir()
+    run("verify", "data", "--deep", "--jobs", "1").expect(0)
 
 
 def test_damage_that_is_quarantined_is_a_remark(place: Path) -> None:
     two_bytes(segment(place / "data", 1), 95)
-    done = run("repair", "data", "--apply", "--quarantine", "--json", cwd=place)
-    assert done.returncode == 0, done.stderr
-    step, *_ = lines(done)
+    done = run("repair", "data", "--apply", "--quarantine", "--json")
+    done.expect(0)
+    step, *_ = done.rows
     assert (step["action"], step["position"]) == ("quarantine", 0)
-    found = run("verify", "data", "--deep", "--jobs", "1", "--json", cwd=place)
-    assert found.returncode == 0
-    assert [one["is_note"] for one in lines(found)] == [True]
-    assert run("put", "data", "t", "goes on", cwd=place).returncode == 0
-    assert run("repair", "data", "--cut", "--quarantine", cwd=place).returncode == 2
+    found = run("verify", "data", "--deep", "--jobs", "1", "--json")
+    assert (found.code, [one["is_note"] for one in found.rows]) == (0, [True])
+    run("put", "data", "t", "goes on").expect(0)
+    run("repair", "data", "--cut", "--quarantine").expect(2)
 
 
 def test_a_store_in_use_is_refused_with_its_exit_code(place: Path) -> None:
     with penstock.open(place / "data", environ={}):
-        assert run("repair", "data", "--apply", cwd=place).returncode == 3
-    assert run("repair", ".", cwd=place).returncode == 4
+        run("repair", "data", "--apply").expect(3)
+    run("repair", ".").expect(4)

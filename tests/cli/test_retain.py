@@ -1,13 +1,11 @@
 """`penstock retain --dry-run` as a user runs it: on a live store, on a broker's directory, on nothing."""
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli import commands
+from tests.cli.commands import Done, run
 from tests.conftest import unpack
 
 import penstock
@@ -17,15 +15,15 @@ SIZES: dict[str, Any] = {"geometry.segment_bytes": 65536}
 ALL = ("--set", "retention.use=size", "--set", "retention.size.bytes_max=0")
 
 
-def retain(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {"COLUMNS": "160", "TERM": "dumb"}
-    done = commands.run("retain", str(root), *arguments, cwd=root.parent, environ=environ)
-    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())  # fmt: skip
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "dumb")
 
 
-def facts(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    assert done.returncode == 0, done.stderr
-    return [fact for fact in map(json.loads, done.stdout.splitlines()) if fact["kind"] == kind]
+def facts(done: Done, kind: str) -> list[dict[str, Any]]:
+    done.expect(0)
+    return [fact for fact in done.rows if fact["kind"] == kind]
 
 
 def everything(root: Path) -> dict[str, tuple[int, bytes]]:
@@ -44,7 +42,7 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
         segments = store.stats()["segments"]
         exact = {t: sum(m.size for m in store.scan(t)) for t in ("a", "b")}
         store.flush()
-        done = retain(root, "--dry-run", "--json", *ALL)
+        done = run("retain", root, "--dry-run", "--json", *ALL)
         assert [f["goes_now"] for f in facts(done, "segment")] == [True] * (segments - 1) + [False]
         topics = facts(done, "topic")
         assert {f["topic"]: f["bytes"] for f in topics} == exact
@@ -52,8 +50,8 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
         assert all(0 < f["bytes_going_now"] < f["bytes"] for f in topics)
         assert store.stats()["segments"] == segments
         store.put("a", b"the writer goes on", queue=0)
-        refused = retain(root, *ALL)
-        assert refused.returncode == 3, "the settings are not those of the writer"
+        # The settings are not those of the writer.
+        run("retain", root, *ALL).expect(3)
 
 
 @pytest.mark.parametrize("name", ["java-4.9.8-clean", "java-5.3.3-clean", "java-5.3.3-killed"])
@@ -62,7 +60,7 @@ def test_a_brokers_directory_is_looked_at_and_left_alone(name: str, tmp_path: Pa
     root = tmp_path / "store"
     (tmp_path / "broker.conf").write_text("fileReservedTime=0\ndeleteWhen=00\n")
     before = everything(root)
-    done = retain(root, "--dry-run", "--json", "--broker-conf", str(tmp_path / "broker.conf"))
+    done = run("retain", root, "--dry-run", "--json", "--broker-conf", tmp_path / "broker.conf")
     segments = facts(done, "segment")
     assert segments[-1]["reason"] == "the last segment is never deleted"
     assert all(fact["goes_at_ms"] is not None for fact in segments[:-1])
@@ -81,28 +79,25 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
         segments = store.stats()["segments"]
     for path in (root / "commitlog").iterdir():
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    rounds = retain(root, "--dry-run", *ALL)
-    assert "Space by topic" in rounds.stdout
-    assert (
-        f"10 segments (640.0 KiB) would be deleted now, {segments - 11} more within 14 days"
-        in rounds.stderr
-    )
+    rounds = run("retain", root, "--dry-run", *ALL)
+    said = f"10 segments (640.0 KiB) would be deleted now, {segments - 11} more within 14 days"
+    rounds.expect(0, out="Space by topic", err=said)
     limit = f"retention.size.bytes_max={(segments - 1) * 65536}"
-    one = retain(root, "--dry-run", *ALL[:2], "--set", limit)
-    assert one.stderr == "1 segment (64.0 KiB) would be deleted now; nothing was changed\n"
+    one = run("retain", root, "--dry-run", *ALL[:2], "--set", limit)
+    assert one.err == "1 segment (64.0 KiB) would be deleted now; nothing was changed\n"
     young = ("--set", "retention.use=age", "--set", "retention.age.reserved_hours=200000")
-    none = retain(root, "--dry-run", *young)
-    assert none.stderr.startswith("no segment would be deleted within 14 days: the oldest was ")
-    none = retain(root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
-    assert none.stderr == "no segment would be deleted within 0 days: no policy is configured\n"
+    none = run("retain", root, "--dry-run", *young)
+    assert none.err.startswith("no segment would be deleted within 14 days: the oldest was ")
+    none = run("retain", root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
+    assert none.err == "no segment would be deleted within 0 days: no policy is configured\n"
     empty = tmp_path / "empty"
     penstock.open(empty, environ={}, **SIZES).close()
-    assert retain(empty, "--dry-run").stderr == "the log is empty: there is nothing to delete\n"
+    assert run("retain", empty, "--dry-run").err == "the log is empty: there is nothing to delete\n"
 
 
 @pytest.mark.parametrize("days", ["-1", "inf", "nan", "soon", "3661"])
 def test_days_must_be_a_number_of_days(days: str, tmp_path: Path) -> None:
     penstock.open(tmp_path / "s", environ={}, **SIZES).close()
-    done = retain(tmp_path / "s", "--dry-run", "--days", days)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("retain", tmp_path / "s", "--dry-run", "--days", days)
+    done.expect(2)
+    assert "Traceback" not in done.err

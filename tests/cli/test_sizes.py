@@ -1,14 +1,13 @@
 """What a store is made of: `config PATH` beside its files, `stat --space` beside what the disk says."""
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.commands import run
 
 import penstock
-from penstock_tools.cli.root import run
 
 SIZES = {"segment_bytes": 65536, "queue_entries": 100, "index_slots": 1000, "index_entries": 4000}
 
@@ -21,15 +20,15 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    assert run([*arguments, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def config(*words: object) -> dict[str, dict[str, Any]]:
+    """Return the lines of `config` by their keys."""
+    done = run("config", *words, "--json")
+    assert done.code == 0
+    return {line["key"]: line for line in done.rows}
 
 
-def test_config_shows_what_the_files_of_the_store_have(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = {line["key"]: line for line in lines(capsys, "config", str(data))}
+def test_config_shows_what_the_files_of_the_store_have(data: Path) -> None:
+    found = config(data)
     segments = len(list((data / "commitlog").iterdir()))
     assert {key: line["in_store"] for key, line in found.items() if "in_store" in line} == {
         "profile": "embedded",
@@ -40,46 +39,28 @@ def test_config_shows_what_the_files_of_the_store_have(
         "log.checksum": "crc32+record in all of the log",
     }
     assert found["geometry.segment_bytes"]["value"] == 65536
-    run(["config", str(data), "--show-origin"])
-    shown = capsys.readouterr().out
+    shown = run("config", data, "--show-origin").out
     assert "in the store" in shown
     assert "origin" in shown
 
 
-@pytest.mark.parametrize(
-    ("checksum", "said"),
-    [
-        ("crc32", "crc32+record in a part of the log"),
-        ("crc32+record", "crc32+record in all of the log"),
-    ],
-)
-def test_the_checksum_is_that_of_the_records(
-    checksum: str, said: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("checksum", "part"), [("crc32", "a part"), ("crc32+record", "all")])
+def test_the_checksum_is_that_of_the_records(checksum: str, part: str, data: Path) -> None:
     with penstock.open(data, environ={}, log={"checksum": checksum}) as store:
         store.put("a", b"x", queue=0)
-    found = {
-        line["key"]: line
-        for line in lines(capsys, "config", str(data), "--set", f"log.checksum={checksum}")
-    }
-    assert found["log.checksum"]["in_store"] == said
-    assert found["log.checksum"]["value"] == checksum
+    found = config(data, "--set", f"log.checksum={checksum}")["log.checksum"]
+    assert (found["in_store"], found["value"]) == (f"crc32+record in {part} of the log", checksum)
 
 
-def test_a_store_without_files_and_no_store_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_without_files_and_no_store_say_so(tmp_path: Path) -> None:
     penstock.open(tmp_path / "new", environ={}).close()
-    found = {
-        line["key"]: line.get("in_store") for line in lines(capsys, "config", str(tmp_path / "new"))
-    }
-    assert found["geometry.queue_entries"] == "no file yet"
-    assert not any("in_store" in line for line in lines(capsys, "config"))
-    assert not any("in_store" in line for line in lines(capsys, "config", str(tmp_path / "none")))
+    assert config(tmp_path / "new")["geometry.queue_entries"]["in_store"] == "no file yet"
+    for nothing in ([], [tmp_path / "none"]):
+        assert not any("in_store" in line for line in config(*nothing).values())
 
 
-def test_stat_shows_what_takes_the_space(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (facts,) = lines(capsys, "stat", str(data), "--space")
+def test_stat_shows_what_takes_the_space(data: Path) -> None:
+    (facts,) = run("stat", data, "--space", "--json").rows
     parts = {part["part"]: part for part in facts["space"]["parts"]}
     for part, folder in (("log", "commitlog"), ("queues", "consumequeue"), ("index", "index")):
         files = [path for path in (data / folder).rglob("*") if path.is_file()]
@@ -96,12 +77,7 @@ def test_stat_shows_what_takes_the_space(data: Path, capsys: pytest.CaptureFixtu
     assert [(each["topic"], each["messages"]) for each in topics] == [("a", 200), ("b", 100)]
     assert sum(each["queue_bytes"] for each in topics) == parts["queues"]["allocated"]
     assert 0 < sum(each["log_bytes"] for each in topics) <= parts["log"]["used"]
-    (facts,) = lines(capsys, "stat", str(data))
-    assert "space" not in facts
-
-
-def test_stat_shows_the_space_to_people(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stat", str(data), "--space"]) == 0
-    shown = capsys.readouterr().out
+    assert "space" not in run("stat", data, "--json").rows[0]
+    shown = run("stat", data, "--space").out
     for text in ("Space by kind of file", "allocated", "used", "Space by topic", "66."):
         assert text in shown

@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.conftest import OpenStore
 
 import penstock
 from penstock.errors import CorruptionError, PenstockError, StorageError, TopicError
@@ -29,10 +29,6 @@ RAW = re.compile("[" + "".join(c for c in DANGEROUS if c not in "\n\t") + "\ud80
 WORD = "w\x1b[2J\x1b]0;owned\x07\r\x08\x9b31m\u202e\u2066\u200f\u061c\x85[red]x[/red]"
 EVIL = WORD + "\u2028\u2029\x7f\x00\nforged line"
 TOPIC = "t\x9b31m\u202e\u2028[red]"
-SMALL: dict[str, Any] = {
-    "geometry.segment_bytes": 65536, "geometry.queue_entries": 200,
-    "geometry.index_slots": 100, "geometry.index_entries": 400,
-}  # fmt: skip
 
 
 def strange_names(root: Path) -> list[Path]:
@@ -53,10 +49,10 @@ def strange_names(root: Path) -> list[Path]:
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Path:
+def hostile(open_small: OpenStore, tmp_path: Path) -> Path:
     """A store with hostile texts in every place that takes them, at a hostile path."""
     root = tmp_path / "st\x1b[2J\u202e\nore"
-    with penstock.open(root, environ={}, retention=[], **SMALL) as store:
+    with open_small(path=root, retention=[]) as store:
         for number in range(5):
             store.put(
                 TOPIC, EVIL.encode() + bytes(range(256)), queue=0, tag=WORD, keys=[WORD, f"k{number}"],
@@ -151,12 +147,12 @@ OVERVIEWS = ("stat", "topics", "groups", "verify", "repair", "retain", "init")
 
 @pytest.mark.parametrize("verb", OVERVIEWS)
 def test_a_strange_name_under_the_queues_is_named_and_stops_no_overview(
-    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, open_small: OpenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder with a control character in its name stopped `stat`, `topics`, `verify`, `repair`, `groups` and
     `retain` with a TopicError."""
     root = tmp_path / "store"
-    with penstock.open(root, environ={}, retention=[], **SMALL) as store:
+    with open_small(path=root, retention=[]) as store:
         for number in range(10):
             store.put(TOPIC, b"x", queue=number % 2)
         store.commit_offset("g", TOPIC, 0, offset=2)
@@ -176,10 +172,10 @@ def test_a_strange_name_under_the_queues_is_named_and_stops_no_overview(
 
 
 def test_a_store_with_strange_names_is_read_and_written_as_any(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "store"
-    with penstock.open(root, environ={}, retention=[], **SMALL) as store:
+    with open_small(path=root, retention=[]) as store:
         for number in range(10):
             store.put(TOPIC, b"%d" % number, queue=number % 2)
     names = strange_names(root)
@@ -207,9 +203,11 @@ def test_a_store_with_strange_names_is_read_and_written_as_any(
     assert all(path.exists() for path in names)
 
 
-def test_a_rebuild_of_the_queues_leaves_strange_names_where_they_are(tmp_path: Path) -> None:
+def test_a_rebuild_of_the_queues_leaves_strange_names_where_they_are(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     root = tmp_path / "store"
-    with penstock.open(root, environ={}, retention=[], **SMALL) as store:
+    with open_small(path=root, retention=[]) as store:
         for number in range(10):
             store.put(TOPIC, b"%d" % number, queue=0)
     names = strange_names(root)
