@@ -3,9 +3,10 @@
 It looks after a call, at a jump back and where a function begins; at no other instruction.
 """
 
+import itertools
 import opcode
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -38,7 +39,7 @@ class Interrupt:
         error: type[BaseException] = KeyboardInterrupt,
         act: Callable[[], object] | None = None,
     ) -> None:
-        self.left, self.error, self.act = number, error, act
+        self.number, self.left, self.error, self.act = number, number, error, act
         self.place = ""
         self._before: dict[FrameType, int] = {}
 
@@ -86,3 +87,16 @@ class Interrupt:
                     raise self.error
                 self.act()
         return self._stepped
+
+
+def everywhere(step: int, *, more_than: int = 0, **options: Any) -> Iterator[Interrupt]:
+    """Yield an interrupt for each `step`-th place of a job, up to the first one that the job's end comes before.
+
+    There must be more places than so many: the job is the one that was meant.
+    """
+    for number in itertools.count(1, step):
+        interrupt = Interrupt(number, **options)
+        yield interrupt
+        if interrupt.left > 0:
+            assert number > more_than
+            return

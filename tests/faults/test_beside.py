@@ -1,13 +1,11 @@
-"""Readers in other processes beside a writer that rolls, retains and recycles; and a follower that is told to end."""
+"""Readers in other processes beside a writer that rolls, retains and recycles."""
 
-import signal
 from pathlib import Path
 
 import pytest
 from tests.faults.children import TIMES, start
 from tests.lanes import at_night, explored
 
-import penstock
 from penstock.testing import open_store
 
 WRITER = """
@@ -62,13 +60,6 @@ with penstock.open(path, read_only=True, environ={}) as store:
 assert store.lowlevel.damaged_reads == 0
 print(seen, gone)
 """
-FOLLOWER = """
-import sys
-import penstock
-with penstock.open(sys.argv[1], read_only=True, environ={}) as store:
-    for message in store.scan("t", follow=True):
-        print(message.queue_offset, flush=True)
-"""
 
 
 @pytest.mark.parametrize("alloc", [at_night("on-demand"), at_night("preallocate"), "recycle"])
@@ -92,28 +83,3 @@ def test_readers_elsewhere_see_right_records_or_that_they_are_gone(
         seen, gone = map(int, out.split())
         # What went away between two looks was not counted.
         assert 0 < seen <= rounds * 200 - gone
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_follower_that_is_told_to_end_leaves_nothing_behind(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    path = tmp_path / "s"
-    with open_store(path) as store:
-        store.put("t", b"0", queue=0)
-        follower = start(FOLLOWER, path)
-        assert follower.stdout is not None
-        assert follower.stdout.readline() == "0\n"
-        store.put("t", b"1", queue=0)
-        assert follower.stdout.readline() == "1\n"
-        follower.send_signal(number)
-        follower.wait(60)
-        assert follower.returncode != 0
-        for stream in (follower.stdout, follower.stderr):
-            assert stream is not None
-            stream.close()
-        store.put("t", b"2", queue=0)
-    with penstock.open(path, environ={}) as again:
-        assert again.recovery is not None
-        assert again.recovery.state == "clean"
-        assert [message.body for message in again.scan("t")] == [b"0", b"1", b"2"]

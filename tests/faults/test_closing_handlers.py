@@ -8,13 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
 from tests.faults.children import run
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import everywhere
 from tests.faults.test_interrupted_consumers import watched
 from tests.lanes import rounds
 
@@ -81,9 +82,10 @@ JOBS: dict[str, Job] = {
 
 def walk(path: Path, name: str) -> None:
     """Let SIGTERM come at places of a job whose handler closes the store and ends the program."""
-    number, was_interrupted = 1, True
-    while was_interrupted:
-        store = penstock.open(path / f"{number}", environ={})
+    terminate = partial(signal.raise_signal, signal.SIGTERM)
+    for interrupt in everywhere(STEP * LONG.get(name, 1), error=SystemExit, act=terminate):
+        root = path / f"{interrupt.number}"
+        store = penstock.open(root, environ={})
         for each in range(COUNT):
             store.put("orders", b"%d" % each, queue=0, wait=False)
         consumer = store.consumer("g", ["orders"])
@@ -94,12 +96,11 @@ def walk(path: Path, name: str) -> None:
             sys.exit(143)
 
         signal.signal(signal.SIGTERM, stop)
-        interrupt = Interrupt(number, SystemExit, act=lambda: signal.raise_signal(signal.SIGTERM))
         # A removal that is interrupted fails the store, which its close tells.
         fails = suppress(StoreFailedError) if name == "delete" else nullcontext()
         with fails, store:
-            was_interrupted = interrupt.during(lambda: JOBS[name](store, consumer))  # noqa: B023 - used at once
-        with penstock.open(path / f"{number}", environ={}) as again:
+            interrupt.during(partial(JOBS[name], store, consumer))
+        with penstock.open(root, environ={}) as again:
             assert again.recovery is not None
             # A close, or a removal, that the end of the program interrupts is over, as after Ctrl-C: the next opening
             # recovers.
@@ -109,7 +110,6 @@ def walk(path: Path, name: str) -> None:
             seen |= {b"%d" % each for group in answered.values() for each in group}
             # What a transaction has acknowledged is asked for nowhere.
             assert len(seen) == COUNT or name in ("transaction", "delete"), interrupt.place
-        number += STEP * LONG.get(name, 1)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import Interrupt, everywhere
 from tests.lanes import rounds
 
 from penstock import ConsumerClosedError, LostQueueError
@@ -79,34 +79,31 @@ JOBS: dict[str, Job] = {
 def test_an_interrupted_call_loses_no_message(
     store: Store, clock: ManualClock, job: str, ordered: bool
 ) -> None:
-    number, was_interrupted = 1, True
-    while was_interrupted:
-        options: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "max_in_flight": 6}
-        with store.consumer(f"g{number}", ["orders"], ordered=ordered, **options) as consumer:  # fmt: skip
+    options: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "max_in_flight": 6, "ordered": ordered}
+    for interrupt in everywhere(STEP):
+        with store.consumer(f"g{interrupt.number}", ["orders"], **options) as consumer:
             acked = watched(consumer)
-            interrupt = Interrupt(number)
-            was_interrupted = interrupt.during(lambda: JOBS[job](consumer))
+            interrupt.during(partial(JOBS[job], consumer))
             seen = rest_of(consumer, clock)
             assert len(seen) == len(set(seen)), f"twice after an interrupt at {interrupt.place}"
             assert seen == sorted(seen) or not ordered, interrupt.place
             lost = set(range(COUNT)) - set(seen) - acked
             assert not lost, f"{lost} after an interrupt at {interrupt.place}"
             assert not consumer.pending(), interrupt.place
-        number += STEP
 
 
 @pytest.mark.slow
 def test_after_an_interrupted_nack_the_message_comes_once(tmp_path: Path, clock: ManualClock) -> None:  # fmt: skip
     """The writer made a retry of what was recorded, and the consumer delivered it once more as well."""
-    number, was_interrupted, workers = 1, True, ManualWorkers()
+    workers = ManualWorkers()
     with open_store(tmp_path / "store", clock=clock, spawn=workers) as store:
         for body in (b"0", b"1"):
             store.put("orders", body, queue=0)
-        while was_interrupted:
-            with store.consumer(f"g{number}", "orders", ack_wait=ACK_WAIT_S) as consumer:
+        for interrupt in everywhere(NACK_STEP):
+            group = f"g{interrupt.number}"
+            with store.consumer(group, "orders", ack_wait=ACK_WAIT_S) as consumer:
                 first, second = consumer.poll(2, 0)
-                interrupt = Interrupt(number)
-                was_interrupted = interrupt.during(partial(consumer.nack, first, delay=1))
+                interrupt.during(partial(consumer.nack, first, delay=1))
                 # Its entry must not replace that of the refusal.
                 consumer.ack(second)
                 seen: list[bytes] = []
@@ -118,7 +115,6 @@ def test_after_an_interrupted_nack_the_message_comes_once(tmp_path: Path, clock:
                     consumer.ack(found)
                     seen += [message.body for message in found]
                 assert seen == [b"0"], interrupt.place
-            number += NACK_STEP
 
 
 def iterate_and_ack(consumer: Any) -> None:
@@ -144,28 +140,25 @@ def test_a_signal_handler_may_close_a_consumer_in_the_middle_of_a_call(
     tmp_path: Path, clock: ManualClock, job: str
 ) -> None:
     """It could wait for a lock that the call had: returning at once, it leaves the rest to the call."""
-    number, was_interrupted = 1, True
     # No fixture: it would wait for a thread that hangs.
     store = filled(tmp_path, clock)
-    while was_interrupted:
-        consumer = store.consumer(f"g{number}", ["orders"])
+    for interrupt in everywhere(3 if job == "close" else CLOSE_STEP):
+        consumer = store.consumer(f"g{interrupt.number}", ["orders"])
         answered = {name: watched(consumer, name) for name in ("ack", "nack", "begin_ack")}
-        interrupt = Interrupt(number, act=consumer.close)
+        interrupt.act = consumer.close
         thread = threading.Thread(target=run, args=(interrupt, job, consumer), daemon=True)
         thread.start()
         thread.join(30)
         assert not thread.is_alive(), f"it hangs after a close at {interrupt.place}"
-        was_interrupted = interrupt.left <= 0
         # What `begin_ack` returns leaves the rest to a later call.
-        if was_interrupted and job != "begun":
+        if interrupt.left <= 0 and job != "begun":
             assert repr(consumer).endswith(", closed>"), interrupt.place
         consumer.close()
-        with store.consumer(f"g{number}", ["orders"]) as again:
+        with store.consumer(f"g{interrupt.number}", ["orders"]) as again:
             found = again.poll(COUNT, 0)
             assert {message.attempt for message in found} <= {1}, interrupt.place
             seen = {int(message.body) for message in found}
             assert seen.union(*answered.values()) == set(range(COUNT)), interrupt.place
-        number += 3 if job == "close" else CLOSE_STEP
     store.close()
 
 

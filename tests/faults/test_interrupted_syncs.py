@@ -5,7 +5,6 @@ import errno
 import functools
 import gc
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import Listen, OpenStore
-from tests.faults.children import ROOT, environment
+from tests.faults.children import run
 from tests.hooked import hooked
 from tests.lanes import eventually
 
@@ -194,18 +193,12 @@ print([m.body for m in store.scan("t")], flush=True)
 store.close()
 """
     lines: list[str] = []
-    done: Any = None
     for number in range(10):
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / f"s{number}"), flush], check=False, capture_output=True,
-            text=True, cwd=ROOT, env=environment(), timeout=120,
-        )  # fmt: skip
+        lines = run(script, tmp_path / f"s{number}", flush)
         # Python does not know of the child, which may wait for a thread of the parent before its first line.
-        if len(lines := done.stdout.splitlines()) != 1:
+        if len(lines) != 1:
             break
-    assert lines == [" ".join([ForkedStoreError.__name__] * 6), "[b'parent', b'again']"], (
-        done.stderr
-    )
+    assert lines == [" ".join([ForkedStoreError.__name__] * 6), "[b'parent', b'again']"]
 
 
 Flushers = list[Any]
@@ -364,11 +357,7 @@ for number in range(50):
 store.close()
 print("closed")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "s")], check=False, capture_output=True,
-        text=True, cwd=ROOT, env=environment(), timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+    assert run(script, tmp_path / "s") == ["closed"]
     with penstock.open(tmp_path / "s", environ={}) as store:
         assert store.put("t", b"3", queue=0).queue_offset == 51
 

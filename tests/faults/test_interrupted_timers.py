@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults import interrupts
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import everywhere
 from tests.lanes import rounds
 
 from penstock import Message, Receipt, Store
@@ -40,15 +40,13 @@ def test_an_interrupted_call_loses_and_doubles_no_message(
 ) -> None:
     """A message that was taken in when Ctrl-C came was taken in again, and delivered twice."""
     monkeypatch.setattr(interrupts, "OURS", ("/penstock_messaging/timers/",))
-    number, was_interrupted = 1, True
-    while was_interrupted:
-        clock, workers, root = ManualClock(), ManualWorkers(), tmp_path / f"store-{number}"
-        store = open_store(root, clock=clock, spawn=workers)
+    for interrupt in everywhere(STEP):
+        clock, workers = ManualClock(), ManualWorkers()
+        store = open_store(tmp_path / f"store-{interrupt.number}", clock=clock, spawn=workers)
         receipts = store.put_many([Message("orders", b"%d" % n, queue=0, delay=5.4) for n in range(COUNT)])  # fmt: skip
         run(workers, clock, waited_ms)
         receipts = [*receipts, store.put("orders", b"last", queue=0, delay=5.4)]
-        interrupt = Interrupt(number)
-        was_interrupted = interrupt.during(partial(JOBS[job], store, receipts))
+        interrupt.during(partial(JOBS[job], store, receipts))
         run(workers, clock, 8000)
         bodies = [message.body for message in store.scan("orders")]
         expected = [b"0", b"1", b"2", b"3", b"last"]
@@ -57,4 +55,3 @@ def test_an_interrupted_call_loses_and_doubles_no_message(
         assert sorted(bodies) == expected, f"after an interrupt at {interrupt.place}"
         assert store.delayed() == []
         store.close()
-        number += STEP

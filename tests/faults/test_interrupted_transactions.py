@@ -1,11 +1,12 @@
 """Ctrl-C in a transaction that consumes and produces, by a program that goes on: each message is moved once, or comes again."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import everywhere
 from tests.faults.test_interrupted_consumers import ACK_WAIT_S, rest_of
 from tests.lanes import rounds
 
@@ -51,15 +52,13 @@ def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
 ) -> None:
     """Messages stayed held until the consumer was closed, or those of a stored transaction without their acknowledgement."""
     count = 1 if ordered else 2
-    number, was_interrupted = 1, True
     messaging = store.lowlevel.extension("messaging")
     assert isinstance(messaging, MessagingExtension)
-    while was_interrupted:
+    for interrupt in everywhere(STEP):
         begun = store.max_offset("moved", 0)
         options: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "ordered": ordered}
-        with store.consumer(f"g{number}", ["orders"], **options) as consumer:
-            interrupt = Interrupt(number)
-            was_interrupted = interrupt.during(lambda: move(store, consumer))
+        with store.consumer(f"g{interrupt.number}", ["orders"], **options) as consumer:
+            interrupt.during(partial(move, store, consumer))
             # As the worker of the store does.
             messaging.deciding.step()
             moved = [int(message.body) for message in store.scan("moved", start=begun)]
@@ -68,7 +67,6 @@ def test_an_interrupted_transaction_is_done_or_its_messages_come_again(
             assert sorted(moved + seen) == [0, 1, 2, 3], interrupt.place
             assert not consumer.pending(), interrupt.place
         assert messaging.deciding.undecided == 0, interrupt.place
-        number += STEP
 
 
 @pytest.mark.slow
@@ -81,11 +79,8 @@ def test_an_interrupted_transaction_is_stored_whole_or_not_at_all(store: Store) 
             )
             tx.put("moved", b"2", queue=0)
 
-    number, was_interrupted = 1, True
-    while was_interrupted:
+    for interrupt in everywhere(STEP):
         begun = store.max_offset("moved", 0)
-        interrupt = Interrupt(number)
-        was_interrupted = interrupt.during(job)
+        interrupt.during(job)
         assert store.max_offset("moved", 0) - begun in (0, 3), interrupt.place
-        number += STEP
     assert not list(store.verify())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.conftest import messages_in
 from tests.faults.children import TIMES
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import everywhere
 from tests.lanes import rounds
 
 from penstock import Message, StoreFailedError
@@ -85,25 +85,19 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
     workers = ManualWorkers()
     settings = {"retention": [], **WAYS[way]}
     store = open_store(tmp_path / "s", spawn=workers, **settings)
-    number, sure, at, turns = 0, set(), 1, 0
-    while True:
-        interrupt = Interrupt(at)
+    number, sure = 0, set[int]()
+    # The kernel does a single put in one step: there are few places left, and all are tried.
+    step = STEP if len(sizes) > 1 else 1
+    for turns, interrupt in enumerate(everywhere(step, more_than=10 * step)):
         following = number + len(sizes)
         if not interrupt.during(lambda: story(store, number, sizes)):  # noqa: B023 - it is called at once
             sure |= set(range(number, following))
-            break
-        number = following
-        before = number
         # It would be refused if this thread had the append lock yet.
-        number = story(store, number, [10])
-        sure.add(before)
-        # The kernel does a single put in one step: there are few places left, and all are tried.
-        at += STEP if len(sizes) > 1 else 1
-        turns += 1
-        if turns % 25 == 0:
+        number = story(store, following, [10])
+        sure.add(following)
+        if turns % 25 == 24:
             store.flush()
             check(store, sure, number)
-    number = following
     store.flush()
     check(store, sure, number)
     store.close()
@@ -111,7 +105,6 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
         assert again.recovery is not None
         assert again.recovery.state == "clean"
         check(again, sure, number)
-    assert turns > 10
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["put", "batch"])
@@ -146,20 +139,18 @@ class Alarm(Exception):  # noqa: N818 - as a program calls it
 def test_a_signal_handler_may_raise_any_exception_within_a_put(way: str, tmp_path: Path) -> None:
     """Between the write and the count it left one queue offset to two messages, and the store closed as clean."""
     store = open_store(tmp_path / "s", spawn=ManualWorkers(), retention=[], **WAYS[way])
-    number, at, is_raised = 0, 1, True
-    sure = set[int]()
-    while is_raised:
+    number, sure = 0, set[int]()
+    for interrupt in everywhere(1, more_than=50, error=Alarm):
         # Each put begins a segment.
         story(store, number, [40_000])
-        is_raised = Interrupt(at, Alarm).during(lambda: story(store, number + 1, [40_000]))  # noqa: B023 - called at once
+        interrupt.during(lambda: story(store, number + 1, [40_000]))  # noqa: B023 - called at once
         story(store, number + 2, [10])
         story(store, number + 3, [10])
         sure |= {number, number + 2, number + 3}
-        number, at = number + 4, at + 1
+        number += 4
     store.flush()
     check(store, sure, number)
     store.close()
-    assert at > 50
 
 
 READS: dict[str, Callable[[Store], object]] = {
@@ -179,17 +170,16 @@ def test_an_interrupt_anywhere_in_a_look_or_a_flush_loses_nothing(
     left a hole of zeros that a later flush acknowledged."""
     settings = {"retention": [], **WAYS[way]}
     store = open_store(tmp_path / "s", spawn=ManualWorkers(), **settings)
-    number, at = story(store, 0, [50] * 3), 1
+    number = story(store, 0, [50] * 3)
     # What is not durable is in no queue, and nobody else syncs here.
     store.flush()
-    # An interrupted roll leaves a file to look at, and so more places: hence an end of its own.
-    while at < 300 * TIMES:
+    for interrupt in everywhere(2 * STEP + 2):
+        # An interrupted roll leaves a file to look at, and so more places: hence an end of its own.
+        if interrupt.number >= 300 * TIMES:
+            break
         for _ in range(3):
             number = story(store, number, [50])
-        interrupt = Interrupt(at)
-        if not interrupt.during(lambda: READS[job](store)):
-            break
-        at += 2 * STEP + 2
+        interrupt.during(lambda: READS[job](store))
     store.flush()
     check(store, set(range(number)), number)
     assert [number_of(m.body) for m in store.find("k3", "t")] == [3]
@@ -209,68 +199,54 @@ def test_an_interrupt_anywhere_in_opening_leaves_no_lock_and_loses_nothing(
     number = 0
     for _ in range(30):
         number = story(store, number, [3000])
-    at = 1
-    opened: list[Store] = []
-    while True:
-        if how == "clean":
-            store.close()
-        else:
-            killed = copy_store(path, tmp_path / f"s{at}")
-            store.close()
-            path = killed
-        interrupt = Interrupt(at)
-        job = lambda: opened.append(open_store(path, spawn=ManualWorkers(), retention=[]))  # noqa: E731, B023
-        if not interrupt.during(job):
-            break
-        del interrupt
+    for interrupt in everywhere(rounds(gate=600, night=100), more_than=2000):
+        killed = copy_store(path, tmp_path / f"s{interrupt.number}") if how == "killed" else path
+        store.close()
+        path = killed
+        opened: list[Store] = []
+
+        def job(path: Path = path, opened: list[Store] = opened) -> None:
+            opened.append(open_store(path, spawn=ManualWorkers(), retention=[]))
+
+        interrupt.during(job)
+        for each in opened:
+            each.close()
         store = open_store(path, spawn=ManualWorkers(), retention=[])
         check(store, set(range(number)), number)
-        at += rounds(gate=600, night=100)
-    opened[-1].close()
-    assert at > 2000
+    store.close()
 
 
 def test_an_interrupt_anywhere_in_close_leaves_no_lock(tmp_path: Path) -> None:
     """The close once gave up half way and said at the next call that it was done, with the lock held; and a
     descriptor was once closed twice, the second time perhaps another file's."""
-    path, number, at = tmp_path / "s", 0, 1
-    while True:
+    path, number = tmp_path / "s", 0
+    for interrupt in everywhere(max(30 // TIMES, 1), more_than=300):
         store = open_store(path, retention=[])
         check(store, set(range(number)), number)
         for _ in range(3):
             number = story(store, number, [3000])
-        interrupt = Interrupt(at)
-        if not interrupt.during(store.close):
-            break
-        store.close()
-        at += max(30 // TIMES, 1)
+        if interrupt.during(store.close):
+            store.close()
     with open_store(path, retention=[]) as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
         check(store, set(range(number)), number)
-    assert at > 300
 
 
 def test_after_an_interrupt_anywhere_in_a_deletion_a_queue_goes_on_where_it_was() -> None:
     """What was to be synced before the segment goes is not forgotten: a power cut would let the queue begin at 0."""
-    at = 1
-    while True:
+    for interrupt in everywhere(STEP, more_than=300):
         disk = SimulatedDisk()
         store = opened_on(disk)
         for _ in range(5):
             store.put("b", b"x", queue=0, keys=["k"])
         for _ in range(4):
             store.put("a", b"y" * 3000, queue=0)
-        interrupt = Interrupt(at)
-        is_interrupted = interrupt.during(lambda: store.discard_before(log_offset=8192))  # noqa: B023
+        interrupt.during(lambda: store.discard_before(log_offset=8192))  # noqa: B023 - called at once
         store.discard_before(log_offset=8192)
         assert store.min_offset("b", 0) == 5, interrupt.place
         store = opened_on(SimulatedDisk.after(disk.image(), Survival.NONE, Random(0)))
         assert store.put("b", b"x", queue=0).queue_offset == 5, interrupt.place
-        if not is_interrupted:
-            break
-        at += STEP
-    assert at > 300
 
 
 def opened_on(disk: SimulatedDisk) -> Store:
@@ -282,16 +258,13 @@ def opened_on(disk: SimulatedDisk) -> Store:
 
 @pytest.mark.parametrize("way", ["mmap", "file"])
 def test_after_an_interrupt_anywhere_in_a_roll_the_closed_store_goes_on(way: str) -> None:
-    number, is_over = 1, False
-    while not is_over:
+    for interrupt in everywhere(STEP, more_than=50):
         disk = SimulatedDisk()
         with open_store(
             Path("/store"), files=disk, spawn=ManualWorkers(), retention=[], **WAYS[way]
         ) as store:
             store.put("t", b"0:" + bytes(50_000), queue=0)
-            interrupt = Interrupt(number)
-            put = partial(store.put, "t", b"1:" + bytes(30_000), queue=0)
-            is_over = not interrupt.during(put)
+            interrupt.during(partial(store.put, "t", b"1:" + bytes(30_000), queue=0))
         with open_store(
             Path("/store"), files=disk, spawn=ManualWorkers(), retention=[], **WAYS[way]
         ) as store:
@@ -299,5 +272,3 @@ def test_after_an_interrupt_anywhere_in_a_roll_the_closed_store_goes_on(way: str
             seen = [number_of(m.body) for m in store.scan("t")]
             assert seen in ([0, 1, 2], [0, 2]), interrupt.place
             assert not [each.text for each in store.verify(deep=True) if not each.is_note]
-        number += STEP
-    assert number > 50

@@ -196,7 +196,7 @@ def was_copied_in_pieces(copy: Path, source: Path, finding: Finding) -> bool:
     return has_holes
 
 
-@pytest.mark.night
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
@@ -206,6 +206,8 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
     with writing(path, flush):
         for number in range(explored(4 * TIMES, least=2)):
             copy = tmp_path / f"copy{number}"
+            with penstock.open(path, read_only=True, environ={}) as before:
+                sure = before.max_offset("t", 0)
             if way == "shutil":
                 with suppress_vanished():
                     shutil.copytree(path, copy, copy_function=copier(number))
@@ -228,6 +230,7 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
             with penstock.open(copy, environ={}, **SMALL) as store:
                 bodies = [m.body for m in store.scan("t")]
                 assert bodies == [body(n) for n in range(len(bodies))]
+                assert store.max_offset("t", 0) >= sure
                 assert not list(store.verify(deep=True))
             with penstock.open(copy, read_only=True, environ={}) as store:
                 assert not list(store.verify(deep=True))

@@ -277,14 +277,23 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert (forked.returncode, out, err) == (0, expected, expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_sleeping_follower_ends_at_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_sleeping_follower_ends_at_a_signal_and_leaves_nothing_behind(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     path = tmp_path / "s"
     with open_store(path) as store:
         store.put("t", b"0", queue=0)
         with following(path) as follower:
+            store.put("t", b"1", queue=0)
+            assert lines_of(follower, 1) == ["1"]
             follower.send_signal(number)
             assert follower.wait(120) != 0
+        store.put("t", b"2", queue=0)
+    with penstock.open(path, environ={}) as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"
+        assert [message.body for message in again.scan("t")] == [b"0", b"1", b"2"]
 
 
 def test_nobody_waits_and_nobody_calls_the_system(tmp_path: Path) -> None:

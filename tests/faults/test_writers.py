@@ -92,17 +92,6 @@ def test_a_process_that_ends_without_close_heals_at_the_next_open(
         assert not list(store.verify())
 
 
-def test_an_exception_in_a_with_block_closes_cleanly_and_is_what_is_seen(
-    open_small: OpenStore,
-) -> None:
-    with pytest.raises(ZeroDivisionError), open_small() as store:
-        store.put("t", b"x", queue=0)
-        raise ZeroDivisionError
-    with open_small() as store:
-        assert store.recovery is not None
-        assert store.recovery.state == "clean"
-
-
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_real_interrupt_of_a_real_writer_loses_nothing_and_closes_cleanly(
     flush: str, tmp_path: Path
