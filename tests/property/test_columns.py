@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lanes import examples
+from tests.property.test_kernel_dispatch import plain_add
 
 from penstock.contracts.base import Geometry
 from penstock.files import Files
@@ -14,7 +15,7 @@ from penstock.format.columns import Keys, RecordColumns
 from penstock.format.hashes import hash_pieces, index_hash, java_hash
 from penstock.format.properties import decode_properties
 from penstock.format.record import RecordFields, encode_record
-from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
+from penstock_index.index_file import HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])
 VALUES = st.one_of(
@@ -92,36 +93,6 @@ def test_hashes_are_javas(texts: list[str]) -> None:
     assert found.tolist() == [java_hash_plainly(r.decode()) for r in raw]
 
 
-def java_add(
-    data: bytearray, slots: int, entries: int, key_hash: int, offset: int, time_ms: int
-) -> bool:
-    """Add one key as IndexFile.putKey does (spec section 4.4), step by step."""
-    head = Header(*HEADER.unpack_from(data))
-    number = max(head.index_count, 1)
-    if number >= entries:
-        return False
-    slot_at = 40 + 4 * (key_hash % slots)
-    previous = int.from_bytes(data[slot_at : slot_at + 4], "big", signed=True)
-    previous = 0 if previous <= 0 or previous > number else previous
-    seconds = (
-        (time_ms - head.begin_ms) // 1000 if head.begin_ms > 0 and time_ms > head.begin_ms else 0
-    )
-    entry = np.array([(key_hash, offset, min(seconds, (1 << 31) - 1), previous)], ENTRY)
-    at = 40 + 4 * slots + 20 * number
-    data[at : at + 20] = entry.tobytes()
-    data[slot_at : slot_at + 4] = number.to_bytes(4, "big")
-    if number <= 1:
-        head = head._replace(begin_offset=offset, begin_ms=time_ms)
-    head = head._replace(
-        slot_count=head.slot_count + (previous == 0),
-        index_count=number + 1,
-        end_offset=offset,
-        end_ms=time_ms,
-    )
-    HEADER.pack_into(data, 0, *head)
-    return True
-
-
 KEYS = st.lists(
     st.tuples(st.sampled_from([f"t#{n}" for n in range(9)]), st.integers(0, 5000)), max_size=25
 )
@@ -160,11 +131,8 @@ def test_an_index_file_has_javas_bytes(
         hashes = [index_hash(key) for key, _ in batch]
         keys = Keys(np.arange(len(batch)), np.array(hashes, np.int32))
         added = ours.add(keys, np.array(offsets, np.int64), np.array(times, np.int64))
-        done = [
-            java_add(java, slots, 40, h, o, t)
-            for h, o, t in zip(hashes, offsets, times, strict=True)
-        ]
-        assert added == sum(done)
+        done = zip(hashes, offsets, times, strict=True)
+        assert added == sum(plain_add(java, key, slots, 40) for key in done)
     assert ours.chains_are_valid()
     ours.sync()
     ours.close()

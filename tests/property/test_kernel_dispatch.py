@@ -228,19 +228,19 @@ FILES = st.builds(
 )  # fmt: skip
 
 
-def plain_add(file: bytearray, key: Key) -> bool:
-    """Add one key as spec section 4.3 has it; counts and chains that cannot be right are 1 and none."""
+def plain_add(file: bytearray, key: Key, slots: int = SLOTS, entries: int = ENTRIES) -> bool:
+    """Add one key as `IndexFile.putKey` does (spec section 4.4); counts and chains that cannot be right are 1 and none."""
     head = list(HEADER.unpack_from(file))
     number = max(head[5], 1)
-    if number >= ENTRIES:
+    if number >= entries:
         return False
     hash_, log_offset, time_ms = key
-    slot_at = HEADER.size + SLOT.size * (hash_ % SLOTS)
+    slot_at = HEADER.size + SLOT.size * (hash_ % slots)
     (previous,) = SLOT.unpack_from(file, slot_at)
     previous = previous if 0 <= previous < number else 0
     is_after = head[0] > 0 and time_ms > head[0]
     seconds = min((time_ms - head[0]) // 1000, I32_MAX) if is_after else 0
-    at = HEADER.size + SLOT.size * SLOTS + ENTRY.size * number
+    at = HEADER.size + SLOT.size * slots + ENTRY.size * number
     ENTRY.pack_into(file, at, hash_, log_offset, seconds, previous)
     SLOT.pack_into(file, slot_at, number)
     if number == 1:

@@ -1,22 +1,17 @@
-"""Every way in makes the bytes that the plain encoder of `penstock.format.record` makes; whatever a caller gives is read once."""
+"""Messages and records become the bytes that the plain encoder of `penstock.format.record` makes.
 
-from collections.abc import Callable
-from typing import Any
+That every way into a store makes the same, `test_batches.py` says.
+"""
 
-import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
 from tests.lanes import examples
 
-import penstock
 from penstock import Message
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.format.properties import encode_properties, is_tag
 from penstock.format.record import RecordFields, encode_record
-from penstock.store.store import Store
-from penstock.testing import ManualClock
 from penstock.write.validation import encode_messages, host_bytes
 
 HOSTS = ["127.0.0.1:10911", "10.1.2.3:-7", "[2001:db8::7]:65535"]
@@ -84,76 +79,6 @@ def test_a_batch_has_the_records_of_the_plain_encoder(
         (cursor.topic, cursor.queue): cursor.next_offset - 1 for cursor in batch.cursors
     } == nexts
     assert batch.end_offset == (start + len(expected) if messages else 0)
-
-
-SIMPLE = st.builds(
-    Message, st.sampled_from(TOPICS[:2]), st.binary(max_size=300), queue=st.integers(0, 3),
-    tag=TAG, keys=st.lists(WORD, max_size=3),
-    properties=st.dictionaries(NAMES, TEXT, max_size=3), flag=I32, born_time_ms=I64,
-)  # fmt: skip
-
-
-def table(messages: list[Message]) -> pa.Table:
-    return pa.table({
-        "topic": pa.array([m.topic for m in messages], pa.string()),
-        "body": pa.array([m.body for m in messages], pa.binary()),
-        "queue": pa.array([m.queue for m in messages], pa.int32()),
-        "tag": pa.array([m.tag or None for m in messages], pa.string()),
-        "keys": pa.array([list(m.keys) for m in messages], pa.list_(pa.string())),
-        "properties": pa.array([list(m.properties.items()) for m in messages], pa.map_(pa.string(), pa.string())),
-        "flag": pa.array([m.flag for m in messages], pa.int32()),
-        "born_time": pa.array([m.born_time_ms for m in messages], pa.int64()),
-    })  # fmt: skip
-
-
-def put_columns(store: Store, messages: list[Message]) -> None:
-    # A slice, so that no column begins at its first value.
-    around = [Message("x", b"before", queue=0, keys=["k"], properties={"a": "b"}, born_time_ms=1)]
-    store.put_arrow(table(around + messages + around)[1:-1])
-
-
-WAYS: dict[str, Callable[[Store, list[Message]], Any]] = {
-    "put": lambda store, messages: [
-        store.put(m.topic, m.body, queue=m.queue, tag=m.tag, keys=m.keys, properties=m.properties,
-                  flag=m.flag, born_time_ms=m.born_time_ms) for m in messages
-    ],
-    "put_many": lambda store, messages: store.put_many(messages),
-    "put_arrow": put_columns,
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("write", ["mmap", "file"])
-@settings(
-    max_examples=examples(12),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(messages=st.lists(SIMPLE, min_size=1, max_size=40))
-def test_every_way_in_puts_the_records_of_the_plain_encoder_into_the_log(
-    way: str, write: str, messages: list[Message], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    root = tmp_path_factory.mktemp("ways") / "s"
-    clock = ManualClock()
-    chosen: dict[str, Any] = {**SMALL, "write": write, "geometry.segment_bytes": 1 << 20}
-    with penstock.open(root, clock=clock, environ={}, **chosen) as store:
-        WAYS[way](store, messages)
-        found = [m.record for m in sorted(all_of(store), key=lambda m: m.log_offset)]
-    nexts: dict[tuple[str, int], int] = {}
-    at, expected = 0, []
-    for message in messages:
-        place = (message.topic, message.queue)
-        nexts[place] = nexts.get(place, -1) + 1
-        record = plain(message, "127.0.0.1:10911", nexts[place], at, clock.time_ms(), crc_property=True)  # fmt: skip
-        expected.append(record)
-        at += len(record)
-    assert found == expected
-
-
-def all_of(store: Store) -> Any:
-    for topic in store.topics(system=True):
-        yield from store.scan(topic)
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from tests.lanes import cases, examples
 import penstock
 from penstock import Message
 from penstock.errors import CorruptionError
-from penstock.format.record import decode_record
 from penstock.message import StoredMessage
 
 COUNT = 120
@@ -121,48 +120,3 @@ def test_every_byte_of_a_record_spoilt_is_told_by_a_stretch_as_by_one(
                         assert store.read("a", 0, 0, 20) == at_once, (number, at, bit)
                     os.pwrite(log.fileno(), record[at : at + 1], start + at)
         assert store.read("a", 0, 0, 20).messages == whole
-
-
-def test_fields_read_in_place_are_those_decoded(made: Path) -> None:
-    with penstock.open(made, environ={}, read_only=True) as store:
-        for topic, queue in places(store):
-            for message in store.read(topic, queue, 0, 1 << 20).messages:
-                fields = decode_record(message.record)
-                for name in (
-                    "queue",
-                    "queue_offset",
-                    "log_offset",
-                    "flag",
-                    "born_time_ms",
-                    "store_time_ms",
-                    "body",
-                ):
-                    assert getattr(message, name) == getattr(fields, name), name
-                assert message.topic == fields.topic.decode()
-                alone = StoredMessage(message.record)
-                assert alone.all_properties == message.all_properties
-
-
-def test_an_entry_of_another_queue_is_passed_over_either_way(tmp_path: Path, made: Path) -> None:
-    root = tmp_path / "store"
-    shutil.copytree(made, root)
-    entries = root / "consumequeue" / "a"
-    own, other = (next((entries / queue).iterdir()) for queue in ("0", "1"))
-    taken = {int.from_bytes(other.read_bytes()[at : at + 8], "big"): at for at in range(0, 400, 20)}
-    raw = bytearray(own.read_bytes())
-    spots = [int.from_bytes(raw[at : at + 8], "big") for at in range(0, 400, 20)]
-    # One that lies between its neighbours, so that the order of the log tells nothing.
-    place, found = next(
-        (n, offset)
-        for n in range(1, 19)
-        for offset in taken
-        if spots[n - 1] < spots[n] < offset < spots[n + 1]
-    )
-    raw[20 * place : 20 * place + 20] = other.read_bytes()[taken[found] : taken[found] + 20]
-    own.write_bytes(raw)
-    with penstock.open(root, environ={}, read_only=True) as store:
-        at_once = store.read("a", 0, 0, 60)
-        with read_plainly():
-            assert store.read("a", 0, 0, 60) == at_once
-        assert place not in {message.queue_offset for message in at_once.messages}
-        assert found not in {message.log_offset for message in at_once.messages}

@@ -1,4 +1,4 @@
-"""Staged batches: the bytes of `put_arrow`, marks that count, and nothing of a damaged file in a log."""
+"""Staged batches: marks that count, and nothing of a damaged file in a log; that their bytes are those of other ways in, `test_batches.py` says."""
 
 import random
 from pathlib import Path
@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import SMALL
-from tests.lanes import examples
+from tests.property.test_batches import Row, table_of
 
 import penstock
-from penstock import Message
-from penstock.errors import CorruptionError, MessageError, StorageError
+from penstock.errors import CorruptionError, StorageError
 from penstock.files import Files
 from penstock.format.hashes import java_hash
 from penstock.staged import (
@@ -25,86 +24,16 @@ from penstock.staged import (
     encoding_for,
     key_hashes,
 )
-from penstock.testing import ManualClock
 from penstock.write import staged_file
 
 SIZES: dict[str, Any] = {**SMALL}
-KINDS = {
-    "topic": pa.string(), "body": pa.binary(), "queue": pa.int32(), "tag": pa.string(),
-    "keys": pa.string(), "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
-}  # fmt: skip
-NAMES = st.sampled_from(["a", "b", "ключ", "UNIQ_KEY", "", "TAGS", "DELAY", "x\x01", "__CRC32#"])
-VALUES = st.one_of(st.sampled_from(["v", "\x02", "", "значение"]), st.text(max_size=5))
-PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=3)
-SOUND_PAIRS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "ключ", "UNIQ_KEY"]), st.sampled_from(["v", "w x"])),
-    max_size=3,
-)
-TEXT = st.sampled_from(["", "t", "ключ", "two words"])
-
-
-def rows_of(pairs: Any) -> Any:
-    return st.lists(
-        st.tuples(
-            st.sampled_from(["a", "topic-b", "тема", "l" * 150]), st.binary(max_size=300),
-            st.integers(0, 3), TEXT, TEXT, st.one_of(st.none(), pairs), st.integers(-5, 5),
-        ),
-        max_size=40,
-    )  # fmt: skip
-
-
-def table_of(rows: list[Any]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(KINDS)
-    arrays = [pa.array(c, k) for c, k in zip(columns, KINDS.values(), strict=True)]
-    return pa.table(arrays, list(KINDS))
-
-
-def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, ...]:
-    settings_: dict[str, Any] = {**SIZES, "log.checksum": checksum}
-    with penstock.open(root / way, clock=ManualClock(), environ={}, **settings_) as store:
-        try:
-            if way == "put_many":
-                store.put_many([
-                    Message(t, b, queue=q, tag=g, keys=k.split(), flag=f, properties=dict(p or []))
-                    for t, b, q, g, k, p, f in rows
-                ])  # fmt: skip
-            elif way == "put_arrow":
-                store.put_arrow(table_of(rows))
-            else:
-                encoding = encoding_for(root / way, environ={}, **settings_)
-                encoder = Encoder(encoding, ManualClock().time_ms)
-                writer = encoder.writer(Files(), root / "staged")
-                writer.add(encoder.encode(table_of(rows)), 7)
-                writer.finish()
-                for batch in StagedFile.read(Files(), root / "staged").batches:
-                    assert batch.group == 7
-                    store.lowlevel.put_staged(batch)
-        except MessageError as error:
-            return ("error", type(error).__mro__[-4])
-        assert not list(store.verify())
-    files = sorted((root / way / "commitlog").iterdir())
-    return ("stored", *(path.read_bytes() for path in files))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
-@settings(
-    max_examples=examples(15),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(rows=st.one_of(rows_of(SOUND_PAIRS), rows_of(PAIRS)))
-def test_staged_batches_agree_with_the_other_ways_in(
-    tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]
-) -> None:
-    root = tmp_path_factory.mktemp("ways")
-    many = outcome(root, "put_many", rows, checksum)
-    assert outcome(root, "put_arrow", rows, checksum) == many
-    assert outcome(root, "put_staged", rows, checksum) == many
 
 
 def staged(root: Path, count: int, checksum: str = "crc32", **more: Any) -> StagedFile:
-    rows = [("t", b"%d:" % n + b"x" * (n * 37 % 900), n % 3, "", f"k{n}", [("n", "1")], 0) for n in range(count)]  # fmt: skip
+    rows = [
+        Row(body=b"%d:" % n + b"x" * (n * 37 % 900), queue=n % 3, keys=f"k{n}", properties=[("n", "1")])
+        for n in range(count)
+    ]  # fmt: skip
     encoder = Encoder(encoding_for(root, environ={}, **{**SIZES, "log.checksum": checksum, **more}))
     writer = encoder.writer(Files(), root.parent / "staged")
     for start in range(0, count, 20):
