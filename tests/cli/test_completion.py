@@ -120,6 +120,8 @@ def shell_or_skip(shell: str) -> str:
     return found
 
 
+# What the shells themselves are asked.
+SOME = ["penstock re", "penstock read data ord", "penstock groups data --group "]
 BASH = """
 eval "$(penstock completion bash)"
 COMP_WORDS=({words}) COMP_CWORD={at} COMPREPLY=()
@@ -149,9 +151,7 @@ zpty -d z
 """
 
 
-@pytest.mark.parametrize(
-    "line", ["penstock re", "penstock read data ord", "penstock groups data --group "]
-)
+@pytest.mark.parametrize("line", SOME)
 def test_bash_completes(line: str, place: Path) -> None:
     words = line.split(" ")
     script = BASH.format(words=" ".join(map(shlex.quote, words)), at=len(words) - 1)
@@ -164,9 +164,7 @@ def test_bash_completes(line: str, place: Path) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(
-    "line", ["penstock re", "penstock read data ord", "penstock groups data --group "]
-)
+@pytest.mark.parametrize("line", SOME)
 def test_fish_completes(line: str, place: Path) -> None:
     done = subprocess.run(
         [shell_or_skip("fish"), "--no-config", "-c", FISH.format(line=line)],
@@ -176,9 +174,7 @@ def test_fish_completes(line: str, place: Path) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(
-    "line", ["penstock re", "penstock read data ord", "penstock groups data --group "]
-)
+@pytest.mark.parametrize("line", SOME)
 def test_zsh_completes(line: str, place: Path) -> None:
     seen = " && ".join(f"$out == *{name}*" for name in sorted(CASES[line]))
     done = subprocess.run(

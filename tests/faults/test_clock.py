@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock import Message
 from penstock.log.segmented_log import plausible
 from penstock.runtime.clock import BELIEVED_AFTER_MS, SteadyTime
 from penstock.testing import ManualClock, ManualWorkers, open_store
@@ -37,7 +38,7 @@ def test_store_times_never_decrease_and_searches_by_time_stay_right(
     settings: dict[str, Any] = {"retention": []}
     path = tmp_path / "s"
     stored: list[int] = []
-    for reopened in range(2):
+    for _ in range(2):
         with open_store(path, clock=clock, spawn=ManualWorkers(), **settings) as store:
             for now in JUMPS[jump]:
                 clock.now_ms = now
@@ -62,12 +63,9 @@ def test_store_times_never_decrease_and_searches_by_time_stay_right(
             wanted = [b"%d" % n for n, t in enumerate(stored) if low <= t <= high]
             assert [m.body for m in store.find("k", "t", since=low / 1000, until=high / 1000, limit=999)] == wanted  # fmt: skip
             assert not list(store.verify())
-        assert reopened in (0, 1)
 
 
-def _message(number: int):  # type: ignore[no-untyped-def] # a Message
-    from penstock import Message  # noqa: PLC0415 - beside its only use
-
+def _message(number: int) -> Message:
     return Message("t", b"%d" % number, queue=0, keys=["k", f"k{number}"])
 
 

@@ -11,12 +11,13 @@ from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.conftest import OpenStore
 from tests.faults.children import run
 from tests.faults.interrupts import everywhere
-from tests.faults.test_interrupted_consumers import watched
+from tests.faults.test_interrupted_consumers import poll, poll_and, watched
 from tests.lanes import rounds
 
 import penstock
@@ -25,6 +26,7 @@ from penstock.errors import BusyError, StoreFailedError
 from penstock.retention.runner import Retention
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
+from penstock_alloc.writers import MmapChannel
 from penstock_messaging.extension import MessagingExtension
 
 COUNT = 6
@@ -35,13 +37,8 @@ LONG = {"close": 8, "consumer": 3}
 Job = Callable[[Store, Any], object]
 
 
-def poll_and(answer: str, **options: Any) -> Job:
-    def job(_: Store, consumer: Any) -> None:
-        found = consumer.poll(5, 0)
-        getattr(consumer, answer)(found[:-1], **options)
-        getattr(found[-1], answer)(**options)
-
-    return job
+def consuming(job: Callable[[Any], object]) -> Job:
+    return lambda _, consumer: job(consumer)
 
 
 def iterate(_: Store, consumer: Any) -> None:
@@ -63,10 +60,10 @@ def transact(store: Store, consumer: Any) -> None:
 
 
 JOBS: dict[str, Job] = {
-    "poll": lambda _, consumer: consumer.poll(5, 0),
-    "ack": poll_and("ack"),
-    "unsynced": poll_and("ack", sync=False),
-    "nack": poll_and("nack"),
+    "poll": consuming(poll),
+    "ack": consuming(poll_and("ack")),
+    "unsynced": consuming(poll_and("ack", sync=False)),
+    "nack": consuming(poll_and("nack")),
     "iterate": iterate,
     "put": lambda store, _: store.put("orders", b"x"),
     "batch": lambda store, _: store.put_many([Message("orders", b"x")] * 2),
@@ -167,7 +164,7 @@ def test_a_store_may_be_closed_by_atexit(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def closers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def closers() -> Iterator[list[int]]:
     """Give the threads in which stores are closed."""
     found: list[int] = []
     whole = Retention.stop
@@ -176,8 +173,7 @@ def closers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         found.append(threading.get_ident())
         whole(retention, limit_s)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Retention, "stop", stop)
+    with patch.object(Retention, "stop", stop):
         yield found
 
 
@@ -191,6 +187,17 @@ def within_a_call(store: Store, act: Callable[[], object]) -> None:
     store.put_many(messages())
 
 
+def before_each_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something in the middle of each append that is longer than a draft."""
+    whole = MmapChannel.write
+
+    def write(channel: MmapChannel, *given: Any) -> None:
+        act()
+        whole(channel, *given)
+
+    monkeypatch.setattr(MmapChannel, "write", write)
+
+
 def in_handler(act: Callable[[], object]) -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: act())
     try:
@@ -199,9 +206,7 @@ def in_handler(act: Callable[[], object]) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_close_outside_every_call_of_the_store_is_done_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_outside_every_call_of_the_store_is_done_at_once(tmp_path: Path) -> None:
     """By a `with`, by what holds the store as `_store`, by a subclass, and in a call of another one."""
 
     class Service:
@@ -219,7 +224,7 @@ def test_a_close_outside_every_call_of_the_store_is_done_at_once(
         def end(self) -> None:
             self.close()
 
-    with closers(monkeypatch) as found, open_store(tmp_path / "first") as first:
+    with closers() as found, open_store(tmp_path / "first") as first:
         for way in ("close", "end"):
             second = open_store(tmp_path / "second")
             second.__class__ = Wrapped
@@ -233,11 +238,9 @@ def test_a_close_outside_every_call_of_the_store_is_done_at_once(
         assert found == [threading.get_ident()] * 6
 
 
-def test_a_close_in_the_middle_of_a_call_is_done_by_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_in_the_middle_of_a_call_is_done_by_a_thread(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s")
-    with closers(monkeypatch) as found, pytest.raises(penstock.StoreClosedError):
+    with closers() as found, pytest.raises(penstock.StoreClosedError):
         within_a_call(store, store.close)
     store.close()
     assert len(found) == 1
@@ -245,40 +248,29 @@ def test_a_close_in_the_middle_of_a_call_is_done_by_a_thread(
     open_store(tmp_path / "s").close()
 
 
-def test_where_no_thread_can_be_started_the_handler_closes_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def close_without_a_thread(store: Store, error: BaseException) -> None:
+    """Close within a call, where the start of a thread raises."""
 
     def close() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start)
+        with patch.object(threading.Thread, "start", side_effect=error):
             store.close()
 
+    within_a_call(store, close)
+
+
+def test_where_no_thread_can_be_started_the_handler_closes_the_store(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s")
-    with closers(monkeypatch) as found, pytest.raises(penstock.StoreClosedError):
-        within_a_call(store, close)
+    with closers() as found, pytest.raises(penstock.StoreClosedError):
+        close_without_a_thread(store, RuntimeError("can't start new thread"))
     assert found == [threading.get_ident()]
 
 
-def test_a_second_signal_before_the_thread_runs_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_signal_before_the_thread_runs_does_no_harm(tmp_path: Path) -> None:
     """Nobody closed the store then, and the next close waited for that for ever."""
-
-    def start(_: threading.Thread) -> None:
-        raise KeyboardInterrupt
-
-    def close() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start)
-            store.close()
-
     store = open_store(tmp_path / "s")
     with pytest.raises(KeyboardInterrupt):
-        within_a_call(store, close)
-    with closers(monkeypatch) as found:
+        close_without_a_thread(store, KeyboardInterrupt())
+    with closers() as found:
         store.close()
     assert found == [threading.get_ident()]
 
@@ -297,18 +289,14 @@ def test_a_hook_of_the_interrupted_call_may_close_the_store_again(
     open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waited for the thread, which waits for the call."""
-    from penstock_alloc.writers import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
-
     store = open_small(flush="async", write="mmap")
-    whole = MmapChannel.write
 
-    def write(channel: MmapChannel, *given: Any) -> None:
+    def close_twice() -> None:
         in_handler(store.close)
         with contextlib.suppress(BusyError):
             store.close()
-        whole(channel, *given)
 
-    monkeypatch.setattr(MmapChannel, "write", write)
+    before_each_write(monkeypatch, close_twice)
     store.put("t", b"x" * 40_000, queue=0)
     store.close()
     with open_small(flush="async", write="mmap") as again:
@@ -319,18 +307,14 @@ def test_a_hook_of_the_interrupted_call_may_close_the_store_again(
 def test_the_next_close_raises_once_why_the_store_could_not_be_closed(
     open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock_alloc.writers import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
-
     files = FaultyFiles()
     store = open_small(flush="async", write="mmap", files=files)
-    whole = MmapChannel.write
 
-    def write(channel: MmapChannel, *given: Any) -> None:
+    def close() -> None:
         files.plan.fail("sync", path="commitlog")
         in_handler(store.close)
-        whole(channel, *given)
 
-    monkeypatch.setattr(MmapChannel, "write", write)
+    before_each_write(monkeypatch, close)
     store.put("t", b"x" * 40_000, queue=0)
     with pytest.raises(StorageError):
         store.close()
@@ -374,21 +358,16 @@ def test_at_the_end_of_the_process_it_is_told_why_the_store_could_not_be_closed(
     assert "StoreFailedError" in done.stderr
 
 
-def test_a_close_that_failed_in_a_thread_is_done_by_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_that_failed_in_a_thread_is_done_by_the_next_one(tmp_path: Path) -> None:
     """Its error came in place of the close, and the store stayed open."""
     store = open_store(tmp_path / "s")
-    with monkeypatch.context() as patch:
-        patch.setattr(MessagingExtension, "detach", raise_error)
-        with contextlib.suppress(penstock.StoreClosedError):
-            within_a_call(store, store.close)
+    with (
+        patch.object(MessagingExtension, "detach", side_effect=RuntimeError),
+        contextlib.suppress(penstock.StoreClosedError),
+    ):
+        within_a_call(store, store.close)
     store.close()
     open_store(tmp_path / "s").close()
-
-
-def raise_error(*_: object) -> None:
-    raise RuntimeError
 
 
 FORKED = """

@@ -1,5 +1,6 @@
 """Real disks: one that is full, one that turns read-only, and segments that somebody takes away."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -7,7 +8,6 @@ import textwrap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.conftest import OpenStore, messages_in
@@ -18,73 +18,54 @@ import penstock
 from penstock.errors import CorruptionError, StorageError, StoreFailedError
 
 
+@contextlib.contextmanager
+def disk(folder: Path, kind: str, options: str, *, megabytes: int) -> Iterator[Path]:
+    """A mounted disk; the test skips, or fails in CI, where none can be made."""
+    how = ["-t", "tmpfs", "-o", f"size={megabytes}m,{options}", f"t{uuid.uuid4().hex[:6]}"]
+    is_made = True
+    if kind == "ext4":
+        image = folder.with_name("image")
+        image.write_bytes(b"")
+        os.truncate(image, megabytes << 20)
+        make = ["mkfs.ext4", "-q", "-F", "-b", "4096", str(image)]
+        is_made = bool(shutil.which(make[0])) and not subprocess.run(make, check=False).returncode
+        how = ["-o", f"loop,{options}", str(image)]
+    folder.mkdir()
+    mount = ["mount", *how, str(folder)]
+    if not is_made or subprocess.run(mount, capture_output=True, check=False).returncode:
+        why = "no file system can be made and mounted here; test_limits.py fills a file size limit instead"
+        if os.environ.get("CI") and os.getuid() == 0:
+            pytest.fail(f"root is here, so this must run: {why}")
+        pytest.skip(why)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @pytest.fixture
 def small_ext4(tmp_path: Path) -> Iterator[Path]:
-    """A disk with errors=remount-ro. On a tmpfs even a look into a hole takes a page."""
-    disk, image = tmp_path / "ext4", tmp_path / "image"
-    image.write_bytes(b"")
-    os.truncate(image, 24 << 20)
-    try:
-        made = subprocess.run(
-            ["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        made = None
-    if (
-        made is None
-        or made.returncode
-        or not mounted(disk, "-o", "loop,errors=remount-ro", str(image))
-    ):
-        without_root("no file system can be made and mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def mounted(folder: Path, *how: str) -> bool:
-    folder.mkdir()
-    done = subprocess.run(["mount", *how, str(folder)], capture_output=True, check=False)
-    return done.returncode == 0
-
-
-def without_root(why: str) -> None:
-    if os.environ.get("CI") and os.getuid() == 0:
-        pytest.fail(f"root is here, so this must run: {why}")
-    pytest.skip(why)
+    """On a tmpfs even a look into a hole takes a page."""
+    with disk(tmp_path / "ext4", "ext4", "errors=remount-ro", megabytes=24) as made:
+        yield made
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    if not mounted(
-        folder, "-t", "tmpfs", "-o", "size=2m,nr_inodes=2000", f"t{uuid.uuid4().hex[:6]}"
-    ):
-        without_root("no tmpfs can be mounted here; test_limits.py fills a file size limit instead")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disk(tmp_path / "disk", "tmpfs", "nr_inodes=2000", megabytes=2) as made:
+        yield made
+
+
+def device_of(path: Path) -> str:
+    number = path.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])
 def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A disk of 40 MiB; ext4 reads ahead as far as on a large disk, so that its folios are as large."""
-    disk, image = tmp_path / request.param, tmp_path / "image"
-    if request.param == "tmpfs":
-        is_there = mounted(disk, "-t", "tmpfs", "-o", "size=40m", f"t{uuid.uuid4().hex[:6]}")
-    else:
-        image.write_bytes(b"")
-        os.truncate(image, 40 << 20)
-        made = shutil.which("mkfs.ext4") and subprocess.run(
-            ["mkfs.ext4", "-q", "-F", "-b", "4096", str(image)], capture_output=True, check=False
-        )
-        is_there = bool(made and not made.returncode) and mounted(disk, "-o", "loop", str(image))
-    if not is_there:
-        without_root("no file system can be made and mounted here")
-    if request.param == "ext4":
-        device = disk.stat().st_dev
-        Path(
-            f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue/read_ahead_kb"
-        ).write_text("1024")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with disk(tmp_path / request.param, request.param, "relatime", megabytes=40) as made:
+        if request.param == "ext4":
+            Path(f"/sys/dev/block/{device_of(made)}/queue/read_ahead_kb").write_text("1024")
+        yield made
 
 
 HEAD = textwrap.dedent("""
@@ -334,16 +315,13 @@ def test_a_segment_cut_short_by_others_costs_a_reader_an_error_not_its_life(
 
 
 def test_a_disk_that_turns_read_only_stops_writing_by_name_and_reading_goes_on(
-    small_ext4: Path,
+    small_ext4: Path, open_small: OpenStore
 ) -> None:
-    disk = small_ext4
-    device = disk.stat().st_dev
-    name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+    name = Path(f"/sys/dev/block/{device_of(small_ext4)}").resolve().name
     trigger = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
     if not trigger.exists():
         pytest.skip("this kernel cannot be asked for a file system error")
-    settings: dict[str, Any] = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}  # fmt: skip
-    store = penstock.open(disk / "store", environ={}, flush="sync", **settings)
+    store = open_small(path=small_ext4 / "store", flush="sync")
     receipts = [store.put("t", b"%d" % n + b"x" * 1000, queue=0, keys=["k"]) for n in range(20)]
     store.stats()
     store.flush()
@@ -354,12 +332,12 @@ def test_a_disk_that_turns_read_only_stops_writing_by_name_and_reading_goes_on(
     assert [m.body[:2] for m in store.scan("t")][:1] == [b"0x"], "reading goes on"
     with pytest.raises((StorageError, OSError)):
         store.close()
-    with penstock.open(disk / "store", read_only=True) as reader:
+    with penstock.open(small_ext4 / "store", read_only=True) as reader:
         assert sum(1 for _ in reader.scan("t")) >= sum(r.is_durable for r in receipts) == 20
-    before = sorted(str(p) for p in disk.rglob("*"))
+    before = sorted(str(p) for p in small_ext4.rglob("*"))
     with pytest.raises(OSError, match="Read-only file system"):
-        penstock.open(disk / "store", environ={})
-    assert sorted(str(p) for p in disk.rglob("*")) == before, "nothing was made"
+        penstock.open(small_ext4 / "store", environ={})
+    assert sorted(str(p) for p in small_ext4.rglob("*")) == before, "nothing was made"
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])

@@ -16,8 +16,6 @@ from penstock.testing import open_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 PATIENT: dict[str, Any] = {"plugins.slow_ms": 20, "plugins.close_limit_ms": 100}
-
-
 QUICK: dict[str, Any] = {"plugins.slow_ms": 10}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.conftest import Listen, OpenStore
 from tests.faults.children import run
+from tests.faults.test_closing_handlers import before_each_write
 from tests.hooked import hooked
 from tests.lanes import eventually
 
@@ -251,23 +252,17 @@ def test_a_close_within_an_append_of_the_same_thread_is_refused(
     open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The append went on behind the clean mark, over what the next process had written."""
-    from penstock_alloc.writers import MmapChannel  # noqa: PLC0415 - a plugin, beside its use
-
     with open_small(flush="async", write="mmap") as store:
         closes: list[BaseException] = []
-        whole = MmapChannel.write
 
-        def write(
-            channel: MmapChannel, position: int, data: bytes, sizes: Sequence[int] = ()
-        ) -> None:
+        def close() -> None:
             if not closes:
                 try:
                     store.close()
                 except BaseException as error:
                     closes.append(error)
-            whole(channel, position, data, sizes)
 
-        monkeypatch.setattr(MmapChannel, "write", write)
+        before_each_write(monkeypatch, close)
         bodies = [b"%d" % number + b"x" * 40_000 for number in range(3)]
         for body in bodies:
             store.put("t", body, queue=0)

@@ -50,16 +50,16 @@ def test_a_strange_topic_stays_one_folder_of_the_store(
     assert set(os.listdir(tmp_path)) == {"store"}
 
 
-@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
-def test_files_are_the_owners_alone_whatever_the_umask(umask: int, tmp_path: Path) -> None:
-    every_mode(tmp_path / "s", "", umask)
-    assert modes(tmp_path / "s") == {("file", 0o600), ("folder", 0o700)}
-
-
-@pytest.mark.parametrize("umask", [0, 0o077])
-def test_files_have_the_mode_that_is_asked_for(umask: int, tmp_path: Path) -> None:
-    every_mode(tmp_path / "s", "0o640", umask)
-    assert modes(tmp_path / "s") == {("file", 0o640), ("folder", 0o750)}
+@pytest.mark.parametrize(
+    ("mode", "umask", "file", "folder"),
+    [("", 0, 0o600, 0o700), ("", 0o022, 0o600, 0o700), ("", 0o077, 0o600, 0o700),
+     ("0o640", 0, 0o640, 0o750), ("0o640", 0o077, 0o640, 0o750)],
+)  # fmt: skip
+def test_files_are_the_owners_alone_or_have_the_mode_that_is_asked_for_whatever_the_umask(
+    mode: str, umask: int, file: int, folder: int, tmp_path: Path
+) -> None:
+    every_mode(tmp_path / "s", mode, umask)
+    assert modes(tmp_path / "s") == {("file", file), ("folder", folder)}
 
 
 def every_mode(path: Path, mode: str, umask: int) -> None:

@@ -121,16 +121,3 @@ def test_readers_are_told_what_the_log_lacks(tmp_path: Path) -> None:
     assert "cannot be read back" in store.stats()["failure"]
     with pytest.raises(StoreFailedError):
         store.close()
-
-
-@pytest.mark.parametrize("flush", ["sync", "async", "none"])
-def test_a_writer_that_works_is_closed_cleanly_under_every_policy(
-    flush: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "s"
-    settings: dict[str, Any] = {"flush": flush, "retention": []}
-    for _ in range(2):
-        with open_store(path, **settings) as store:
-            for at, batch in enumerate((1, 700, 1, 20, 900, 1)):
-                put(store, at, batch)
-        assert (path / "penstock" / "clean").exists()
