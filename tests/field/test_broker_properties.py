@@ -3,10 +3,10 @@ r"""A broker's configuration is read as Java's `Properties.load` reads it, and a
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import run
 
 from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError
-from penstock_tools.cli.root import run
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,7 @@ def test_an_escape_that_java_refuses_is_refused() -> None:
         from_broker_conf("storePathRootDir=C:\\users")
 
 
-def test_a_file_in_latin_1_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_latin_1_is_read(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_bytes(b"brokerName=caf\xe9\nfileReservedTime : 7\n")
-    assert run(["config", "--broker-conf", str(file), "--json"]) == 0
-    assert '"retention.age.reserved_hours"' in capsys.readouterr().out
+    run("config", "--broker-conf", file, "--json").expect(0, out='"retention.age.reserved_hours"')

@@ -1,17 +1,16 @@
 """Why a message was refused: its retries and its dead letter say so, after every way to refuse one."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.commands import run
 from tests.shop import Shop
 
 import penstock
 from penstock import ArgumentError, Message, aio
-from penstock_tools.cli.root import run
 
 HOUR_MS = 3_600_000
 CARD = "ValueError: card declined"
@@ -29,14 +28,14 @@ def shop(tmp_path: Path) -> Any:
     made.close()
 
 
-def dead(path: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
+def dead(path: Path) -> str | None:
     """Return the reason of the only dead letter, as the command line shows it."""
-    assert run(["dlq", "show", str(path), "g", "--json"]) == 0
-    found: str | None = json.loads(capsys.readouterr().out)["reason"]
-    return found
+    (found,) = run("dlq", "show", path, "g", "--json").rows
+    reason: str | None = found["reason"]
+    return reason
 
 
-def test_the_retry_and_the_dead_letter_say_why(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_the_retry_and_the_dead_letter_say_why(shop: Shop) -> None:
     shop.store.put("t", b"x", queue=0)
     with shop.store.consumer("g", "t", max_retries=2) as consumer:
         (message,) = consumer.poll(1, timeout=0)
@@ -51,9 +50,8 @@ def test_the_retry_and_the_dead_letter_say_why(shop: Shop, capsys: pytest.Captur
         assert (message.attempt, message.reason) == (3, CARD), "the last reason that was given"
         consumer.nack([message], reason="out of stock")
         shop.later(HOUR_MS)
-    assert dead(shop.store.path, capsys) == "out of stock"
-    assert run(["dlq", "show", str(shop.store.path), "g"]) == 0
-    assert "0: t, tried 3 times, out of stock" in capsys.readouterr().out
+    assert dead(shop.store.path) == "out of stock"
+    run("dlq", "show", shop.store.path, "g").expect(0, out="0: t, tried 3 times, out of stock")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_the_retry_and_the_dead_letter_say_why(shop: Shop, capsys: pytest.Captur
         ("", ""), (KeyError(), "KeyError"), (Rude(), "Rude"), (None, ""), ("no room for the body", "no room for the body"),
     ],
 )  # fmt: skip
-def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str) -> None:
     shop.store.put("t", b"", queue=0)
     with shop.store.consumer("g", "t", max_retries=0) as consumer:
         (message,) = consumer.poll(1, timeout=0)
@@ -71,9 +69,10 @@ def test_whatever_is_given_is_one_short_line(shop: Shop, given: Any, kept: str, 
             message.nack(reason=1)  # type: ignore[arg-type] # for the test
         message.nack(reason=given)
     shop.later(HOUR_MS)
-    assert dead(shop.store.path, capsys) == (kept or None)
+    assert dead(shop.store.path) == (kept or None)
     shop.store.close()
-    assert run(["dlq", "replay", str(shop.store.path), "g", "--dry-run"]) == 0, "it has its body"
+    # It has its body.
+    run("dlq", "replay", shop.store.path, "g", "--dry-run").expect(0)
 
 
 def test_a_reason_makes_no_dead_letter_of_a_retry(shop: Shop) -> None:
@@ -106,16 +105,16 @@ def in_run(consumer: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [in_the_block, in_run])
-def test_an_exception_says_why(tmp_path: Path, way: Callable[[Any], None], capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_an_exception_says_why(tmp_path: Path, way: Callable[[Any], None]) -> None:
     with penstock.open(tmp_path / "s") as store:
         store.put("t", b"x", queue=0)
         way(store.consumer("g", "t", max_retries=0))
     with penstock.open(tmp_path / "s"):
         pass
-    assert dead(tmp_path / "s", capsys) == CARD
+    assert dead(tmp_path / "s") == CARD
 
 
-def test_an_exception_of_a_task_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_an_exception_of_a_task_says_why(tmp_path: Path) -> None:
     async def work() -> None:
         async with aio.open(tmp_path / "s") as store:
             await store.put_many([Message("t", b"x", queue=0)])
@@ -125,14 +124,14 @@ def test_an_exception_of_a_task_says_why(tmp_path: Path, capsys: pytest.CaptureF
                         fail(message)
 
     asyncio.run(work())
-    assert dead(tmp_path / "s", capsys) == CARD
+    assert dead(tmp_path / "s") == CARD
 
 
-def test_a_reason_outlives_a_new_owner_of_the_queue(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_reason_outlives_a_new_owner_of_the_queue(shop: Shop) -> None:
     shop.store.put_many([Message("t", b"x", queue=0)] * 2)
     with shop.store.consumer("g", "t", max_retries=0) as consumer:
         consumer.poll(1, timeout=0)[0].nack(reason="first")
     with shop.store.consumer("g", "t") as consumer:
         consumer.poll(1, timeout=0)[0].ack()
     shop.later(HOUR_MS)
-    assert dead(shop.store.path, capsys) == "first"
+    assert dead(shop.store.path) == "first"

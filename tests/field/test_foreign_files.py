@@ -12,19 +12,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli.commands import run
 
 import penstock
 from penstock.message import StoredMessage
-from penstock_tools.cli.root import run
 
 NDJSON = b'{"id":"a"}\n{"id":"b"}\n'
 BODIES = [b'{"id":"a"}', b'{"id":"b"}']
 
 
+Load = Callable[..., tuple[int, list[StoredMessage], str]]
+
+
 @pytest.fixture
-def load(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, list[StoredMessage], str]]:
+def load(tmp_path: Path) -> Load:
     """Load a file; returns the exit code, what is stored, and what was said."""
 
     def loaded(
@@ -32,15 +33,12 @@ def load(
     ) -> tuple[int, list[StoredMessage], str]:
         (tmp_path / name).write_bytes(data)
         store = tmp_path / "s"
-        code = run([verb, str(store), str(tmp_path / name), "--topic", "t", *words])
+        done = run(verb, store, tmp_path / name, "--topic", "t", *words)
         with penstock.open(store, read_only=True, environ={}) as opened:
             there = list(opened.scan("t")) if "t" in opened.topics() else []
-            return code, there, capsys.readouterr().err
+            return done.code, there, done.err
 
     return loaded
-
-
-Load = Callable[..., tuple[int, list[StoredMessage], str]]
 
 
 def bodies(found: list[StoredMessage]) -> list[bytes]:

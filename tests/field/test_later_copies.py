@@ -1,12 +1,12 @@
 """What the store writes later of a message fits when the message is accepted: other stores accept it, and lose the copy."""
 
 import errno
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.commands import run
 from tests.conftest import messages_in
 from tests.shop import Shop
 
@@ -17,17 +17,12 @@ from penstock_messaging.extension import MessagingExtension
 from penstock_messaging.properties_text import COPY_BYTES
 from penstock_messaging.retries.copies import UNDELIVERED, dead_letter_topic, retry_topic
 from penstock_messaging.retries.dead_letters import replay
-from penstock_tools.cli.root import run
 
 LONG_TOPIC, LONG_GROUP = "t" * 255, "g" * 120
 LIMIT = 32_767
 CHECKSUMS = ("crc32", "crc32+record")
 HOUR_MS = 3_600_000
 DELAYS: list[dict[str, Any]] = [{"delay_level": 1}, {"delay": 1}]
-
-
-# Of a segment, so that the limit of a body is that of a record.
-SMALL = {"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536}
 
 
 @pytest.fixture(params=CHECKSUMS)
@@ -40,6 +35,15 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Shop]:
     made = Shop(tmp_path / "s")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Shop]:
+    # Of a segment, so that the limit of a body is that of a record.
+    sizes = {"geometry.segment_bytes": 65_536, "log.body_bytes_max": 65_536}
+    made = Shop(tmp_path / "s", settings=sizes)
     yield made
     made.close()
 
@@ -103,52 +107,47 @@ def test_a_prepared_message_that_is_accepted_is_checked_and_committed(
 
 @pytest.mark.parametrize("group", ["g", LONG_GROUP])
 def test_a_refused_message_is_a_retry_or_a_dead_letter_that_can_be_replayed(
-    tmp_path: Path, group: str
+    small: Shop, group: str
 ) -> None:
-    opened = Shop(tmp_path / "s", settings=SMALL)
-    size = accepted_body(opened.store, "t")
-    opened.store.put("t", bytes(size), queue=0)
-    with opened.store.consumer(group, "t") as consumer:
+    size = accepted_body(small.store, "t")
+    small.store.put("t", bytes(size), queue=0)
+    with small.store.consumer(group, "t") as consumer:
         consumer.nack(consumer.gather())
-    opened.later(2 * HOUR_MS)
-    with opened.store.consumer(group, "t") as consumer:
+    small.later(2 * HOUR_MS)
+    with small.store.consumer(group, "t") as consumer:
         (again,) = consumer.gather()
         assert (len(again.body), again.attempt, again.topic) == (size, 2, "t")
-    with opened.store.consumer(group, "t", max_retries=1) as consumer:
+    with small.store.consumer(group, "t", max_retries=1) as consumer:
         consumer.nack(consumer.gather())
-    opened.later(2 * HOUR_MS)
-    assert [len(each.body) for each in opened.store.scan(dead_letter_topic(group))] == [size]
+    small.later(2 * HOUR_MS)
+    assert [len(each.body) for each in small.store.scan(dead_letter_topic(group))] == [size]
     for to_topic, topic in ((False, retry_topic(group)), (True, "t")):
-        before = opened.store.max_offset(topic, 0)
-        assert replay(opened.store, group, to_topic=to_topic, start=0) == 1
-        assert opened.store.max_offset(topic, 0) == before + 1
-    opened.store.close()
+        before = small.store.max_offset(topic, 0)
+        assert replay(small.store, group, to_topic=to_topic, start=0) == 1
+        assert small.store.max_offset(topic, 0) == before + 1
 
 
 def test_what_another_program_stored_to_the_last_byte_is_read_and_given_up_visibly(
-    tmp_path: Path,
+    small: Shop,
 ) -> None:
-    opened = Shop(tmp_path / "s", settings=SMALL)
     size = largest(
-        lambda n: opened.store.lowlevel.check(Message("t", bytes(n), queue=0), b""), 70_000
+        lambda n: small.store.lowlevel.check(Message("t", bytes(n), queue=0), b""), 70_000
     )
-    assert size > accepted_body(opened.store, "t")
-    opened.store.lowlevel.put_copies([(Message("t", bytes(size), queue=0), b"")])
-    with opened.store.consumer(LONG_GROUP, "t") as consumer:
+    assert size > accepted_body(small.store, "t")
+    small.store.lowlevel.put_copies([(Message("t", bytes(size), queue=0), b"")])
+    with small.store.consumer(LONG_GROUP, "t") as consumer:
         (message,) = consumer.gather()
         assert len(message.body) == size
         consumer.nack(message)
-    opened.later(2 * HOUR_MS)
-    (letter,) = opened.store.scan(dead_letter_topic(LONG_GROUP))
+    small.later(2 * HOUR_MS)
+    (letter,) = small.store.scan(dead_letter_topic(LONG_GROUP))
     assert letter.properties["FAILURE_REASON"] == "no room for the body"
-    assert opened.store.get(message.message_id).body == message.body
-    assert replay(opened.store, LONG_GROUP) == 0
-    opened.store.close()
+    assert small.store.get(message.message_id).body == message.body
+    assert replay(small.store, LONG_GROUP) == 0
 
 
-def test_every_way_to_put_leaves_room_for_copies(tmp_path: Path) -> None:
-    opened = Shop(tmp_path / "s", settings=SMALL)
-    store = opened.store
+def test_every_way_to_put_leaves_room_for_copies(small: Shop) -> None:
+    store = small.store
     size = accepted_body(store, "t")
 
     def in_transaction(body: bytes) -> None:
@@ -166,42 +165,39 @@ def test_every_way_to_put_leaves_room_for_copies(tmp_path: Path) -> None:
         with pytest.raises(MessageTooLargeError, match="shorten the message by 1 bytes"):
             put(bytes(size + 1))
     assert store.max_offset("t", 0) + store.max_offset("t", 1) == len(ways)
-    store.close()
 
 
 def test_one_prepared_message_that_cannot_be_committed_does_not_stop_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    plain: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened = Shop(tmp_path / "s", settings={"check_back": lambda _: "commit"})
-    opened.store.create_topic("closed")
+    plain.settings["check_back"] = lambda _: "commit"
+    plain.store.create_topic("closed")
     for topic in ("closed", "open"):
-        opened.store.prepare(topic, b"x", group="p")
-    opened.store.alter_topic("closed", perm=4)
-    opened.later(2 * HOUR_MS)
-    assert opened.store.max_offset("open", 0) == 1
-    (left,) = opened.store.prepared()
+        plain.store.prepare(topic, b"x", group="p")
+    plain.store.alter_topic("closed", perm=4)
+    plain.later(2 * HOUR_MS)
+    assert plain.store.max_offset("open", 0) == 1
+    (left,) = plain.store.prepared()
     assert left.topic == "closed"
     assert "perm 4 lacks 2, write" in left.reason
     assert left.reason in caplog.text
-    assert run(["transactions", str(tmp_path / "s"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reason"] == left.reason
-    opened.store.alter_topic("closed", perm=6)
-    opened.later(2 * HOUR_MS)
-    assert opened.store.max_offset("closed", 0) == 1
-    opened.store.close()
+    (shown,) = run("transactions", plain.root, "--json").rows
+    assert shown["reason"] == left.reason
+    plain.store.alter_topic("closed", perm=6)
+    plain.later(2 * HOUR_MS)
+    assert plain.store.max_offset("closed", 0) == 1
 
 
 def test_the_reserve_of_a_record_is_enough_for_all_that_is_added() -> None:
     assert MessagingExtension.record_reserve >= COPY_BYTES
 
 
-def test_without_the_extension_a_record_may_fill_a_segment(tmp_path: Path) -> None:
-    opened = Shop(tmp_path / "s", settings={**SMALL, "extensions.use": []})
-    size = accepted_body(opened.store, "t")
-    assert opened.store.put("t", bytes(size), queue=0).size == 65_536 - 8
+def test_without_the_extension_a_record_may_fill_a_segment(small: Shop) -> None:
+    store = small.open(**{"extensions.use": []})
+    size = accepted_body(store, "t")
+    assert store.put("t", bytes(size), queue=0).size == 65_536 - 8
     with pytest.raises(MessageError):
-        opened.store.put("t", bytes(size + 1), queue=0)
-    opened.store.close()
+        store.put("t", bytes(size + 1), queue=0)
 
 
 # --- what cannot be delivered stays visible with its reason: a line in a log is no place to keep a message

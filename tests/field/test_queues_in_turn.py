@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.cli.commands import run
 
 import penstock
 from penstock import ArgumentError, Message, MessageError, Store
 from penstock.contracts.extension import Extension, OpenStore
 from penstock.testing import ManualClock, ManualWorkers, open_store
-from penstock_tools.cli.root import run
 
 HOUR_MS = 3_600_000
 
@@ -27,7 +27,7 @@ def test_an_import_adds_queues_as_often_as_its_rows_name_new_ones(
     """The first queue that was added made the topic a declared one, and the next one was refused."""
     rows = [{"topic": "t", "queue": 5 if n < 2500 else 9, "body": f"{n}"} for n in range(5000)]
     (tmp_path / "rows.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(["import", str(path), str(tmp_path / "rows.ndjson"), "--quiet"]) == 0
+    run("import", path, tmp_path / "rows.ndjson", "--quiet").expect(0)
     with penstock.open(path) as store:
         assert store.topics() == {"t": [5, 9]}
         config = store.topic_configs()["t"]
@@ -154,14 +154,13 @@ def test_a_column_of_keys_takes_what_put_takes(path: Path) -> None:
         assert store.topics() == {}
 
 
-def test_finding_by_time_leaves_out_messages_that_wait(path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_finding_by_time_leaves_out_messages_that_wait(path: Path) -> None:
     with penstock.open(path) as store:
         store.put("t", b"here")
         store.put("t", b"later", delay=3600)
         store.put("t", b"later", delay_level=18)
         store.prepare("t", b"half", group="g")
-    assert run(["find", str(path), "--since", "1h", "--json"]) == 0
-    assert [json.loads(line)["body"] for line in capsys.readouterr().out.splitlines()] == ["here"]
+    assert [each["body"] for each in run("find", path, "--since", "1h", "--json").rows] == ["here"]
 
 
 def test_milliseconds_are_no_time_before_which_everything_is_deleted(path: Path) -> None:
