@@ -146,15 +146,21 @@ def test_json_is_for_programs() -> None:
 def test_the_change_stream_goes_in_and_comes_out_unchanged(tmp_path: Path) -> None:
     """Real file changes of a public repository, its odd paths and nulls among them."""
     source = DATA.read_bytes().splitlines()
-    done = run("ingest", "changes", DATA, "--topic", "changes-", "--topic-field", "module", "--key-field",
-               "commit", "--key-field", "path", "--tag-field", "path:suffix", "--json")  # fmt: skip
+    by_topic: dict[str, list[bytes]] = {}
+    for line in source:
+        by_topic.setdefault("changes-" + json.loads(line)["module"], []).append(line)
+    options = ("--key-field", "commit", "--key-field", "path", "--tag-field", "path:suffix", "--queue-by", "commit")  # fmt: skip
+    done = run("ingest", "changes", "-", "--format", "ndjson", "--topic", "changes-", "--topic-field", "module",
+               *options, "--json", given=DATA.read_bytes())  # fmt: skip
     done.expect(0)
     assert done.rows[0]["stored"] == len(source)
     with penstock.open(tmp_path / "changes", read_only=True) as store:
-        by_topic: dict[str, list[bytes]] = {}
-        for line in source:
-            by_topic.setdefault("changes-" + json.loads(line)["module"], []).append(line)
+        assert max(len(queues) for queues in store.topics().values()) > 1
+        # Over all queues in the order of the source.
         assert {t: [m.body for m in store.scan(t)] for t in store.topics()} == by_topic
+        for topic, lines in by_topic.items():
+            tags = [Path(json.loads(line)["path"]).suffix.lstrip(".") for line in lines]
+            assert [m.tag for m in store.scan(topic)] == tags
         for line in source[::9]:
             fields = json.loads(line)
             for key in (fields["commit"], fields["path"]):

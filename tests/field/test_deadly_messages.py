@@ -124,6 +124,18 @@ def test_answers_end_a_delivery(path: Path) -> None:
     assert found(path) == [(b"1", 1), (b"3", 2)]
 
 
+def test_a_refusal_waits_for_a_writer_and_outlives_its_consumer(path: Path) -> None:
+    put(path, b"0", b"1")
+    killed(path, lambda consumer: consumer.poll(2)[0].nack(delay=1))
+    with penstock.open(path, read_only=True) as store, store.consumer("g", "t") as consumer:
+        (message,) = consumer.poll(10, timeout=120)
+        assert message.body == b"1"
+        message.ack()
+    with penstock.open(path) as store, store.consumer("g", "t") as consumer:
+        (again,) = consumer.poll(10, timeout=120)
+        assert (again.body, again.attempt) == (b"0", 2)
+
+
 def test_a_refusal_in_an_ordered_queue_ends_a_delivery(path: Path) -> None:
     """Its consumer was killed while the queue waited for the next try: the try before counted twice."""
     put(path, b"x")

@@ -18,13 +18,14 @@ from penstock.errors import CorruptionError
 from penstock.store.store import Store
 from penstock.testing.kit import copy_files
 
+SETTINGS: dict[str, Any] = {**SMALL}
 # A flip a byte of the head and of the lengths after the body, or of each third, another one for each seed; all of them at night.
 HEAD_BYTES = 88
 Place = tuple[str, int, int]
 
 
 def opened(path: Path, **settings: Any) -> Store:
-    return penstock.open(path, environ={}, **SMALL, **settings)
+    return penstock.open(path, environ={}, **SETTINGS, **settings)
 
 
 def make(path: Path, checksum: str) -> dict[int, tuple[Place, bytes]]:
@@ -96,10 +97,10 @@ def check(path: Path, hit: Place, others: dict[Place, bytes], checksum: str, sto
         f"{story}: the queue is blamed"
     )
     assert checksum == "crc32" or findings, f"{story}: not seen"
-    penstock.repair(path, apply=True, environ={}, **SMALL)
+    penstock.repair(path, apply=True, environ={}, **SETTINGS)
     repaired = messages(path)
     assert {p: b for p, b in repaired.items() if p != hit} == others, f"{story}: after a repair"
-    assert penstock.repair(path, environ={}, **SMALL).steps == (), f"{story}: a second repair plans"
+    assert penstock.repair(path, environ={}, **SETTINGS).steps == (), f"{story}: a second repair plans"
 
 
 @pytest.mark.slow
