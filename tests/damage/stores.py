@@ -56,6 +56,22 @@ class Made(NamedTuple):
         return Made(path, self.records, self.end)
 
 
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say what was tried if it fails: of thousands that one test tries."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(what)
+        raise
+
+
+def log_of(made: Made) -> bytes:
+    """Return the bytes of the log up to where its records end."""
+    segments = sorted((made.path / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in segments)[: made.end]
+
+
 def messages() -> list[Message]:
     """Return messages of every kind: V1 and V2, IPv4 and IPv6, with and without tag, keys and body."""
     return [

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.damage.stores import Made, find_all, flip, make, opened, read_all
+from tests.damage.stores import Made, find_all, flip, log_of, make, opened, read_all, told
 from tests.lanes import NIGHT, rounds
 
 from penstock.errors import CorruptionError, PenstockError
@@ -122,10 +122,8 @@ def test_a_flipped_bit_costs_a_reader_at_most_what_it_hit(sealed: Made, kind: st
         for bit in bits_of(path, SAMPLE):
             flip(path, bit)
             try:
-                look(sealed, path, bit, keys)
-            except BaseException:
-                print(f"bit {bit} of {path}")
-                raise
+                with told(f"bit {bit} of {path}"):
+                    look(sealed, path, bit, keys)
             finally:
                 flip(path, bit)
 
@@ -202,17 +200,10 @@ def test_opening_for_writing_after_a_flipped_bit_mends_or_refuses_and_cuts_nothi
             made = crashed.copy(tmp_path / "copy")
             path = made.path / original.relative_to(crashed.path)
             flip(path, bit)
-            log = {p: p.read_bytes() for p in of_kind(made, "commitlog")}
-            try:
+            before = log_of(made)
+            with told(f"bit {bit} of {path}"):
                 write(made, path, bit)
-            except BaseException:
-                print(f"bit {bit} of {path}")
-                raise
-            for segment, data in log.items():
-                assert (
-                    segment.read_bytes()[: made.end - int(segment.name)]
-                    == data[: made.end - int(segment.name)]
-                )
+                assert log_of(made) == before
 
 
 def write(made: Made, path: Path, bit: int) -> None:

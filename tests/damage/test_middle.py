@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.damage.stores import Made, note_all, opened
+from tests.damage.stores import Made, note_all, opened, told
 from tests.lanes import rounds
 
 from penstock.errors import CorruptionError
@@ -124,15 +124,11 @@ def test_random_damage_in_the_middle_costs_only_what_it_hit(
     for turn in range(DAMAGES):
         chance = random.Random(turn)
         hit = damage(made, chance, log, older, turn)
-        try:
+        with told(f"turn {turn}"):
             check_readers(made, hit)
             if turn % EVERY_WRITTEN == 0:
                 check_writing(made.copy(tmp_path / "copy"), hit)
-        except BaseException:
-            print(f"turn {turn}")
-            raise
-        finally:
-            put_back(made, log)
+        put_back(made, log)
 
 
 def check_readers(made: Made, hit: set[int]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.damage.stores import GROUP, Made, find_all, make, opened, read_all
+from tests.damage.stores import GROUP, Made, find_all, make, opened, read_all, told
 from tests.lanes import cases
 
 from penstock.errors import CorruptionError, PenstockError, StrayFileError
@@ -52,11 +52,8 @@ def test_a_reader_of_a_cut_file_gets_what_is_left_or_an_error_that_names_it(stor
         found = sizes(store, path)
         for size in reversed(cases(found, path.name, always={*found[:2], *found[-2:]})):
             os.truncate(path, size)
-            try:
+            with told(f"{path} cut to {size} bytes"):
                 check_reading(store, path, size)
-            except BaseException:
-                print(f"{path} cut to {size} bytes")
-                raise
         path.write_bytes(data)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
@@ -102,11 +99,8 @@ def test_opening_a_cut_file_for_writing_mends_it_or_refuses_and_says_which(
             path = made.path / original.relative_to(store.path)
             os.truncate(path, size)
             log = {p: p.read_bytes() for p in (made.path / "commitlog").iterdir()}
-            try:
+            with told(f"{path} cut to {size} bytes"):
                 check_writing(made, path)
-            except BaseException:
-                print(f"{path} cut to {size} bytes")
-                raise
             for segment, data in log.items():
                 if segment != path:
                     assert (

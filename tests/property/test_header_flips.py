@@ -100,7 +100,9 @@ def check(path: Path, hit: Place, others: dict[Place, bytes], checksum: str, sto
     penstock.repair(path, apply=True, environ={}, **SETTINGS)
     repaired = messages(path)
     assert {p: b for p, b in repaired.items() if p != hit} == others, f"{story}: after a repair"
-    assert penstock.repair(path, environ={}, **SETTINGS).steps == (), f"{story}: a second repair plans"
+    assert penstock.repair(path, environ={}, **SETTINGS).steps == (), (
+        f"{story}: a second repair plans"
+    )
 
 
 @pytest.mark.slow

@@ -150,12 +150,6 @@ def test_entries_of_scanned_rows_are_those_of_the_plain_rules(rows: list[Row]) -
     assert np.frombuffer(refused, np.int64).tolist() == left_out
 
 
-@pytest.mark.parametrize("topic", [-1, 3, I64_MAX])
-def test_a_scanned_row_whose_topic_is_none_of_the_batch_is_refused(topic: int) -> None:
-    with pytest.raises(ValueError, match="topic"):
-        scanned_entries([Row(0, 0, 0), Row(topic, 0, 0)])
-
-
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("size", [0, 7, 8, 24])
 def test_scanned_rows_without_as_many_topics_and_codes_are_refused(place: int, size: int) -> None:
@@ -175,10 +169,11 @@ def test_many_queues_are_told_apart_without_the_lock() -> None:
     assert np.frombuffer(runs, np.int64).reshape(-1, 5).tolist() == plain[2]
 
 
-@pytest.mark.parametrize("topic", [-1, 3, I32_MAX])
-def test_a_topic_that_is_none_of_the_batch_is_refused(topic: int) -> None:
+@pytest.mark.parametrize("entries", [kernels_entries, scanned_entries])
+@pytest.mark.parametrize("topic", [-1, 3, I32_MAX, I64_MAX])
+def test_a_topic_that_is_none_of_the_batch_is_refused(entries: Any, topic: int) -> None:
     with pytest.raises(ValueError, match="topic"):
-        kernels_entries([Row(0, 0, 0), Row(topic, 0, 0)])
+        entries([Row(0, 0, 0), Row(topic, 0, 0)])
 
 
 @pytest.mark.parametrize(
