@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.runtime.test_workers import TwoClocks
 
 from penstock import Message
-from penstock.log.segmented_log import plausible
-from penstock.runtime.clock import BELIEVED_AFTER_MS, SteadyTime
+from penstock.runtime.clock import BELIEVED_AFTER_MS
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 HOUR = 3_600_000
@@ -69,19 +69,6 @@ def _message(number: int) -> Message:
     return Message("t", b"%d" % number, queue=0, keys=["k", f"k{number}"])
 
 
-class TwoClocks(ManualClock):
-    """The wall clock may be set; the monotonic one only goes on."""
-
-    steady_ms = 5_000_000
-
-    def monotonic_ms(self) -> int:
-        return self.steady_ms
-
-    def pass_by(self, ms: int) -> None:
-        self.steady_ms += ms
-        self.now_ms += ms
-
-
 def test_a_clock_that_jumps_forward_and_back_deletes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,47 +88,18 @@ def test_a_clock_that_jumps_forward_and_back_deletes_nothing(
         count = store.stats()["segments"]
         workers.run("penstock-retain")
         for jump in (10 * YEAR, 5 * 24 * HOUR, -20 * YEAR):
-            clock.now_ms += jump
-            for _ in range(5):
-                clock.pass_by(10_000)
+            for ahead_ms in [jump] * 5 + [0]:
+                clock.ahead_ms = ahead_ms
+                clock.now_ms += 10_000
                 workers.run("penstock-retain")
-            clock.now_ms -= jump
-            clock.pass_by(10_000)
-            workers.run("penstock-retain")
             assert store.stats()["segments"] == count
         assert caplog.text.count("the clock has jumped") == 3
-        clock.now_ms += YEAR
+        clock.ahead_ms = YEAR
         workers.run("penstock-retain")
         assert store.stats()["segments"] == count
-        clock.pass_by(BELIEVED_AFTER_MS)
+        clock.now_ms += BELIEVED_AFTER_MS
         workers.run("penstock-retain")
         assert store.stats()["segments"] < count, "a clock that keeps to it is believed at last"
-
-
-def test_time_that_passes_is_no_jump(tmp_path: Path) -> None:
-    clock = TwoClocks(START)
-    time = SteadyTime(clock)
-    for _ in range(100):
-        clock.pass_by(HOUR * 30)
-        clock.now_ms += 500  # corrected a little each time
-        assert time.time_ms() == clock.now_ms
-    clock.now_ms += HOUR
-    assert time.time_ms() == clock.now_ms - HOUR
-    clock.pass_by(BELIEVED_AFTER_MS - 1)
-    assert time.time_ms() == clock.now_ms - HOUR
-    clock.pass_by(1)
-    assert time.time_ms() == clock.now_ms
-
-
-def test_a_segment_written_while_the_clock_said_1970_is_not_taken_for_old() -> None:
-    """Its file's time is that of a machine that had just started: it was the first to go, though it was young."""
-    assert plausible([START, 5, START + 9]) == [START, START + 9, START + 9]
-    assert plausible([5, 7, START]) == [START] * 3
-    assert plausible([START, START - HOUR, START + 9]) == [START, START, START + 9]
-    assert plausible([5, 7]) == [7, 7]
-    assert plausible([]) == []
-    for times in itertools.product([5, START, START + YEAR], repeat=4):
-        assert plausible(list(times)) == sorted(plausible(list(times)))
 
 
 @pytest.mark.parametrize("write", ["mmap", "file"])
