@@ -438,7 +438,11 @@ def test_a_copy_that_syncs_each_record_reports_none_before_its_sync(log: MasterL
     """It reported each quarter of a second of a slow sync; a master of RocketMQ counts what is reported."""
     files, may_sync = FaultyFiles(), threading.Event()
     may_sync.set()
-    files.plan.watch = lambda call, path: "sync" not in call or may_sync.wait(WAIT_S)
+
+    def wait(call: str, _path: Path) -> None:
+        assert "sync" not in call or may_sync.wait(WAIT_S)
+
+    files.plan.watch = wait
     first, end = log.begins[1], log.begins[2]
     opened = partial(penstock.open_follower, tmp_path / "c", files=files, environ={}, flush="sync", **READING)  # fmt: skip
     with (
