@@ -80,7 +80,7 @@ def test_a_clean_store_that_was_copied_is_still_clean(
         assert copy.recovery.state == "clean"
 
 
-@pytest.mark.parametrize("way", ["copied", "cut", "repaired"])
+@pytest.mark.parametrize("way", ["copied", "cut", "repaired", "zeroed"])
 def test_what_was_delivered_in_an_end_that_the_log_has_lost_is_delivered_again(
     way: str, tmp_path: Path
 ) -> None:
@@ -116,10 +116,10 @@ def test_what_was_delivered_in_an_end_that_the_log_has_lost_is_delivered_again(
     store.close()
     if way == "cut":
         penstock.open_follower(path, cut_at=end, environ={}).close()
-    elif way == "repaired":
+    elif way in ("repaired", "zeroed"):
         with (path / "commitlog" / ("0" * 20)).open("r+b") as file:
-            file.seek(end + 90)
-            file.write(b"\xff" * 9)
+            file.seek(end + 90 * (way == "repaired"))
+            file.write(b"\xff" * 9 if way == "repaired" else bytes(2000))
         penstock.repair(path, apply=True, cut=True)
     for _ in range(2):
         store, _ = passed(path, 12)
@@ -127,3 +127,59 @@ def test_what_was_delivered_in_an_end_that_the_log_has_lost_is_delivered_again(
             each.commit()
         assert sorted(m.body for m in store.scan("orders")) == expected
         store.close()
+
+
+def test_offsets_that_cannot_be_read_keep_no_timer_from_being_delivered_again(
+    tmp_path: Path,
+) -> None:
+    clock, path, end = ManualClock(), tmp_path / "store", 0
+    for is_cut in (False, True):
+        workers = ManualWorkers()
+        store = open_store(path, clock=clock, spawn=workers)
+        if not is_cut:
+            store.put("others", b"1", queue=0)
+            store.commit_offset("g", "others", 0, offset=1)
+            store.put("orders", b"timer", queue=0, delay=5)
+            end = store.stats()["log_end_offset"]
+        for _ in range(12):
+            clock.now_ms += 1000
+            workers.run_all()
+        assert [m.body for m in store.scan("orders")] == [b"timer"]
+        store.close()
+        if not is_cut:
+            penstock.open_follower(path, cut_at=end, environ={}).close()
+            for each in (path / "config").glob("consumerOffset.json*"):
+                each.write_bytes(b"no offsets")
+
+
+@pytest.mark.parametrize("way", ["copied", "cut"])
+@pytest.mark.parametrize("days", [2.5, 3.2])
+def test_a_timer_that_was_put_again_meanwhile_is_delivered_once_by_a_copy_and_after_a_cut(
+    way: str, days: float, tmp_path: Path
+) -> None:
+    """Both records were taken in, where the files that say how far all is did not count."""
+    clock, path = ManualClock(), tmp_path / "store"
+
+    def passed(path: Path, days: float) -> Store:
+        workers = ManualWorkers()
+        store = open_store(path, clock=clock, spawn=workers)
+        if not store.topics():
+            store.put("orders", b"x", queue=0, delay=3 * 86_400)
+        for _ in range(100):
+            clock.now_ms += int(days * 864_000)
+            workers.run_all()
+        return store
+
+    store = passed(path, days)
+    end = store.stats()["log_end_offset"]
+    store.put("others", b"y", queue=0)
+    store.close()
+    if way == "cut":
+        penstock.open_follower(path, cut_at=end, environ={}).close()
+    else:
+        shutil.copytree(path, tmp_path / "copy")
+        path = tmp_path / "copy"
+    store = passed(path, 2)
+    assert [m.body for m in store.scan("orders")] == [b"x"]
+    assert not store.delayed()
+    store.close()

@@ -395,6 +395,7 @@ class SideFolder:
 
     def note_lost_end(self) -> None:
         """Note, before the log loses its end, that extensions may count what it loses; they remove the note."""
+        self._files.make_folder_durably(self.path)
         self._files.write_whole(self.path / Path(LOST_END).name, b"")
 
     def write_holder(self, process_id: int) -> None:

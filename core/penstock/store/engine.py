@@ -408,19 +408,20 @@ class Engine:
             log_end = self.log.end_offset
             try:
                 self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
-                self.cursors.restart(topic)
-                self.remove_queues(topic, log_end)
-                self.remove_offsets(topic)
+                try:
+                    self.cursors.restart(topic)
+                    self.remove_queues(topic, log_end)
+                    self.remove_offsets(topic)
+                finally:
+                    if self.copying is not None:
+                        # Copies take no offsets that were read before this, and no record that was put after it.
+                        self.copying.log.removed_topics = self.removed_topics.read().table
             except Exception:
                 raise
             except BaseException as error:
                 # Ctrl-C, or a signal handler that ends the program. The next opening completes what was recorded.
                 self.flusher.fail(f"the removal of topic {topic} was interrupted ({error!r})")
                 raise
-            finally:
-                if self.copying is not None:
-                    # Copies take no offsets that were read before this, and no record that was put after it.
-                    self.copying.log.removed_topics = self.removed_topics.read().table
         self.log.encoder.forget(topic)
 
     def remove_queues(self, topic: str, before: int) -> None:

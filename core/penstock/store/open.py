@@ -537,6 +537,8 @@ class Opener:
             RebuildJournal(self.files, self.root).finish()
         found = self._inspect(log, geometry, is_new=is_new)
         note_deleted_topics(self.files, self.root, self._removed_topics)
+        if found.was_copied and not found.is_clean:
+            found.side_folder.note_lost_end()
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
@@ -549,8 +551,6 @@ class Opener:
         end = repair_log_end(self.files, log, found)
         if found.lost_from is not None:
             note_unclean_opening(self.files, self.root, found.lost_from, is_copy=found.was_copied)
-        if found.was_copied:
-            found.side_folder.note_lost_end()
         context = self.context(geometry, log, read_only=False)
         engine, store = self._build(lock, log, context, end, found)
         try:

@@ -32,7 +32,7 @@ from penstock.contracts import (
     limits,
 )
 from penstock.contracts.dispatcher import Finding
-from penstock.errors import MessageError, PenstockError, StoreClosedError
+from penstock.errors import CorruptionError, MessageError, PenstockError, StoreClosedError
 from penstock.escape import get_logger, near
 from penstock.format.names import LOST_END
 from penstock_messaging.groups.store_id import ensure_store_id
@@ -365,12 +365,19 @@ class MessagingExtension(Extension):
     def _forget_deliveries(self, store: OpenStore) -> None:
         """Forget which messages count as delivered or finished: the log may lack their copies, and has the others."""
         files, root = self.context.files, self.context.root
+
+        def forget(name: str) -> None:
+            if files.exists(root / name):
+                files.remove(root / name)
+                files.sync_folder((root / name).parent)
+
         try:
-            store.remove_offsets(_HALF_GROUP)
-            for name in (*_DELIVERIES, LOST_END):
-                if files.exists(root / name):
-                    files.remove(root / name)
-                    files.sync_folder((root / name).parent)
+            for name in _DELIVERIES:
+                forget(name)
+            # Offsets that cannot be read do not count either.
+            with suppress(CorruptionError):
+                store.remove_offsets(_HALF_GROUP)
+            forget(LOST_END)
         except (PenstockError, OSError) as error:
             logger.warning(
                 "the log of %s has lost its end, and files that count what was delivered are still there (%s): delayed "

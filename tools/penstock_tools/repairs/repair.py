@@ -236,7 +236,9 @@ class _Repair:
         start = min(at for at in changed if at is not None)
         note_unclean_opening(self._files, self._root, start, is_copy=False)
         side_folder.remove_clean()
-        if plan.log.cut is not None:
+        # Also where an end that was durable is gone, and nothing is left to be cut.
+        durable = Progress(self._files, self._root).read().flushed_offset
+        if plan.log.cut is not None or durable > plan.log_end:
             side_folder.note_lost_end()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):

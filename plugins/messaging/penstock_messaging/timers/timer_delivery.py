@@ -46,6 +46,7 @@ from penstock_messaging.timers.timer_message import SECOND_MS, Timer, cancelling
 from penstock_messaging.timers.timer_queue import (
     TimerQueue,
     entry_of,
+    may_roll,
     waiting_message,
     waiting_timer,
 )
@@ -361,11 +362,22 @@ class TimerDelivery:
         """Take in messages that were put; return whether there may be more."""
         before = self._queue.offset
 
-        def add(entry: WaitingTimer, timer: Timer) -> None:
+        def add(entry: WaitingTimer, timer: Timer, message: StoredMessage) -> None:
+            made = self._made
+            is_over = (
+                made is not None
+                and may_roll(timer, message.store_time_ms)
+                and _is_made(made, message, 0)
+            )
+            if is_over:
+                # It was put again by an earlier opening.
+                entry = entry._replace(slot_ms=0)
             if self._unsaved_last != entry.log_offset:
                 # In this order: after an interrupt in between, the unit is written twice, which is read as one.
                 self._unsaved.extend(_unit(entry, timer))
                 self._unsaved_last = entry.log_offset
+            if is_over:
+                return
             if entry.log_offset in self._spent:
                 self._called_off.add(entry.log_offset)
                 self._spent.discard(entry.log_offset)
@@ -536,7 +548,7 @@ class TimerDelivery:
                 raise StoreClosedError
             timer = timer_of(message)
             if self._made is not None and (
-                timer.due_ms <= self._clock.time_ms() or _is_made(self._made, message, timer)
+                timer.due_ms <= self._clock.time_ms() or _is_made(self._made, message, timer.due_ms)
             ):
                 # An opening before this one has delivered it, or may have; otherwise the next round does.
                 return False
@@ -629,10 +641,10 @@ class TimerDelivery:
         return left
 
 
-def _is_made(made: CopiesMade, message: StoredMessage, timer: Timer) -> bool:
-    """Return whether an earlier opening has delivered a message, by a clock that was ahead."""
+def _is_made(made: CopiesMade, message: StoredMessage, due_ms: int) -> bool:
+    """Return whether an earlier opening has put what comes in place of a message when it is handled at a time."""
     with suppress(MessageError):
-        return made.count_out(message, copied(message, due_ms=timer.due_ms, enqueue_ms=0, now_ms=0))
+        return made.count_out(message, copied(message, due_ms=due_ms, enqueue_ms=0, now_ms=0))
     return False
 
 

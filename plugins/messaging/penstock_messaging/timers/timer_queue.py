@@ -18,7 +18,7 @@ _WINDOW_MS = 172_800 * SECOND_MS
 # Maximum number of messages that are taken in at once.
 COUNT_MAX = 1000
 
-AddTimer = Callable[[WaitingTimer, Timer], None]
+AddTimer = Callable[[WaitingTimer, Timer, StoredMessage], None]
 Refuse = Callable[[str], None]
 
 
@@ -68,7 +68,7 @@ class TimerQueue:
             except MessageError as error:
                 refuse(f"the message at log offset {message.log_offset}: {error}")
             else:
-                add(entry_of(message, timer, now_ms), timer)
+                add(entry_of(message, timer, now_ms), timer, message)
             # One by one: an interrupt may come at any time.
             self.offset = message.queue_offset + 1
         self.offset = max(found.next_offset, inside)
