@@ -6,7 +6,6 @@ whatever name, also in processes that a test starts. Nothing is written to disk,
 """
 
 import importlib
-import importlib.util
 import json
 import os
 import pkgutil
@@ -60,14 +59,6 @@ def edited(plant: Plant, source: str) -> str:
             f"{plant.module}: the text to change is there {count} times: {plant.old!r}"
         )
     return source.replace(plant.old, plant.new)
-
-
-def source_of(module: str) -> str:
-    """Return the source of a module, as it lies on disk."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None, module
-    return Path(spec.origin).read_text()
 
 
 class _Loader(SourceFileLoader):

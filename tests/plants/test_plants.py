@@ -2,7 +2,7 @@
 
 import pytest
 from tests.plants.hunting import missed, run
-from tests.plants.planting import Plant, edited, plants, source_of
+from tests.plants.planting import Plant, plants
 
 PLANTS = plants()
 # What the mechanism itself is tried with.
@@ -26,8 +26,3 @@ def test_without_the_fault_the_test_passes() -> None:
     """Of the others the ordinary run says that."""
     assert not missed(TRIAL)
     assert run(TRIAL, planted=False)[0] == 0
-
-
-def test_a_plant_whose_place_is_gone_is_an_error() -> None:
-    with pytest.raises(ValueError, match="is there 0 times"):
-        edited(TRIAL._replace(old="no such text"), source_of(TRIAL.module))
