@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 PROMISES = Path(__file__).parent / "promises"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+# `dev` is what the whole test suite runs in. atheris comes for some Pythons only, and `make fuzz` installs it.
+NOT_ALONE = ("dev", "fuzz")
 SOURCES = ["core", "tools", "plugins/flush", "plugins/index", "plugins/alloc", "plugins/retention", "plugins/messaging", "plugins/replicate", "pipeline"]  # fmt: skip
 INSTALL_LINE = re.compile(r"pip install '(penstock(?:\[[a-z,]+\])?)'(?: '([^']+)')?")
 SECONDS = 300
@@ -37,6 +39,12 @@ def in_the_docs() -> set[Extras]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     lines = {found[1] for page in pages for found in INSTALL_LINE.finditer(page.read_text())}
     return {tuple(sorted(Requirement(line).extras)) for line in lines}
+
+
+def combinations() -> list[Extras]:
+    """Return the combinations that have a script: none, each extra alone, and those that the docs install together."""
+    alone = {(extra,) for extra in EXTRAS if extra not in NOT_ALONE}
+    return sorted({(), *alone, ("cli", "testing"), ("arrow", "cli"), *in_the_docs()})
 
 
 def script_of(extras: Extras) -> Path:
@@ -74,6 +82,12 @@ def _lines(extras: Iterable[str]) -> list[str]:
 def make_environment(home: Path, extras: Extras) -> Path:
     """Make an environment with Penstock and these extras alone; returns its python. Raises `NotInstalledError`."""
     venv.create(home, symlinks=True, with_pip=False)
+    _install_editable(link_needed(home, extras))
+    return home / "bin" / "python"
+
+
+def link_needed(home: Path, extras: Iterable[str]) -> Path:
+    """Put what Penstock needs with these extras into an environment, by links; returns the folder of its packages."""
     site = next((home / "lib").glob("python*/site-packages"))
     for distribution in needed(extras).values():
         for path in _tops(distribution):
@@ -81,8 +95,7 @@ def make_environment(home: Path, extras: Extras) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 target.symlink_to(Path(str(distribution.locate_file(path))).resolve())
-    _install_editable(site)
-    return home / "bin" / "python"
+    return site
 
 
 def _install_editable(site: Path) -> None:

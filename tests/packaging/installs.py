@@ -18,13 +18,21 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from tests.packaging.checkouts import clean_environment, make_checkout
-from tests.packaging.extras import EXTRAS, PROJECT, Extras, in_the_docs, run_promise, script_of
+from tests.packaging.extras import (
+    EXTRAS,
+    NOT_ALONE,
+    PROJECT,
+    Extras,
+    combinations,
+    run_promise,
+    script_of,
+)
 
 SMOKE = Path(__file__).with_name("smoke.py")
 KNOWN = ("3.11", "3.12", "3.13", "3.14")
 SECONDS = 1800
-# What one extra needs says nothing about the others; `dev` is the environment that this runs in.
-ALONE = sorted({(), *((extra,) for extra in EXTRAS if extra not in ("dev", "fuzz")), ("cli", "testing"), *in_the_docs()})  # fmt: skip
+# What one extra needs says nothing about the others.
+ALONE = combinations()
 
 
 class InstallError(Exception):
@@ -65,7 +73,7 @@ def make_wheel(python: Path, work: Path) -> Path:
 def lowest() -> str:
     """Return constraints that allow of each package that the project names only the lowest version."""
     lines = PROJECT["dependencies"] + [
-        line for extra, own in EXTRAS.items() if extra not in ("dev", "fuzz") for line in own
+        line for extra, own in EXTRAS.items() if extra not in NOT_ALONE for line in own
     ]
     floors = {
         one.name: floor.version

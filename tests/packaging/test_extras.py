@@ -15,18 +15,16 @@ from tests.packaging.extras import (
     ROOT,
     Extras,
     NotInstalledError,
-    in_the_docs,
+    combinations,
     make_environment,
     needed,
     run_promise,
     script_of,
 )
 
-# `dev` is what the whole test suite runs in. atheris comes for some Pythons only, and `make fuzz` installs it.
-NOT_ALONE = {"dev", "fuzz"}
 # These start a JVM, which takes ten seconds of a processor.
 SLOW = {("spark",), ("cli", "spark")}
-ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in NOT_ALONE), ("cli", "testing"), ("arrow", "cli"), *in_the_docs()})  # fmt: skip
+ALL = combinations()
 
 
 @pytest.mark.sampled(3)

@@ -1,24 +1,20 @@
 """The README as a newcomer meets it: install by its lines into an empty environment, then paste its blocks in order.
 
-The environment is a fresh one. What the install line asks for is linked into it from this one: the requirements that the
-wheel's metadata names for those extras, and theirs, and nothing else. So no package is downloaded, and a block that needs
-more than the install line brings fails. pip runs the line itself, without an index: it refuses if one is missing.
+The environment is a fresh one. What the install line asks for is linked into it from this one, and nothing else (see
+`extras`). So no package is downloaded, and a block that needs more than the install line brings fails. pip runs the line itself,
+without an index: it refuses if a package is missing that the wheel's metadata names for those extras.
 The blocks from "Spark" on run in `tests/spark/test_docs.py`, in an environment that has Spark.
 """
 
 import re
 import sys
-import zipfile
-from collections.abc import Iterable
-from email.parser import Parser
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from sybil import Example
 from tests.docs.blocks import Blocks, check_install, parse
 from tests.packaging.checkouts import ROOT, make_built_checkout, make_wheel, run
+from tests.packaging.extras import link_needed
 
 README = ROOT / "README.md"
 TEXT = README.read_text()
@@ -43,44 +39,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def needed(wheel: Path, extras: Iterable[str]) -> set[str]:
-    """Return the names of the distributions that a wheel with some extras requires, directly or not."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = Parser().parsestr(archive.read(name).decode())
-    waiting = [(text, set(extras)) for text in metadata.get_all("Requires-Dist", [])]
-    found: set[str] = set()
-    while waiting:
-        text, wanted = waiting.pop()
-        requirement = Requirement(text)
-        marker = requirement.marker
-        if marker is not None and not any(
-            marker.evaluate({"extra": extra}) for extra in {"", *wanted}
-        ):
-            continue
-        if requirement.name not in found:
-            found.add(requirement.name)
-            inner = distribution(requirement.name).requires or []
-            waiting += [(each, requirement.extras) for each in inner]
-    return found
-
-
-def link(names: Iterable[str], python: Path) -> None:
-    """Put distributions of this environment into another one, by links."""
-    (site,) = python.parents[1].glob("lib/python*/site-packages")
-    for name in names:
-        files = distribution(name).files or []
-        for part in {file.parts[0] for file in files if ".." not in file.parts}:
-            target = site / part
-            if not target.exists():
-                target.symlink_to(Path(str(distribution(name).locate_file(part))))
-
-
 def install(line: str, checkout: Path, python: Path) -> None:
     """Run an install line of the README in a checkout."""
-    extras = (EXTRAS.search(line) or ["", ""])[1].split(",")
-    (wheel,) = (checkout / "dist").glob("*.whl")
-    link(needed(wheel, extras), python)
+    found = EXTRAS.search(line)
+    link_needed(python.parents[1], found[1].split(",") if found else ())
     pip = {
         "PATH": f"{python.parent}:/usr/bin:/bin",
         "PIP_NO_INDEX": "1",
