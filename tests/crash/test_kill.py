@@ -1,23 +1,25 @@
 """kill -9 of a real writer and of a real member of a group, on one store."""
 
+import json
 import random
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.writer import SMALL, body, message
-from tests.faults.children import environment, start
-from tests.lanes import SEED, rounds
+from tests.faults.children import environment, start, writing
+from tests.lanes import SEED, at_night, rounds
+from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 import penstock
 from penstock.store.store import Store
 
 WRITER = Path(__file__).parent / "writer.py"
 ROOT = Path(__file__).parents[2]
-# For each flush policy.
-KILLS = rounds(gate=2, night=50)
+# For each flush policy, and for each combination of strategies.
+KILLS, KILLS_OF_EACH = rounds(gate=2, night=50), 2
 QUEUES = 3
 MEMBER = """
 import sys
@@ -30,10 +32,10 @@ with penstock.open(sys.argv[1], read_only=True) as store, store.consumer("g", "t
 """
 
 
-def run_and_kill(path: Path, flush: str, begin: int, count: int) -> int:
+def run_and_kill(path: Path, settings: dict[str, Any], begin: int, count: int) -> int:
     """Run a writer until it has said `count` numbers, kill it; returns the last number it said was acknowledged."""
     process = subprocess.Popen(
-        [sys.executable, str(WRITER), str(path), flush, str(begin)],
+        [sys.executable, str(WRITER), str(path), json.dumps(settings), str(begin)],
         stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
@@ -58,17 +60,28 @@ def check(store: Store, acknowledged: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_killed_writer_loses_nothing_it_acknowledged(flush: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "kills"),
+    [
+        ({"flush": "sync"}, KILLS),
+        ({"flush": "async"}, KILLS),
+        *(at_night(settings_of(combo), KILLS_OF_EACH) for combo in ALLOWED),
+    ],
+    ids=["sync", "async", *map(name_of, ALLOWED)],
+)
+def test_a_killed_writer_loses_nothing_it_acknowledged(
+    settings: dict[str, Any], kills: int, tmp_path: Path
+) -> None:
     chance = random.Random(SEED)
     path = tmp_path / "store"
     count = 0
-    for _ in range(KILLS):
-        acknowledged = run_and_kill(path, flush, count, chance.randrange(1, 3000))
+    for _ in range(kills):
+        acknowledged = run_and_kill(path, settings, count, chance.randrange(1, 3000))
         with penstock.open(path, read_only=True) as reader:
             assert reader.max_offset("t", 0) >= 0
-        with penstock.open(path, environ={}, **SMALL) as store:
+        with penstock.open(path, environ={}, **{**SMALL, **settings}) as store:
             assert store.recovery is not None
+            assert store.recovery.state == "abnormal"
             count = check(store, acknowledged)
     assert count > 0
 
@@ -104,26 +117,12 @@ def test_what_a_killed_member_acknowledged_never_comes_again_and_all_else_does(
 
 def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    process = subprocess.Popen(
-        [sys.executable, str(WRITER), str(path), "async", "0"],
-        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
-    )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.readline()
-    drain = threading.Thread(target=process.stdout.read)
-    drain.start()
-    try:
-        with penstock.open(path, read_only=True) as reader:
-            for number, message in enumerate(reader.scan("t", follow=True)):
-                assert message.body == body(number)
-                if number == 1500:
-                    break
-            assert [m.body for m in reader.find("k77", "t")] == [body(77)]
-    finally:
-        process.kill()
-        process.wait()
-        drain.join()
-        process.stdout.close()
+    with writing(path, "async"), penstock.open(path, read_only=True) as reader:
+        for number, message in enumerate(reader.scan("t", follow=True)):
+            assert message.body == body(number)
+            if number == 1500:
+                break
+        assert [m.body for m in reader.find("k77", "t")] == [body(77)]
 
 
 @pytest.mark.parametrize("count", [20, 100, 300])

@@ -1,5 +1,6 @@
 """Child processes that live through a fault, so that the tests do not have to."""
 
+import json
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def environment() -> dict[str, str]:
 def writing(path: Path, flush: str) -> Iterator[None]:
     """Have the writer of the crash tests write a store in a process of its own; it is killed at the end."""
     writer = subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/crash/writer.py"), str(path), flush, "0"],
+        [sys.executable, str(ROOT / "tests/crash/writer.py"), str(path), json.dumps({"flush": flush}), "0"],
         stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert writer.stdout is not None

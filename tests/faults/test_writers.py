@@ -153,7 +153,7 @@ def test_writers_killed_under_readers_lose_nothing_and_show_nothing_wrong(
             except FileNotFoundError:
                 continue
     """)  # fmt: skip
-    run_and_kill(path, flush, 0, 500)
+    run_and_kill(path, {"flush": flush}, 0, 500)
     reader = subprocess.Popen(
         [sys.executable, "-c", follow, str(path)], env=environment(), stderr=subprocess.PIPE
     )
@@ -161,7 +161,7 @@ def test_writers_killed_under_readers_lose_nothing_and_show_nothing_wrong(
         for turn in range(explored(4 * TIMES, least=2)):
             with penstock.open(path, environ={}, **SMALL) as store:
                 count = store.max_offset("t", 0) + store.max_offset("t", 1) + store.max_offset("t", 2)  # fmt: skip
-            acknowledged = run_and_kill(path, flush, count, 1 + 400 * (turn % 5))
+            acknowledged = run_and_kill(path, {"flush": flush}, count, 1 + 400 * (turn % 5))
             with penstock.open(path, environ={}, **SMALL) as store:
                 count = check(store, acknowledged)
         assert reader.poll() is None, "the reader met no wrong message"

@@ -1,12 +1,8 @@
-"""Every combination with producers, readers and retention at once, and killed with SIGKILL in the middle."""
+"""Every combination with producers, readers and retention at once; `tests/crash/test_kill.py` kills writers of each."""
 
-import multiprocessing
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ from tests.conftest import SMALL
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 import penstock
-from penstock import Durability, Message
+from penstock import Message
 from penstock.store.store import Store
 from penstock_tools.matrix.report import Combo
 
@@ -131,52 +127,3 @@ def test_producers_readers_and_retention_at_once(combo: Combo, tmp_path: Path) -
         assert store.recovery is not None
         assert store.recovery.state == "clean"
         assert contents(store) == kept
-
-
-def write_until_killed(path: str, combo: Combo, told: Connection) -> None:
-    """Put for ever; tell how many messages the policy's word would keep over a kill."""
-    store = open_it(Path(path), combo)
-    holds_back = combo.write == "transient-pool"
-    number = store.max_offset("t", 0)
-    while True:
-        receipt = store.put("t", body(0, number), queue=0, keys=[f"0-{number}"])
-        number += 1
-        if holds_back and number % 25 == 0:
-            store.flush()
-        if not holds_back or number % 25 == 0 or receipt.durability is Durability.ON_DISK:
-            told.send(number)
-
-
-@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
-def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) -> None:
-    spawner = multiprocessing.get_context("forkserver")
-    spawner.set_forkserver_preload(["tests.night.kills.test_every_combination"])
-    for kill in range(2):
-        listen, tell = spawner.Pipe(duplex=False)
-        process = spawner.Process(
-            target=write_until_killed, args=(str(tmp_path / "s"), combo, tell)
-        )
-        process.start()
-        tell.close()
-        acknowledged = 0
-        target = 120 + 90 * kill
-        while acknowledged < target + (100 if kill else 0):
-            assert listen.poll(30), "the writer says nothing"
-            acknowledged = listen.recv()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        while listen.poll():
-            try:
-                acknowledged = listen.recv()
-            except EOFError:
-                break
-        listen.close()
-        with open_it(tmp_path / "s", combo) as store:
-            assert store.recovery is not None
-            assert store.recovery.state == "abnormal"
-            bodies = [m.body for m in store.scan("t")]
-            assert len(bodies) >= acknowledged
-            assert bodies == [body(0, number) for number in range(len(bodies))]
-            assert [m.body for m in store.find("0-100", "t")] == [body(0, 100)]
-            assert not list(store.verify())
