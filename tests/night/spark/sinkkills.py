@@ -1,8 +1,7 @@
-"""A running stream whose processes are killed, again and again; also a soak by itself.
+"""A running stream whose processes are killed, again and again.
 
-``python -m tests.night.spark.sinkkills --kills 200`` runs until so many have died, and prints where. A worker that is
-armed kills itself (SIGKILL) instead of its n-th call that changes the disk, or at a random moment; whole drivers
-are killed from outside, Java and all.
+A worker that is armed kills itself (SIGKILL) instead of its n-th call that changes the disk, or at a random moment; whole
+drivers are killed from outside, Java and all.
 """
 
 import argparse
@@ -10,11 +9,9 @@ import collections
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -259,18 +256,15 @@ class Producer:
         return int(out)
 
 
-def kill_workers(spark: Any, run: Run, kills: int, chance: random.Random) -> int:
-    """Let workers die until so many have; returns how often the stream was started."""
-    starts = 0
+def kill_workers(spark: Any, run: Run, kills: int, chance: random.Random) -> None:
+    """Let workers die until so many have."""
     while len(run.trap.deaths()) < kills:
         run.add_files(chance.randint(1, 4))
         run.trap.arm(chance)
-        starts += 1
         run.go(spark)
     run.trap.disarm()
     while not run.go(spark):
         pass
-    return starts
 
 
 def drive(folder: Path, shards: int) -> None:
@@ -281,11 +275,10 @@ def drive(folder: Path, shards: int) -> None:
     query = Run(folder, shards).start(spark)
     print("begun", flush=True)
     query.awaitTermination()
-    print("ended", flush=True)
 
 
-def kill_driver(run: Run, chance: random.Random) -> bool:
-    """Start a driver, and kill it and its Java; its Python workers find out by themselves. Says if it was in time."""
+def kill_driver(run: Run, chance: random.Random) -> None:
+    """Start a driver, and kill it and its Java; its Python workers find out by themselves."""
     run.add_files(6)
     command = [
         sys.executable,
@@ -304,56 +297,19 @@ def kill_driver(run: Run, chance: random.Random) -> bool:
         assert line == b"begun\n", line
         time.sleep(chance.uniform(0.5, 6))
         os.killpg(process.pid, signal.SIGKILL)
-        return b"ended" not in process.stdout.read()
 
 
 def main() -> None:
+    """Be one of the two processes beside the test: what produces, or a driver."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--drivers", type=int, default=10)
     parser.add_argument("--shards", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--produce", type=Path)
     parser.add_argument("--drive", type=Path)
     given = parser.parse_args()
     if given.produce:
         produce(given.produce)
-    elif given.drive:
-        drive(given.drive, given.shards)
     else:
-        soak(given.kills, given.drivers, given.shards, given.seed)
-
-
-def soak(kills: int, drivers: int, shards: int, seed: int) -> None:
-    """Kill and kill, and check at the end and now and then."""
-    from penstock_spark import local_session  # noqa: PLC0415 - as above
-
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    folder = Path(tempfile.mkdtemp(prefix="penstock-sink-"))
-    run = Run(folder, shards)
-    producer = Producer(run.root)
-    began = time.monotonic()
-    in_time = sum(kill_driver(run, chance) for _ in range(drivers))
-    spark = local_session("sink-soak", "2", {"spark.sql.shuffle.partitions": "2"})
-    starts = 0
-    while len(run.trap.deaths()) < kills:
-        starts += kill_workers(spark, run, min(kills, len(run.trap.deaths()) + 20), chance)
-        print(
-            f"{len(run.trap.deaths())} workers killed, {time.monotonic() - began:.0f} s", flush=True
-        )
-    spark.stop()
-    others = producer.stop()
-    rows = run.check()
-    print(
-        f"{drivers} drivers killed ({in_time} before their end), {starts} starts, {len(run.trap.deaths())} workers killed"
-    )
-    print(
-        f"{rows} rows, each once and in order; {others} messages of another producer; {time.monotonic() - began:.0f} s"
-    )
-    for where, count in collections.Counter(run.trap.deaths()).most_common():
-        print(f"{count:5} {where}")
-    shutil.rmtree(folder)
+        drive(given.drive, given.shards)
 
 
 if __name__ == "__main__":

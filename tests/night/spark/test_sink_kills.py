@@ -1,4 +1,4 @@
-"""Workers and drivers of a running stream killed for real; see `sinkkills`, which is also a soak."""
+"""Workers and drivers of a running stream killed for real; see `sinkkills`."""
 
 import random
 from pathlib import Path
