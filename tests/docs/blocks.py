@@ -6,7 +6,7 @@
 * A block right after a line that ends with a file name in backticks and a colon is saved as that file instead.
 * `toml` is parsed. Other languages are for reading.
 
-`<!-- skip: next "reason" -->` before a block leaves it out; `test_blocks` lists every reason.
+`<!-- skip: next "reason" -->` before a block leaves it out; the reason names the test that runs it, or why none does.
 """
 
 import contextlib
