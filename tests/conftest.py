@@ -4,7 +4,6 @@ import importlib
 import itertools
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -126,22 +125,15 @@ def counted_disk(tmp_path: Path) -> Iterator[Path]:
             with tempfile.TemporaryDirectory(prefix="penstock-", dir=folder) as home:
                 yield Path(home)
             return
-    if os.environ.get("PENSTOCK_REQUIRE_DISK") == "1":
-        pytest.fail(
-            f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})"
-        )
-    pytest.skip(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
+    lanes.need(
+        f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})", "DISK"
+    )
 
 
 @pytest.fixture(scope="session")
 def browser() -> str:
     """Return the path of a Chromium; skips, or fails in CI, where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
-            pytest.fail("tests of pages need chromium")
-        pytest.skip("tests of pages need chromium")
-    return found
+    return shutil.which("chromium-browser") or lanes.need_program("chromium", "CHROMIUM")
 
 
 # Tests that start Spark on their own, or none, need not wait for those that share one session.

@@ -5,6 +5,7 @@ The gate repeats itself: it draws no seed and takes the same part of each explor
 """
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Container, Iterable
 from random import Random
@@ -75,6 +76,21 @@ def cases(
 def at_night(*values: Any) -> Any:
     """Return a parameter of a test that only the night runs."""
     return pytest.param(*values, marks=pytest.mark.night)
+
+
+def need(lack: str, required: str) -> None:
+    """Skip a test for want of something, if anything lacks; fail where `PENSTOCK_REQUIRE_` and the name is 1, as at night."""
+    if lack and os.environ.get(f"PENSTOCK_REQUIRE_{required}") == "1":
+        pytest.fail(lack)
+    if lack:
+        pytest.skip(lack)
+
+
+def need_program(name: str, required: str) -> str:
+    """Return the path of a program; skips or fails as `need` where it is not installed."""
+    found = shutil.which(name)
+    need("" if found else f"{name} is not installed", required)
+    return found or ""
 
 
 def eventually(

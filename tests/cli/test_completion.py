@@ -3,12 +3,12 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.lanes import need_program
 
 import penstock
 
@@ -111,15 +111,6 @@ def test_the_script_is_printed_and_calls_the_command(shell: str, place: Path) ->
     assert "penstock" in done.stdout
 
 
-def shell_or_skip(shell: str) -> str:
-    found = shutil.which(shell)
-    if found is None:
-        if os.environ.get("PENSTOCK_REQUIRE_SHELLS"):
-            pytest.fail(f"{shell} is missing")
-        pytest.skip(f"{shell} is not installed")
-    return found
-
-
 # What the shells themselves are asked.
 SOME = ["penstock re", "penstock read data ord", "penstock groups data --group "]
 BASH = """
@@ -156,7 +147,7 @@ def test_bash_completes(line: str, place: Path) -> None:
     words = line.split(" ")
     script = BASH.format(words=" ".join(map(shlex.quote, words)), at=len(words) - 1)
     done = subprocess.run(
-        [shell_or_skip("bash"), "--norc", "-c", script],
+        [need_program("bash", "SHELLS"), "--norc", "-c", script],
         cwd=place, capture_output=True, text=True, check=True, env=environment(place),
     )  # fmt: skip
     assert set(done.stdout.split()) == CASES[line]
@@ -167,7 +158,7 @@ def test_bash_completes(line: str, place: Path) -> None:
 @pytest.mark.parametrize("line", SOME)
 def test_fish_completes(line: str, place: Path) -> None:
     done = subprocess.run(
-        [shell_or_skip("fish"), "--no-config", "-c", FISH.format(line=line)],
+        [need_program("fish", "SHELLS"), "--no-config", "-c", FISH.format(line=line)],
         cwd=place, capture_output=True, text=True, check=True, env=environment(place),
     )  # fmt: skip
     assert {row.partition("\t")[0] for row in done.stdout.splitlines()} == CASES[line]
@@ -178,7 +169,7 @@ def test_fish_completes(line: str, place: Path) -> None:
 def test_zsh_completes(line: str, place: Path) -> None:
     seen = " && ".join(f"$out == *{name}*" for name in sorted(CASES[line]))
     done = subprocess.run(
-        [shell_or_skip("zsh"), "-f", "-c", ZSH.format(line=line, seen=seen)],
+        [need_program("zsh", "SHELLS"), "-f", "-c", ZSH.format(line=line, seen=seen)],
         cwd=place, capture_output=True, text=True, check=False, env={**environment(place), "TERM": "dumb"},
     )  # fmt: skip
     for name in CASES[line]:

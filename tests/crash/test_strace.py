@@ -1,7 +1,5 @@
 """A real EIO from the kernel's side of a sync, injected into a real writer."""
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import messages_in
 from tests.crash.story import SMALL
+from tests.lanes import need_program
 
 import penstock
 
@@ -35,17 +34,10 @@ except StoreFailedError:
 """
 
 
-def needs_strace() -> None:
-    if shutil.which("strace") is None:
-        if os.environ.get("PENSTOCK_REQUIRE_STRACE") == "1":
-            pytest.fail("strace is required here, and not installed")
-        pytest.skip("strace is not installed")
-
-
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("nth", [12, 25])
 def test_a_real_writer_stops_at_a_failed_sync(flush: str, nth: int, tmp_path: Path) -> None:
-    needs_strace()
+    need_program("strace", "STRACE")
     path = tmp_path / "store"
     done = subprocess.run(
         ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
@@ -79,7 +71,7 @@ FAULTS = [
 def test_a_fault_at_any_system_call_loses_nothing_acknowledged(
     call: str, fault: str, nth: int, tmp_path: Path
 ) -> None:
-    needs_strace()
+    need_program("strace", "STRACE")
     path = tmp_path / "store"
     root = Path(__file__).parents[2]
     done = subprocess.run(

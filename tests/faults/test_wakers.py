@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.children import ROOT, TIMES, environment, run, start
-from tests.lanes import explored
+from tests.lanes import explored, need_program
 
 import penstock
 from penstock.files import Files
@@ -297,10 +297,7 @@ def test_a_sleeping_follower_ends_at_a_signal_and_leaves_nothing_behind(
 
 
 def test_nobody_waits_and_nobody_calls_the_system(tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        if os.environ.get("PENSTOCK_REQUIRE_STRACE") == "1":
-            pytest.fail("strace is required here, and not installed")
-        pytest.skip("strace is not installed")
+    need_program("strace", "STRACE")
     script = (
         PATIENT
         + """

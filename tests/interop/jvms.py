@@ -1,12 +1,12 @@
 """Fixtures that give the JVMs of the real RocketMQ: each is started once a process and used by one test after the other."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from tests.interop.brokers import Broker, build_broker
 from tests.interop.javastore import VERSIONS, JavaStore, JvmPool, build, missing_tools
+from tests.lanes import need
 
 MakeBroker = Callable[[str], Broker]
 JavaStores = JvmPool[JavaStore]
@@ -15,11 +15,7 @@ JavaStores = JvmPool[JavaStore]
 def need_java() -> None:
     """Skip, or fail in CI, where Java or Maven are missing."""
     missing = missing_tools()
-    if missing:
-        reason = f"the interop tests need {', '.join(missing)}"
-        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need(f"the interop tests need {', '.join(missing)}" if missing else "", "INTEROP")
 
 
 @pytest.fixture(params=VERSIONS)

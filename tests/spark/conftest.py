@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.lanes import need
 
 # No C2 and no threads of a parallel collector: a test's JVM is gone before they pay.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
@@ -21,10 +22,7 @@ FOREIGN = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "JAVA_TOOL_OPTIONS", "SPARK_
 
 def require(module: str) -> None:
     """Skip where a module is not installed; fail where CI requires Spark."""
-    if importlib.util.find_spec(module) is None:
-        if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
-            pytest.fail(f"{module} is required here, and not installed")
-        pytest.skip(f"{module} is not installed")
+    need("" if importlib.util.find_spec(module) else f"{module} is not installed", "SPARK")
 
 
 def needed(module: str) -> Any:

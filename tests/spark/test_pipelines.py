@@ -4,7 +4,6 @@ import base64
 import collections
 import gzip
 import json
-import os
 import re
 import runpy
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
+from tests.interop.javastore import VERSIONS, JavaStore, build
+from tests.interop.jvms import need_java
 
 import penstock
 
@@ -55,11 +55,7 @@ def test_a_pipeline_is_short_and_in_the_docs(path: Path) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that the real RocketMQ store wrote: the changes, by the kind of file."""
-    if missing := missing_tools():
-        reason = f"a broker's directory needs {', '.join(missing)}"
-        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_java()
     root = tmp_path_factory.mktemp("broker") / "store"
     with JavaStore(build(VERSIONS[0])) as java, gzip.open(CHANGES, "rb") as lines:
         assert java.open(root)

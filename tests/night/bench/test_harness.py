@@ -1,7 +1,6 @@
 """The benchmarks' own harness, with sizes so small that its figures mean nothing: that it asks everything of every engine,
 keeps what it is told, and judges it rightly. Nothing here depends on how fast anything is."""
 
-import os
 import socket
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from bench.measure import Bench, Session, Work
 from bench.process import EngineProcess
 from bench.supply import make_bodies
 from bench.workloads import consumers
+from tests.lanes import need
 
 ROOT = Path(__file__).parents[3]
 # The engines of each command that consumes.
@@ -134,10 +134,8 @@ def test_the_members_of_a_group_share_all_messages(
 
 
 def _skip_without(name: str) -> None:
-    if ENGINES[name].kind == "redis" and redis.missing():
-        if os.environ.get("PENSTOCK_REQUIRE_REDIS") == "1":
-            pytest.fail(redis.missing())
-        pytest.skip(redis.missing())
+    if ENGINES[name].kind == "redis":
+        need(redis.missing(), "REDIS")
 
 
 def test_a_redis_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
@@ -173,10 +171,7 @@ def test_a_ratio_is_taken_within_a_round() -> None:
 
 
 def test_the_real_store_does_the_work(tmp_path: Path) -> None:
-    if rocketmq.missing():
-        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
-            pytest.fail(rocketmq.missing())
-        pytest.skip(rocketmq.missing())
+    need(rocketmq.missing(), "INTEROP")
     make_bodies(tmp_path / "bodies")
     with EngineProcess("rocketmq-index") as java:
         java.open(tmp_path / "store", tmp_path / "bodies")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import SMALL
-from tests.crash.test_strace import needs_strace
+from tests.lanes import need_program
 
 import penstock
 from penstock.errors import StoreFailedError
@@ -295,7 +295,7 @@ except PenstockError as error:
 
 @pytest.mark.slow
 def test_a_real_writer_heeds_a_failed_sync_of_the_file_system(tmp_path: Path) -> None:
-    needs_strace()
+    need_program("strace", "STRACE")
     path = tmp_path / "store"
     done = subprocess.run(
         ["strace", "-f", "-qq", "-o", str(tmp_path / "calls"), "-e", "trace=syncfs",
