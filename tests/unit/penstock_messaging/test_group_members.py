@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
+from tests.unit.penstock_messaging.group_services import GROUP, SETTINGS, TOPIC, services, take
 
 from penstock import Message, errors
 from penstock.files import Files

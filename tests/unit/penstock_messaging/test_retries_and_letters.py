@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.group_story import GROUP, SETTINGS, TOPIC, retries_of, services, take
 from tests.shop import Shop
+from tests.unit.penstock_messaging.group_services import (
+    GROUP,
+    SETTINGS,
+    TOPIC,
+    retries_of,
+    services,
+    take,
+)
 
 from penstock import Message, MessageError, Store, StoredMessage
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX
