@@ -11,7 +11,6 @@ from tests.hooked import hooked
 from penstock import Durability, Message
 from penstock.errors import StoreFailedError
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
-from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 
 
@@ -173,19 +172,3 @@ def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(tmp_path: Path
     assert [m.body for m in store.find("k1", "t")] == [b"1"]
     assert store.stats()["dispatchers"]["hash-index"]["error"] is None
     store.close()
-
-
-def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(tmp_path: Path) -> None:
-    """RocketMQ 5 does not repair a cleanly closed store whose queues lag the log."""
-    is_failing = False
-    queues = hooked(ConsumeQueueDispatcher, "dispatch", lambda _: is_failing and 1 / 0)
-    store = open_store(tmp_path / "s", strategies=[queues])
-    store.put("t", b"0", queue=0, keys=["k0"])
-    store.topics()
-    is_failing = True
-    store.put("t", b"1", queue=0)
-    with pytest.raises(Exception, match="consume-queue lags the log"):
-        store.close()
-    assert (tmp_path / "s" / "abort").exists()
-    with open_store(tmp_path / "s") as again:
-        assert [m.body for m in again.scan("t")] == [b"0", b"1"]

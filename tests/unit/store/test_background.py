@@ -261,10 +261,12 @@ def filled(disk: SimulatedDisk, **given: Any) -> Store:
 
 
 def test_a_dispatcher_that_is_behind_leaves_the_store_unclean(disk: SimulatedDisk) -> None:
+    """RocketMQ 5 does not repair a cleanly closed store whose queues lag the log."""
     store = filled(disk)
     disk.plan.fail("pwrite", errno.EIO, path="consumequeue")
-    with pytest.raises(StorageError, match=r"lags the log|consume-queue"):
+    with pytest.raises(StorageError, match="consume-queue lags the log"):
         store.close()
+    assert disk.exists(ROOT / "abort")
     assert SideFolder(disk, ROOT).read_clean() is None
     disk.plan.heal()
     with open_store(ROOT, files=disk, spawn=ManualWorkers()) as again:
