@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.lanes import SEED, eventually, rounds
 from tests.replicas.logs import READING, SEGMENT, MasterLog
-from tests.replicas.test_rocketmq import address_of, followed
+from tests.replicas.test_rocketmq import address_of
 from tests.replicas.test_sockets import WAIT_S, is_closed
 from tests.replicas.test_wire import garbled
 
@@ -27,7 +27,7 @@ from penstock_replicate import StoreFollower, beside, follow, following
 from penstock_replicate.beside import trouble_of
 from penstock_replicate.line import LineError
 from penstock_replicate.remoting import FRAME_BYTES_MAX, Broker
-from penstock_replicate.rocketmq import chunk, report
+from penstock_replicate.rocketmq import chunk
 
 CHECK = struct.pack(">7q", *range(1, 8))
 OFFSETS = b'{"offsetTable":{"t@g":{0:3,1:7}}}'
@@ -212,23 +212,6 @@ def send_log(copy: StoreFollower, line: socket.socket, at: int, data: bytes) -> 
     """Send a chunk of the log, and wait until the copy has it."""
     line.sendall(chunk(at, data))
     eventually(lambda: copy.status()["received"] == at + len(data))
-
-
-def test_a_copy_whose_disk_is_slow_says_how_far_it_is(log: MasterLog, tmp_path: Path) -> None:
-    """Its master took it for dead."""
-    files, go, end = FaultyFiles(), threading.Event(), log.begins[3]
-
-    def hold(call: str, path: Path) -> None:
-        if call == "sync" and path.parent.name == "commitlog":
-            go.wait(WAIT_S)
-
-    with followed(tmp_path / "c", flush="sync", files=files, **READING) as (copy, line):
-        files.plan.watch = hold
-        line.sendall(chunk(0, log.raw[:end]))
-        while line.recv(8) != report(end):
-            pass
-        assert copy.status()["flushed"] < end
-        go.set()
 
 
 def test_files_are_written_when_the_log_is_durable_that_they_speak_of(
