@@ -104,7 +104,9 @@ class Inode:
         """Raise if a hole was written through a mapping, which would kill the process on a full disk."""
         for page in dirty:
             part = seen[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-            assert page in self._blocks or not any(part), f"a store into a hole, at page {page}"
+            assert page in self._blocks or part.count(0) == len(part), (
+                f"a store into a hole, at page {page}"
+            )
 
     def touch(self, start: int, stop: int) -> None:
         """Record that bytes [start, stop) were written, even if with the same content."""
@@ -219,7 +221,7 @@ def _fill(descriptor: int, data: bytes) -> None:
     for start in range(0, len(data), PAGE_BYTES):
         page = data[start : start + PAGE_BYTES]
         # Zero pages stay holes.
-        if any(page):
+        if page.count(0) < len(page):
             os.pwrite(descriptor, page, start)
 
 
@@ -310,8 +312,11 @@ class Platter:
         wanted = {
             index
             for index, change in enumerate(self.changes)
-            if any(number == folder.number for number, _, _ in change.steps)
+            for number, _, _ in change.steps
+            if number == folder.number
         }
+        if not wanted:
+            return
         wanted = _with_needed(self.changes, wanted)
         for index in sorted(wanted):
             for number, name, target in self.changes[index].steps:
