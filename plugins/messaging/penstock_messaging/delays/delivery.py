@@ -48,7 +48,8 @@ _RETRY_MS = 1000
 _COUNT_MAX, _BYTES_MAX = 1000, 4 << 20
 # Maximum number of records that are read at once because of a time that is not one of their level.
 _RECORDS_MAX = 256
-# So far a clock of another machine may be ahead, whatever was counted.
+# The clock of another machine, or of this one before it was set, may have been ahead by so much; by more, only where
+# delivered messages show it.
 _AHEAD_MS = 60_000
 # A delay above this is not one that a broker was configured with, but a corrupt entry.
 _DELAY_MAX_MS = 366 * 24 * 3_600_000
@@ -302,11 +303,13 @@ class Delivery:
         while made is not None and self._looked_to:
             level, at = next(iter(self._looked_to.items()))
             entries = store.queue_entries(SCHEDULE_TOPIC, queue_of(level), at, at + _COUNT_MAX)
+            is_ahead = bool((entries.tag_codes[:1] > now + _AHEAD_MS).any())
+            if is_ahead and at - self._offsets.get(level) >= _COUNT_MAX:
+                del self._looked_to[level]
+                continue
             fitting = _within(entries.sizes.tolist(), _BYTES_MAX)
             found = store.read(SCHEDULE_TOPIC, queue_of(level), at, max(fitting, 1))
-            is_ahead = bool((entries.tag_codes[:1] > now + _AHEAD_MS).any())
-            is_missed = at - self._offsets.get(level) >= _COUNT_MAX
-            if found.next_offset <= at or (is_ahead and is_missed):
+            if found.next_offset <= at:
                 del self._looked_to[level]
                 continue
             for message in found.messages:

@@ -124,7 +124,8 @@ class TimerDelivery:
         # Messages of those that are due, by log offset, and the memory that they take.
         self._cached: dict[int, StoredMessage] = {}
         self._cached_bytes = 0
-        # What earlier openings delivered, and the files may name; until all that was due by any clock is delivered.
+        # What earlier openings delivered, which the files may still name; kept until every message that can be among
+        # it, by whichever clock it was delivered, is passed.
         self._made: CopiesMade | None = None
         self._made_ms = 0
         # Messages that cancel another one, which has been removed already.
