@@ -18,9 +18,7 @@ path = sys.argv[1]
 settings = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}
 """
 
-
-def test_a_child_of_a_fork_is_refused_everything_and_the_parent_goes_on(tmp_path: Path) -> None:
-    done = run(STORY + """
+CHILD_IS_REFUSED = """
 for flush, write in (("sync", "file"), ("async", "mmap"), ("async", "transient-pool")):
     where = os.path.join(path, flush + write)
     store = penstock.open(where, environ={}, flush=flush, write=write, **settings)
@@ -69,7 +67,11 @@ for flush, write in (("sync", "file"), ("async", "mmap"), ("async", "transient-p
         assert len(list(store.scan("t"))) == 51
         assert not list(store.verify())
 print("fine")
-""", tmp_path)  # fmt: skip
+"""
+
+
+def test_a_child_of_a_fork_is_refused_everything_and_the_parent_goes_on(tmp_path: Path) -> None:
+    done = run(STORY + CHILD_IS_REFUSED, tmp_path)
     assert done == ["fine"]
 
 
