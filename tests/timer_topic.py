@@ -82,9 +82,10 @@ def unit_of(record: Record) -> TimerUnit:
     )
 
 
-def unit_of_message(message: Any) -> TimerUnit:
+def unit_of_message(message: Any, read_ms: int) -> TimerUnit | None:
     """Stands for the engine's reading of a record."""
-    return unit_of(message.record)
+    unit = unit_of(message.record)
+    return unit if unit.slot_ms >= read_ms else None
 
 
 def context_of(

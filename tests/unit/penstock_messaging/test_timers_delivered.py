@@ -1,6 +1,8 @@
 """Messages with a time: delivered then, never before and never twice, unless they are cancelled; on a clock and a thread that the test runs."""
 
 import errno
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from tests.shop import DAY, NOW, WORKER, TimerShop
 
 from penstock import Message, MessageError, PropertyError
 from penstock.contracts import DelayedMessage
+from penstock.format.names import LOST_END
 from penstock.testing import ManualWorkers, open_store
 from penstock_messaging.properties_text import TIMER_TOPIC, pairs_of
 from penstock_messaging.timers import timer_delivery, timer_queue
@@ -574,4 +577,74 @@ def test_what_was_delivered_in_seconds_that_a_clock_ahead_says_are_over_is_count
     shop.kill()
     shop.open()
     shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]
+
+
+# --- what no file names
+
+
+def without_files(shop: TimerShop) -> None:
+    """Close the store, and be a copy of it, which has its log and says how far messages are delivered."""
+    shop.close()
+    shutil.rmtree(shop.root / "timerlog")
+    (shop.root / "timerwheel").unlink()
+    shop.open()
+
+
+def after_the_clock_went_back(shop: TimerShop) -> None:
+    """Deliver a message, set the clock back within its second, and put another one, of a second before it."""
+    shop.clock.now_ms += 100
+    shop.put(b"first", 1000)
+    for _ in range(15):
+        shop.run(after_ms=100)
+    shop.clock.now_ms -= 30_000
+    shop.put(b"second", 5000)
+    shop.run()
+    shop.run(after_ms=200)
+
+
+def opened_again(shop: TimerShop) -> None:
+    shop.close()
+    shop.open()
+
+
+@pytest.mark.parametrize("again", [opened_again, without_files])
+def test_a_message_that_is_put_after_the_clock_went_back_waits_over_a_close(
+    shop: TimerShop, again: Callable[[TimerShop], None]
+) -> None:
+    """It was lost: the files say that its second is over, and only named what was left of the second in which they end."""
+    after_the_clock_went_back(shop)
+    again(shop)
+    assert shop.clock.now_ms + 4800 in [each.due_ms for each in shop.store.delayed()]
+    shop.run(after_ms=4799)
+    assert shop.bodies() == [b"first"]
+    shop.run(after_ms=1)
+    without_files(shop)
+    shop.run(after_ms=60_000)
+    assert shop.bodies() == [b"first", b"second"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_message_that_was_put_again_on_its_way_is_delivered_once_where_no_file_names_it(
+    shop: TimerShop, is_noted: bool
+) -> None:
+    """Both were delivered: by a promoted copy, and, after a kill, by a store that has counted all from its log."""
+    shop.put(b"x", 3 * DAY - 100)
+    for _ in range(10):
+        shop.run(after_ms=DAY // 4)
+    assert shop.store.max_offset(TIMER_TOPIC, 0) > 1
+    if is_noted:
+        shop.close()
+        (shop.root / LOST_END).touch()
+        shop.open()
+        shop.run(after_ms=1000)
+        shop.run(after_ms=1000)
+        shop.kill()
+        shop.open()
+    else:
+        without_files(shop)
+    assert len(shop.store.delayed()) == 1
+    for _ in range(4):
+        shop.run(after_ms=DAY // 4)
     assert shop.bodies() == [b"x"]

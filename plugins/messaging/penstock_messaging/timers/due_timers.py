@@ -182,14 +182,6 @@ class DueTimers:
         for each in timers:
             heapq.heappush(self._late, each)
 
-    def of_second(self, slot_ms: int) -> list[DueTimer]:
-        """Return those of a second."""
-        found = [each for each in self._late if each.entry.slot_ms == slot_ms]
-        for run in self._runs:
-            if run.slot_ms == slot_ms:
-                found += run.left()
-        return found
-
     def with_offset(self, log_offset: int) -> DueTimer | None:
         """Return the message of the record at a log offset."""
         for run in self._runs:

@@ -17,6 +17,7 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from penstock import StoredMessage
@@ -127,7 +128,9 @@ class TimerDelivery:
         # What earlier openings delivered, which the files may still name; kept until every message that can be among
         # it, by whichever clock it was delivered, is passed.
         self._made: CopiesMade | None = None
-        self._made_ms = 0
+        # The newest record of then; the store time from which on copies are looked for; and the first one of a message
+        # whose unit was lost, and whose second is over.
+        self._made_ms, self._since_ms, self._restored_ms = 0, 0, _NEVER
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
         # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels
@@ -146,6 +149,8 @@ class TimerDelivery:
     def attach(self, store: OpenStore) -> None:
         """Begin: load what waits; if the store is open for writing and something does, start the thread."""
         self._store = store
+        if not self._context.read_only:
+            self._made = CopiesMade(store, lambda message: message.store_time_ms >= self._since_ms)
         found = self._files.load(store, self._unit_of)
         if found is not None:
             if found.problem:
@@ -158,11 +163,12 @@ class TimerDelivery:
         if self._context.read_only:
             self._read_all(store)
         elif not self._waiting.is_empty or not self._queue.is_read(store):
-            since_ms = self._made_since(store)
-            self._made = CopiesMade(store, lambda message: message.store_time_ms >= since_ms)
+            self._since_ms = self._made_since(store)
             self._made_ms = store.recovery.newest_time_ms if store.recovery else 0
             with self._guard:
                 self._start()
+        else:
+            self._made = None
 
     def _made_since(self, store: OpenStore) -> int:
         """Return a time before which no copy was stored of what waits."""
@@ -174,7 +180,7 @@ class TimerDelivery:
         if waiting_ms is not None:
             firsts.append(waiting_ms)
         # Seconds up to `read_ms` are over by a clock that may have been ahead.
-        return min(firsts, default=self.read_ms) - _AHEAD_MS
+        return min(self._restored_ms, min(firsts, default=self.read_ms) - _AHEAD_MS)
 
     def _in_own_second(self, store: OpenStore, entry: WaitingTimer) -> WaitingTimer:
         """Return an entry of the first second that the files could name, or in its own earlier one; see `_save`."""
@@ -364,15 +370,10 @@ class TimerDelivery:
         before = self._queue.offset
 
         def add(entry: WaitingTimer, timer: Timer, message: StoredMessage) -> None:
-            made = self._made
-            is_over = (
-                made is not None
-                and may_roll(timer, message.store_time_ms)
-                and _is_made(made, message, 0)
-            )
+            is_over = self._was_put_again(timer, message)
             if is_over:
-                # It was put again by an earlier opening.
-                entry = entry._replace(slot_ms=0)
+                # Before the unit: it says so.
+                self._gone.add(entry.log_offset)
             if self._unsaved_last != entry.log_offset:
                 # In this order: after an interrupt in between, the unit is written twice, which is read as one.
                 self._unsaved.extend(_unit(entry, timer))
@@ -394,6 +395,13 @@ class TimerDelivery:
             self._note_change()
         self._skip(refused)
         return has_more
+
+    def _was_put_again(self, timer: Timer, message: StoredMessage) -> bool:
+        """Return whether an earlier opening has put a message to the timer topic again, so that it waits no more."""
+        # Store times may be held by a clock that was ahead.
+        since_ms = min(message.born_time_ms, message.store_time_ms)
+        made = self._made
+        return made is not None and may_roll(timer, since_ms) and _is_made(made, message, 0)
 
     def _open_second(self, store: OpenStore, now: int) -> bool:
         """Move the messages of the first waiting second to those that are due; return whether it has come."""
@@ -578,13 +586,24 @@ class TimerDelivery:
 
     # --- saving
 
-    def _unit_of(self, message: StoredMessage) -> TimerUnit | None:
-        """Return how a record is taken in now; None if it has no time."""
+    def _unit_of(self, message: StoredMessage, read_ms: int) -> TimerUnit | None:
+        """Return how a record whose unit is lost is taken in now; None if it waits no more.
+
+        `read_ms` is as in `timercheck`. A record whose second is over by it was delivered, unless it was put after that
+        clock went back, so that its store time, held by the records before it, is later than its own time.
+        """
         try:
             timer = timer_of(message)
         except MessageError:
             return None
-        return _unit(entry_of(message, timer, self._clock.time_ms()), timer)
+        if self._was_put_again(timer, message):
+            return None
+        unit = _unit(entry_of(message, timer, self._clock.time_ms()), timer)
+        if timer.due_ms <= message.store_time_ms and unit.slot_ms < read_ms:
+            # Or by that clock: then its copy comes after it.
+            self._restored_ms = min(self._restored_ms, message.store_time_ms)
+            return unit._replace(slot_ms=read_ms)
+        return unit if unit.slot_ms >= read_ms else None
 
     def _save(self, store: OpenStore, *, is_last: bool = False) -> None:
         """Save what waits, after the copies of all else are durable."""
@@ -632,11 +651,10 @@ class TimerDelivery:
         return min(unit.slot_ms, read_ms - SECOND_MS) if is_over else max(unit.slot_ms, read_ms)
 
     def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:
-        """Return what is left of a second that may be delivered in part."""
+        """Return what is left of a second that may be delivered in part, and of those before it: a clock went back."""
         left = []
-        entries = [each.entry for each in sorted(self._due.of_second(slot_ms))]
-        for entry in [*entries, *self._waiting.of_second(slot_ms)]:
-            timer = waiting_timer(store, entry)
+        for entry in chain((each.entry for each in sorted(self._due)), self._waiting):
+            timer = waiting_timer(store, entry) if entry.slot_ms <= slot_ms else None
             if timer is not None:
                 left.append(_unit(entry, timer))
         return left

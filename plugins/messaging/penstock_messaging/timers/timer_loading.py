@@ -30,6 +30,10 @@ _READ_MAX = 1000
 _NO_OFFSET = 1 << 62
 
 
+# How a record without a unit is taken in, by what `timercheck` says is delivered; None if it waits no more.
+UnitOf = Callable[[StoredMessage, int], TimerUnit | None]
+
+
 class TopicReader(Protocol):
     """The methods of `OpenStore` with which the timer topic is read."""
 
@@ -131,7 +135,7 @@ class Loading:
         self.is_linked = is_linked and not self._found.damage
         self.is_whole = self.is_linked and is_ordered and is_same
 
-    def restore(self, unit_of: Callable[[StoredMessage], TimerUnit | None]) -> None:
+    def restore(self, unit_of: UnitOf) -> None:
         """Add the records that have no unit and still wait: of files that are lost.
 
         A broker writes none for a message that is due when it is taken in.
@@ -146,8 +150,8 @@ class Loading:
                 message = self._store.at(int(self._entries.log_offsets[number]))
             except PenstockError:
                 continue
-            unit = unit_of(message) if message.topic == TIMER_TOPIC else None
-            if unit is not None and unit.slot_ms >= self._check.read_ms:
+            unit = unit_of(message, self._check.read_ms) if message.topic == TIMER_TOPIC else None
+            if unit is not None:
                 found.append(unit)
         if found:
             self.problems.append(f"{len(found)} messages that wait are not in the timer log")

@@ -15,16 +15,15 @@ Not thread-safe; one process writes.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
-from penstock import StoredMessage
 from penstock.contracts import Context
 from penstock.format.arrays import Int64s, Structs, np
 from penstock_messaging.properties_text import TIMER_TOPIC
 from penstock_messaging.timers.timer_check import TimerCheck, read_check, write_check
-from penstock_messaging.timers.timer_loading import Loading, TopicReader
+from penstock_messaging.timers.timer_loading import Loading, TopicReader, UnitOf
 from penstock_messaging.timers.timer_log import FILE_BYTES, TimerLog
 from penstock_messaging.timers.timer_units import CLOSES, TimerUnit, rows_of
 from penstock_messaging.timers.unit_chains import (
@@ -110,15 +109,12 @@ class TimerFiles:
 
     # --- loading
 
-    def load(
-        self, store: TopicReader, unit_of: Callable[[StoredMessage], TimerUnit | None]
-    ) -> TimerState | None:
+    def load(self, store: TopicReader, unit_of: UnitOf) -> TimerState | None:
         """Return what waits; None if the store has no record of that. Repairs the files unless the store is read-only.
 
         Args:
             store: open, with its recovery done.
-            unit_of: returns how a record of the timer topic is taken in, None without a time; for those whose units
-                are lost.
+            unit_of: for the records of the timer topic whose units are lost.
         """
         problems: list[str] = []
         check = self._read_check(store, problems)
