@@ -123,7 +123,7 @@ def inspect_store(
 
     `names` are those of the dispatchers that will be loaded. The log may have a witness.
     """
-    found = _read_metadata(files, root, is_new=is_new)
+    found = read_metadata(files, root, is_new=is_new)
     if not is_new:
         log.load(repair=False)
         if found.is_still_ours and not found.was_copied:
@@ -172,7 +172,7 @@ def _after_crash(
 ) -> OpenState | None:
     """Return the state with the end that the next open for writing will find; None if it scans nothing, or refuses."""
     try:
-        found = _read_metadata(files, root, is_new=False)
+        found = read_metadata(files, root, is_new=False)
         is_scanned = found.was_abnormal or (after_repair and found.clean is None)
         if not is_scanned or not log.segments:
             return None
@@ -183,7 +183,7 @@ def _after_crash(
     return found
 
 
-def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
+def read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
     """Return the state recorded in progress file, clean-close file, abort marker and checkpoint."""
     progress = Progress(files, root)
     state = progress.read()

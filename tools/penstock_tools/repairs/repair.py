@@ -36,6 +36,7 @@ from penstock.log.queue_evidence import count_within
 from penstock.log.scan import quarantined_at
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.inspection import read_metadata
 from penstock.recovery.log_end import rewrite
 from penstock.recovery.store_layout import check_foreign, check_layout, is_store, no_store
 from penstock.runtime.clock import Clock
@@ -235,11 +236,13 @@ class _Repair:
         changed = [log.cut, *(patch.log_offset for patch in log.patches), plan.log_end]
         start = min(at for at in changed if at is not None)
         note_unclean_opening(self._files, self._root, start, is_copy=False)
-        side_folder.remove_clean()
-        # Also where an end that was durable is gone, and nothing is left to be cut.
-        durable = Progress(self._files, self._root).read().flushed_offset
-        if plan.log.cut is not None or durable > plan.log_end:
+        found = read_metadata(self._files, self._root, is_new=False)
+        # Also where an end that was durable is gone, and nothing is left to be cut; and in a copy of a store that was
+        # being written, of which the next opening does not know any more that it is one.
+        has_lost = plan.log.cut is not None or found.state.flushed_offset > plan.log_end
+        if has_lost or (found.was_copied and not found.is_clean):
             side_folder.note_lost_end()
+        side_folder.remove_clean()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):
             self._digests.remove(base)
