@@ -3,6 +3,7 @@
 Stories of delays with kills and power cuts before any call are those of `tests/model/test_messaging.py`.
 """
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -195,3 +196,25 @@ def test_a_copy_of_an_older_message_is_none_of_one_that_is_alike() -> None:
     clock.now_ms += HOUR
     workers.run(WORKER)
     assert bodies(store) == [(1, 0), (1, 0)]
+
+
+def test_what_is_delivered_after_a_broker_is_counted_at_each_kill() -> None:
+    """Its table does not say where the log ended: each kill within a second delivered the messages before it again."""
+    clock = ManualClock()
+    disk, table = SimulatedDisk(clock=clock), ROOT / "config" / "delayOffset.json"
+    store, workers = opened(disk)
+    for level in (1, 2):
+        store.put("orders", b"%d:0" % level, queue=0, delay_level=level)
+    clock.now_ms += delay_ms(1)
+    workers.run(WORKER)
+    store.close()
+    offsets = json.loads(disk.read_whole(table))
+    del offsets["penstockLogEnd"]
+    disk.write_whole(table, json.dumps(offsets).encode())
+    clock.now_ms += delay_ms(2)
+    for _ in range(3):
+        store, workers = opened(disk)
+        if WORKER in workers.by_name:
+            workers.run(WORKER)
+        assert bodies(store) == [(1, 0), (2, 0)]
+        disk = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)

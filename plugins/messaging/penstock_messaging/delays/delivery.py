@@ -93,6 +93,8 @@ class Delivery:
         # What earlier openings have delivered and not saved, until it is counted; and by level, up to where it is.
         self._made: CopiesMade | None = None
         self._looked_to: dict[int, int] = {}
+        # Whether the file counts deliveries, and does not say where the log ended then.
+        self._lacks_end = False
         self._unsaved_ms = _NEVER
         self._last_trouble = ""
         self._delivered = self._skipped = 0
@@ -128,6 +130,9 @@ class Delivery:
             # After a clean close, nothing was put since.
             counts = has_end and self._offsets.log_end != log_end
             self._made = self._copies_made(store) if counts else None
+            if not has_end:
+                # It is to say so before anything is delivered: copies that come now are counted after a kill.
+                self._lacks_end, self._offsets.is_saved = True, False
             with self._guard:
                 self._start()
 
@@ -221,6 +226,9 @@ class Delivery:
                     if self._store is None:
                         # It closes.
                         return None
+                if self._lacks_end:
+                    self._save(store)
+                    self._lacks_end = False
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
             except (StoreFailedError, StoreClosedError) as error:
