@@ -365,6 +365,11 @@ class MessagingExtension(Extension):
     def _forget_deliveries(self, store: OpenStore) -> None:
         """Forget which messages count as delivered or finished: the log may lack their copies, and has the others."""
         files, root = self.context.files, self.context.root
+        if self._has_groups():
+            logger.warning(
+                "the log of %s has lost its end, and with it retries and results of messages that groups have answered "
+                "then; set a group back with penstock groups reset where that matters", root,
+            )  # fmt: skip
 
         def forget(name: str) -> None:
             if files.exists(root / name):

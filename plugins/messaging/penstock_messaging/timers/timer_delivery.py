@@ -125,16 +125,13 @@ class TimerDelivery:
         # Messages of those that are due, by log offset, and the memory that they take.
         self._cached: dict[int, StoredMessage] = {}
         self._cached_bytes = 0
-        # What earlier openings delivered, which the files may still name; kept until every message that can be among
-        # it, by whichever clock it was delivered, is passed.
+        # What earlier openings delivered, and the files may name; until what waits can be none of it by any clock.
         self._made: CopiesMade | None = None
-        # The newest record of then; the store time from which on copies are looked for; and the first one of a message
-        # whose unit was lost, and whose second is over.
+        # Store times: of the newest record then, from which on copies are looked for, and of the first one restored.
         self._made_ms, self._since_ms, self._restored_ms = 0, 0, _NEVER
         # Messages that cancel another one, which has been removed already.
         self._spent: set[int] = set()
-        # Whether all was taken in once that was there at the opening, or was put to the timer topic again: what cancels
-        # a message is taken in before the message is delivered.
+        # Whether all that was there at the opening, or was put again, is taken in: what cancels comes first.
         self._is_caught_up = False
         # The last second of which something may be delivered.
         self.read_ms = self._opened_ms = 0
