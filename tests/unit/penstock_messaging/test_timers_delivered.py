@@ -648,3 +648,21 @@ def test_a_message_that_was_put_again_on_its_way_is_delivered_once_where_no_file
     for _ in range(4):
         shop.run(after_ms=DAY // 4)
     assert shop.bodies() == [b"x"]
+
+
+@pytest.mark.slow
+def test_a_message_that_was_put_again_just_before_a_kill_is_delivered_once_though_its_time_has_come(
+    shop: TimerShop,
+) -> None:
+    """The machine was down for the rest of the time: both records were due then, and both were delivered."""
+    shop.put(b"x", 3 * DAY - 100)
+    shop.run()
+    shop.run(after_ms=1000)
+    while shop.store.max_offset(TIMER_TOPIC, 0) == 1:
+        shop.run(after_ms=DAY // 8)
+    shop.kill()
+    shop.clock.now_ms += 3 * DAY
+    shop.open()
+    shop.run()
+    shop.run(after_ms=1000)
+    assert shop.bodies() == [b"x"]

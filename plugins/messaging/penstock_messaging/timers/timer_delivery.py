@@ -400,6 +400,13 @@ class TimerDelivery:
         made = self._made
         return made is not None and may_roll(timer, since_ms) and _is_made(made, message, 0)
 
+    def _is_handled(self, message: StoredMessage, copy: Copy) -> bool:
+        """Return whether an earlier opening has delivered a message that is due, or has put it again on its way."""
+        made = self._made
+        return made is not None and (
+            made.count_out(message, copy) or self._was_put_again(timer_of(message), message)
+        )
+
     def _open_second(self, store: OpenStore, now: int) -> bool:
         """Move the messages of the first waiting second to those that are due; return whether it has come."""
         first_ms = self._waiting.first_ms()
@@ -469,7 +476,7 @@ class TimerDelivery:
                     copy = copied(
                         message, due_ms=each.due_ms, enqueue_ms=enqueue_ms, now_ms=now, destination_of=place,
                     )  # fmt: skip
-                    if self._made is None or not self._made.count_out(message, copy):
+                    if not self._is_handled(message, copy):
                         copies.append((each.entry, copy))
                 except (MessageError, OffsetError, CorruptionError) as error:
                     refused.append(self._refused(store, each.entry, error))
