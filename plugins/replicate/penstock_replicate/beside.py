@@ -31,7 +31,8 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -200,11 +201,12 @@ class FileSender:
     def __init__(self, log: ReplicatedLog) -> None:
         self._log = log
         self._removed: Mapping[str, Any] | None = None
-        # By name, what was sent last; the reading that is to be sent next; and up to where the log was sent.
+        # By name, what was sent last; and the reading that is to be sent next.
         self._sent: dict[str, SideFile] = {}
         self._waiting: Reading | None = None
-        self._position = 0
-        self._frames = self._sending()
+        # Of the reading that is being sent: the files that are left, and the frames of the one that was begun.
+        self._left: list[SideFile] | None = None
+        self._frames: Iterator[Action] = iter(())
         # Readings: offered, the one whose level is told next or last, and of which the copy has written all.
         self._offered = self._level = self._written = 0
 
@@ -217,10 +219,8 @@ class FileSender:
         """Send the removed topics if they have changed; call it after looking at the log, and before sending of it."""
         removed = self._log.removed_topics
         if removed is not self._removed:
-            self._removed, self._waiting, self._frames = removed, None, self._sending()
-            file = SideFile(REMOVED_TOPICS, 0, json.dumps(dict(removed)).encode())
-            for start in range(0, len(file.data), PART_BYTES):
-                yield _part(file, start)
+            self._removed, self._waiting, self._left, self._frames = removed, None, None, iter(())
+            yield from _parts(SideFile(REMOVED_TOPICS, 0, json.dumps(dict(removed)).encode()))
 
     def offer(self, reading: Reading) -> None:
         """Send what of a reading is new, soon: when the one that is being sent is whole on its way."""
@@ -230,35 +230,23 @@ class FileSender:
 
     def turn(self, position: int) -> Iterator[Action]:
         """Send some of what is left, if the log was sent up to `position`."""
-        self._position = position
-        for _ in range(0, TURN_BYTES, PART_BYTES):
-            if (action := next(self._frames)) is None:
+        return islice(self._sending(position), TURN_BYTES // PART_BYTES)
+
+    def _sending(self, position: int) -> Iterator[Action]:
+        if self._left is None:
+            if self._waiting is None:
                 return
-            yield action
-
-    def _sending(self) -> Generator[Action | None, None, None]:
-        """Yield what is to be sent of one reading after the other; None as long as there is nothing."""
-        while True:
-            while self._waiting is None:
-                yield None
             files, self._waiting, self._level = self._waiting.files, None, self._offered
-            left = [file for name, file in files.items() if file is not self._sent.get(name)]
-            while left:
-                file = next((each for each in left if each.log_end <= self._position), None)
-                if file is None:
-                    yield None
-                    continue
-                left.remove(file)
-                self._sent[file.name] = file
-                for start in range(0, len(file.data), PART_BYTES):
-                    yield _part(file, start)
+            self._left = [file for name, file in files.items() if file is not self._sent.get(name)]
+        yield from self._frames
+        while file := next((each for each in self._left if each.log_end <= position), None):
+            self._left.remove(file)
+            self._sent[file.name] = file
+            self._frames = _parts(file)
+            yield from self._frames
+        if not self._left:
+            self._left = None
             yield Send(wire.control("level", number=self._level))
-            # One level in a turn is enough.
-            yield None
-
-    def end(self) -> None:
-        """Forget what is left: it refers to this object, which would wait for the garbage collection with its files."""
-        self._frames.close()
 
     def written(self, number: int) -> None:
         """Note up to which reading the copy has written all."""
@@ -267,10 +255,15 @@ class FileSender:
         self._written = number
 
 
-def _part(file: SideFile, start: int) -> Action:
-    part = base64.b64encode(file.data[start : start + PART_BYTES]).decode()
+def _parts(file: SideFile) -> Iterator[Action]:
+    """Return the frames of a file. No generator: one would end with the turn that has begun it."""
     facts = {"name": file.name, "log_end": file.log_end, "size": len(file.data)}
-    return Send(wire.control("file", **facts, start=start, data=part))
+
+    def part(start: int) -> Action:
+        data = base64.b64encode(file.data[start : start + PART_BYTES]).decode()
+        return Send(wire.control("file", **facts, start=start, data=data))
+
+    return map(part, range(0, len(file.data), PART_BYTES))
 
 
 # --- the copy

@@ -75,7 +75,8 @@ class Copies:
 
         `begins` is the log offset where the copy's log begins: it has nothing before it.
         """
-        self._leave(self._copies.get(store), "the same store has connected again")
+        if store in self._copies:
+            self.leave(self._copies[store], "the same store has connected again")
         # Puts that wait now and end before `begins` must not be answered by it: they wait for at most `timeout_ms`.
         wait_ms = self._timeout_ms if begins > max(self.reached, self._first_put) else 0
         copy = Copy(store, address, self._now_ms + wait_ms)
@@ -90,18 +91,15 @@ class Copies:
 
     def leave(self, copy: Copy, reason: str) -> None:
         """Note that a copy's connection has ended; a second call changes nothing."""
-        self._leave(copy, reason)
+        if copy.is_connected:
+            copy.is_connected, copy.last_error = False, reason
+            self._list_last(copy)
         self.refresh()
 
     def refuse(self, store: str, address: str, reason: str) -> None:
         """List a store that was not accepted, unless it is connected otherwise."""
         if store not in self._copies or not self._copies[store].is_connected:
             self._list_last(Copy(store, address, 0, is_connected=False, last_error=reason))
-
-    def _leave(self, copy: Copy | None, reason: str) -> None:
-        if copy is not None and copy.is_connected:
-            copy.is_connected, copy.last_error = False, reason
-            self._list_last(copy)
 
     def _list_last(self, copy: Copy) -> None:
         self._copies.pop(copy.store, None)
@@ -128,21 +126,17 @@ class Copies:
     def refresh(self) -> None:
         """Tell the log how far enough copies are, and whether a put may wait for them."""
         self._missed = missed = self._log.missed_offset
-        ends = [
-            self._end_of(copy)
+        ends = sorted(
+            copy.flushed if self._is_for_disk else copy.received
             for copy in self._copies.values()
             if copy.is_connected and copy.counts_from_ms <= self._now_ms
-        ]
-        ends.sort()
+        )
         self.in_sync = len(ends) - bisect_left(ends, max(missed, self._due))
         if not self._needed:
             return
         if len(ends) >= self._needed:
             self.reached = max(self.reached, ends[-self._needed])
         self._log.reach(self.reached, available=self.in_sync >= self._needed, missed=missed)
-
-    def _end_of(self, copy: Copy) -> int:
-        return copy.flushed if self._is_for_disk else copy.received
 
     def _visible_before(self, time_ms: int) -> int:
         """Return what was visible at a time, or, if that is not known, soon after it."""
@@ -157,10 +151,7 @@ class Copies:
         visible = self._log.visible_offset
         found = []
         for copy in self._copies.values():
-            one: dict[str, Any] = {
-                "store": copy.store, "address": copy.address, "is_connected": copy.is_connected,
-                "received": copy.received, "flushed": copy.flushed, "last_error": copy.last_error,
-            }  # fmt: skip
+            one = attrs.asdict(copy, filter=attrs.filters.exclude("counts_from_ms"))
             if copy.is_connected and copy.received != NOTHING:
                 one["lag_bytes"] = max(visible - copy.received, 0)
                 one["lag_ms"] = self._lag_ms(copy.received)

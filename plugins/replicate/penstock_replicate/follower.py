@@ -87,6 +87,11 @@ class FollowerPeer(Peer):
     def __init__(self, mine: Mine, **options: Any) -> None:
         super().__init__(**options)
         self._mine = mine
+        self._store = mine.fresh_store
+        # Those of the log: a store without a record has none.
+        replica = None if mine.is_empty else mine.replica
+        self._history = None if replica is None else replica.history
+        self._epochs = () if replica is None else replica.epochs
         self._expected = {"hello"}
         self._master: Mapping[str, Any] = {}
         self._window = (0, 0)
@@ -120,18 +125,6 @@ class FollowerPeer(Peer):
         is_final = code not in _PASSING and not (is_gone and self._mine.is_new)
         return self._close(fields["text"], is_final=is_final, needs_copy=is_gone and is_final)
 
-    @property
-    def _epochs(self) -> Sequence[Epoch]:
-        replica = self._mine.replica
-        return () if replica is None or self._mine.is_empty else replica.epochs
-
-    @property
-    def _store(self) -> str:
-        """The own id: a new one if the folder was copied from the master's."""
-        replica = self._mine.replica
-        is_own = replica is not None and replica.store != self._master["store"]
-        return replica.store if replica is not None and is_own else self._mine.fresh_store
-
     # --- the comparison
 
     def _on_hello(self, master: Mapping[str, Any]) -> Iterator[Action]:
@@ -143,10 +136,12 @@ class FollowerPeer(Peer):
             text = "the master asks for a secret" if secret is None else "the master has no secret"
             yield from self.end("secret", text, is_final=True)
             return
-        replica = None if mine.is_empty else mine.replica
+        # It is the master's if the folder was copied.
+        if mine.replica is not None and mine.replica.store != master["store"]:
+            self._store = mine.replica.store
         hello = wire.hello_of(
-            secret, self._epochs, history=None if replica is None else replica.history, store=self._store,
-            segment_bytes=mine.segment_bytes, min=mine.min_offset, end=mine.end_offset,
+            secret, self._epochs, history=self._history, store=self._store, segment_bytes=mine.segment_bytes,
+            min=mine.min_offset, end=mine.end_offset,
             proof=None if secret is None else secret.proof("follower", master["nonce"]),
         )  # fmt: skip
         yield Send(wire.control("hello", **hello))
@@ -168,12 +163,12 @@ class FollowerPeer(Peer):
         end = mine.end_offset
         parts_at = parting(self._epochs, master["epochs"])
         start = max(mine.min_offset, master["min"], end - wire.DIGEST_BYTES_MAX)
-        if not self._mine.is_empty and parts_at < end:
+        if parts_at < end:
             text = (
                 f"the master has written other bytes from {parts_at} on, and the copy ends at {end}"
             )
             yield from self._diverged(parts_at, text, can_cut=parts_at >= master["min"])
-        elif not self._mine.is_empty and master["end"] < end:
+        elif not mine.is_empty and master["end"] < end:
             text = f"the copy ends at {end}, and the master's log at {master['end']}"
             yield from self.end("ahead", text)
         elif start < end:

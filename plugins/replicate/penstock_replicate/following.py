@@ -16,6 +16,8 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self, TypeVar
 
+import attrs
+
 import penstock
 from penstock.contracts import FollowBegin
 from penstock.errors import (
@@ -67,12 +69,13 @@ def _now_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
+@attrs.define(eq=False)
 class _Followed:
     """A connection to the master, for as long as it lasts."""
 
-    def __init__(self, line: Line, peer: FollowerPeer | PlainFollowerPeer) -> None:
-        self.line, self.peer = line, peer
-        self.is_accepted = False
+    line: Line
+    peer: FollowerPeer | PlainFollowerPeer
+    is_accepted: bool = False
 
 
 class StoreFollower:
@@ -156,8 +159,8 @@ class StoreFollower:
                 self._last_error = close.reason
             if self._store is not None:
                 self._store.forget()
-            if close.is_final and not self._cut(close):
-                self._error = self._error_of(close)
+            if self._error is None and close.is_final and not self._cut(close):
+                self._end_by(self._error_of(close))
             self.changed()
             end_s = time.monotonic() + _RETRY_S
             while self._look() and time.monotonic() < end_s:
@@ -182,7 +185,7 @@ class StoreFollower:
     def _cut(self, close: Close) -> bool:
         """Cut the log where it parts from the master's, if that was asked for; return whether it was."""
         at, store = close.parts_at, self._store
-        if not (self._cuts and close.can_cut) or self._error is not None or store.is_wanted:
+        if not (self._cuts and close.can_cut) or store.is_wanted:
             return False
         assert at is not None
         if at < store.min_offset:
@@ -194,7 +197,7 @@ class StoreFollower:
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
         except BaseException as error:
-            self._error = self._told(error)
+            self._end_by(error)
         return True
 
     def _once(self) -> Close:
@@ -223,10 +226,8 @@ class StoreFollower:
     def _is_secured(self) -> bool:
         """Make the whole log what may be acknowledged: a RocketMQ master takes the first report for that."""
         store = self._store
-        return bool(
-            (store.flush(int(SLICE_S * 1000)) if store.syncs_each else store.commit())
-            == store.end_offset
-        )
+        end = store.flush(int(SLICE_S * 1000)) if store.syncs_each else store.commit()
+        return bool(end == store.end_offset)
 
     def _through(self, link: _Followed) -> Close:
         """Do what the machine says until it closes; raises `OSError` if the connection is lost."""
@@ -363,17 +364,17 @@ class StoreFollower:
             self._failed_at = at
             is_passing = self._failures < _ATTEMPTS
             error = ReplicationError(self.path, self.master, str(error))
-        if not is_passing and self._error is None:
-            self._error = self._told(error)
+        if not is_passing:
+            self._end_by(error)
         return Close(reason=str(error))
 
-    def _told(self, error: BaseException) -> PenstockError:
-        is_told = isinstance(error, PenstockError)
-        return error if is_told else ReplicationError(self.path, self.master, str(error))  # type: ignore[return-value]
+    def _end_by(self, error: BaseException) -> None:
+        """Note what ends the following, unless something else has ended it."""
+        if not isinstance(error, PenstockError):
+            error = ReplicationError(self.path, self.master, str(error))
+        self._error = self._error or error
 
     def _error_of(self, close: Close) -> PenstockError:
-        if self._error is not None:
-            return self._error
         if close.parts_at is not None:
             way = "--cut (cut=True) saves and cuts what the copy alone has"
             reason = f"{close.reason}; {way}" if close.can_cut else close.reason
@@ -472,7 +473,7 @@ class StoreFollower:
                 except DiskFullError as error:
                     return [str(error)]
                 except BaseException as error:
-                    self._error = self._error or self._told(error)
+                    self._end_by(error)
                     link.line.shut()
         return troubles
 
@@ -548,28 +549,24 @@ class StoreFollower:
                 raise ReplicationError(self.path, self.master, text)
             return self.broker is None or self._asked_s >= first[3]
 
-        def wait(timeout_s: float | None) -> bool:
-            found = self._until(is_level, timeout_s)
-            self._check()
-            return found
-
-        return wait
+        return partial(self._awaited, is_level)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the following has ended, and raise why; returns False after `timeout_s`."""
-        self._until(lambda: False, timeout_s)
-        self._check()
-        return False
+        return self._awaited(lambda: False, timeout_s)
 
-    @property
-    def _has_ended(self) -> bool:
-        return self._error is not None or self._is_closed
-
-    def _check(self) -> None:
+    def _awaited(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Return what `_until` does; raises what has ended the following."""
+        found = self._until(is_over, timeout_s)
         if self._error is not None:
             raise self._error
         if self._is_closed:
             raise StoreClosedError
+        return found
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._error is not None or self._is_closed
 
     def changed(self) -> None:
         """Wake those who wait for this copy."""

@@ -93,6 +93,7 @@ class HaReplicator(Replicator):
         try:
             server.start()
         except OSError as error:
+            server.close()
             raise ConfigError(
                 f"replicate.ha.listen is {self.options.listen!r}, where this machine cannot listen: {error}"
             ) from error

@@ -109,10 +109,6 @@ class MasterPeer(Peer, MasterEnd):
         )  # fmt: skip
         return (Send(wire.GREETING + wire.control("hello", **self._hello)),)
 
-    def _close(self, reason: str, **facts: object) -> list[Action]:
-        self._files.end()
-        return super()._close(reason, **facts)
-
     def _on_bye(self, fields: Mapping[str, Any]) -> list[Action]:
         return self._close(f"the copy closes: {fields['text']}")
 

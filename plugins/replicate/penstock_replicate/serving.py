@@ -62,14 +62,7 @@ class Link(asyncio.BufferedProtocol):
         """Carry out actions in their order."""
         try:
             for action in actions:
-                if isinstance(action, Send):
-                    transport = self.transport
-                    if self._is_begun and transport is not None and not transport.is_closing():
-                        transport.write(action.data)
-                elif isinstance(action, Close):
-                    self.leave(action.reason)
-                else:
-                    self._do(action)
+                self._do(action)
         except Exception:
             logger.exception("a connection was closed")
             self.abort("it was closed by an error here")
@@ -82,12 +75,17 @@ class Link(asyncio.BufferedProtocol):
             self.abort("the other side does not read")
 
     def _do(self, action: Action) -> None:
-        log, peer = self._server.log, self.peer
+        log, peer, transport = self._server.log, self.peer, self.transport
         match action:
+            case Send(data):
+                if self._is_begun and transport is not None and not transport.is_closing():
+                    transport.write(data)
+            case Close(reason=reason):
+                self.leave(reason)
             case Read() if peer.is_full:
                 self._read = action
-            case Read(at, size) if size <= PIECE_BYTES and (data := log.recent(at, size)):
-                self._told(peer.read_done, data)
+            case Read(at, size) if size <= PIECE_BYTES and (found := log.recent(at, size)):
+                self._told(peer.read_done, found)
             case Read(at, size):
                 self._loop.aside(lambda: log.read(at, size), partial(self._told, peer.read_done))
             case Hash(start, stop) if isinstance(peer, MasterPeer):
@@ -220,13 +218,9 @@ class Server:
         self._is_reading = False
 
     def start(self) -> None:
-        """Begin to listen; raises `OSError` if that is not possible, and leaves nothing then."""
+        """Begin to listen; raises `OSError` if that is not possible: it is to be closed then, too."""
         self._loop.start()
-        try:
-            self._loop.call(self._begin())
-        except OSError:
-            self._loop.close()
-            raise
+        self._loop.call(self._begin())
 
     async def _begin(self) -> None:
         address = host_and_port(self.options.listen)

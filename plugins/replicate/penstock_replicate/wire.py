@@ -31,14 +31,18 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from penstock.contracts import Epoch, frame, frame_end
 from penstock.escape import shown
-from penstock_replicate.secret import Secret
+
+if TYPE_CHECKING:
+    # It imports ssl, which is slow; this module is imported at every start.
+    from penstock_replicate.secret import Secret
 
 VERSION = 1
 FIRST_REPORT = (-1).to_bytes(8, "big", signed=True)
@@ -223,23 +227,20 @@ def _parse_data(payload: memoryview) -> Data:
     return Data(log_offset, payload[_OFFSET.size :])
 
 
-def _offsets(kind: type, layout: Struct) -> Callable[[memoryview], Any]:
-    def parse(payload: memoryview) -> Any:
-        if len(payload) != layout.size:
-            raise WireViolation(f"{kind.__name__} of {len(payload)} bytes")
-        offsets = layout.unpack(payload)
-        if not all(0 <= each <= OFFSET_MAX for each in offsets):
-            raise WireViolation(f"{kind.__name__} of log offsets {offsets}")
-        return kind(*offsets)
-
-    return parse
+def _parse_offsets(kind: type, layout: Struct, payload: memoryview) -> Any:
+    if len(payload) != layout.size:
+        raise WireViolation(f"{kind.__name__} of {len(payload)} bytes")
+    offsets = layout.unpack(payload)
+    if not all(0 <= each <= OFFSET_MAX for each in offsets):
+        raise WireViolation(f"{kind.__name__} of log offsets {offsets}")
+    return kind(*offsets)
 
 
 _DECODERS: Mapping[bytes, Callable[[Any], Frame]] = {
     b"J": _parse_control,
     b"D": _parse_data,
-    b"A": _offsets(Ack, _TWO),
-    b"H": _offsets(Heartbeat, _OFFSET),
+    b"A": partial(_parse_offsets, Ack, _TWO),
+    b"H": partial(_parse_offsets, Heartbeat, _OFFSET),
 }
 
 
@@ -319,7 +320,7 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], Any]]] = {
 }
 
 
-def hello_of(secret: Secret | None, epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
+def hello_of(secret: "Secret | None", epochs: Sequence[Epoch], **facts: Any) -> dict[str, Any]:
     """Return what a side says of itself first, with the newest of its epochs, as many as may be sent."""
     nonce = None if secret is None else secret.nonce
     newest = epochs[-EPOCHS_MAX:]

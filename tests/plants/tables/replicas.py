@@ -42,15 +42,15 @@ PLANTS = {
     "two-lines-count-twice": Plant(
         "a store that connects anew counts beside its last connection",
         "penstock_replicate.copies",
-        '        self._leave(self._copies.get(store), "the same store has connected again")',
-        '        store += f" {len(self._copies)}"',
+        "        if store in self._copies:",
+        '        store += f" {len(self._copies)}"\n        if store in self._copies:',
         (f"{COPIES}::test_one_store_on_two_lines_counts_once",),
     ),
     "received-for-flushed": Plant(
         "a put that waits for disks is told when its bytes are received",
         "penstock_replicate.copies",
-        "return copy.flushed if self._is_for_disk else copy.received",
-        "return copy.received",
+        "copy.flushed if self._is_for_disk else copy.received",
+        "copy.received",
         (f"{COPIES}::test_a_put_waits_for_what_was_promised[disk-40]",),
     ),
 }
