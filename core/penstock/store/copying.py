@@ -30,7 +30,6 @@ from penstock.escape import get_logger
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, PutStatus, Receipt
 from penstock.plugins.registry import StrategySet
-from penstock.runtime.clock import Clock
 
 logger = get_logger(__name__)
 
@@ -151,10 +150,6 @@ class CopiedLog:
         """See `ReplicatedLog`."""
         self.status = status
 
-    def write_status(self) -> None:
-        """Write the status for other processes."""
-        write_status(self._files, self.root, self.status)
-
 
 def begin_copying(
     config: Config, replicators: StrategySet[Replicator], context: Context, log: SegmentedLog, flusher: LogFlusher,
@@ -168,17 +163,15 @@ def begin_copying(
     # Durable before the first copy knows of it.
     replica = ensure_master(context.files, context.root, flusher.flushed_offset)
     copied = CopiedLog(context, log, flusher, index, replica)
-    return Copying(
-        copied, cls(config.options_for("replicate", cls), context, copied), context.clock
-    )
+    return Copying(copied, cls(config.options_for("replicate", cls), context, copied), context)
 
 
 class Copying:
     """Runs the replicator of an open store, and completes the futures that wait for copies. Safe from any thread."""
 
-    def __init__(self, log: CopiedLog, replicator: Replicator, clock: Clock) -> None:
+    def __init__(self, log: CopiedLog, replicator: Replicator, context: Context) -> None:
         self.log, self.replicator = log, replicator
-        self._clock = clock
+        self._files, self._clock = context.files, context.clock
         self._is_threaded = True
         self._worker: Stoppable | None = None
         self._told_to = -1
@@ -230,7 +223,7 @@ class Copying:
         if status is not self._written:
             self._written = status
             try:
-                self.log.write_status()
+                write_status(self._files, self.log.root, status)
             except Exception as error:
                 logger.warning("the status of the copies could not be written: %r", error)
         self._complete()

@@ -187,7 +187,6 @@ class FollowingOpener(Opener):
     ) -> None:  # fmt: skip
         super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
         self._begin, self._cut_at, self._expected = begin, cut_at, expected
-        self.held = HeldBatches(0, None)
         self.spawn: SpawnWorker = self._spawn
 
     def is_segment_begin(self, log_offset: int) -> bool:
@@ -205,12 +204,6 @@ class FollowingOpener(Opener):
         """Return none: they would put."""
         return []
 
-    @property
-    def engine(self) -> Engine:
-        """The writing half of the open store."""
-        assert self._engine is not None
-        return self._engine
-
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         if self._begin is not None:
             self._begin_log(self._begin, geometry)
@@ -223,6 +216,7 @@ class FollowingOpener(Opener):
         engine, store = super()._build(lock, log, context, end, found)
         self.held = HeldBatches(log.segment_bytes, part_of_batch(log, end))
         engine.flusher.shown = self.held.shown
+        self.engine = engine
         self.desk = RequestDesk(context, engine.wakes)
         return engine, store
 
@@ -272,8 +266,6 @@ class FollowingOpener(Opener):
         found.progress.replace(lowered)
         log.truncate(segment.end_offset, side.saved)
         fresh = side.path / "new-segment"
-        if files.exists(fresh):
-            files.remove(fresh)
         with files.create(fresh) as file:
             file.resize(segment.capacity)
             for at in range(0, end - segment.base_offset, _CHUNK_BYTES):
@@ -559,15 +551,11 @@ class FollowedStore:
 
     def _append(self, piece: CopiedPiece) -> None:
         at, data, records = piece
-        if records is None:
-            going_on = None
-            if len(data):
-                self._log.append_copied(at, data)
-            else:
-                self._log.end_segment(at)
-        else:
-            going_on = self._held.begin(records, at + len(data))
+        going_on = None if records is None else self._held.begin(records, at + len(data))
+        if len(data):
             self._log.append_copied(at, data, records)
+        else:
+            self._log.end_segment(at)
         if self._held.parts:
             self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
 
