@@ -26,8 +26,8 @@ sys.stderr.write("\\n" + json.dumps([code, sorted(sys.modules)]))
 # All of these take tens of milliseconds, or bring in what does.
 HEAVY = {
     "numpy", "pyarrow", "pyspark", "rich", "attrs", "attr", "importlib.metadata", "email", "multiprocessing",
-    "concurrent.futures.process", "subprocess", "asyncio", "penstock.contracts", "penstock.config", "penstock.store",
-    "penstock.log", "penstock_index.consume_queue", "penstock_spark.archive",
+    "concurrent.futures.process", "subprocess", "asyncio", "ssl", "penstock.contracts", "penstock.config",
+    "penstock.store", "penstock.log", "penstock_index.consume_queue", "penstock_spark.archive",
 }  # fmt: skip
 
 

@@ -623,10 +623,11 @@ class CommitLog:
 
         Args:
             log_offset: of the first byte.
-            data: whole records or filler, within one segment.
+            data: whole records or filler, within one segment. Empty: the rest of the segment is filler of zeros, and
+                the log continues in the next one.
             records: the records; None for filler.
         """
-        sizes, newest_ms = [len(data)], 0
+        sizes, newest_ms = [len(data)] if len(data) else [], 0
         if records is not None:
             newest_ms = records.last_time_ms
             if len(records) > 1:
@@ -642,15 +643,9 @@ class CommitLog:
                 self._attach()
         return self.appender.land(*given)
 
-    def end_segment(self, log_offset: int) -> None:
-        """Fill the segment from `log_offset`, where this log ends, and continue in the next one, as another log did."""
-        with memoryview(b"") as view:
-            self._append_piece(log_offset, view, (), 0)
-
     def _append_piece(
         self, log_offset: int, data: memoryview, sizes: Sequence[int], newest_ms: int
     ) -> None:
-        """Append copied bytes; with no data, only a new segment."""
         self.lock.refuse_within()
         pieces, now = list[BatchSlice](), max(newest_ms, self.appender.last_time_ms)
         try:

@@ -552,10 +552,7 @@ class FollowedStore:
     def _append(self, piece: CopiedPiece) -> None:
         at, data, records = piece
         going_on = None if records is None else self._held.begin(records, at + len(data))
-        if len(data):
-            self._log.append_copied(at, data, records)
-        else:
-            self._log.end_segment(at)
+        self._log.append_copied(at, data, records)
         if self._held.parts:
             self._held.end(going_on, self.end_offset, self._engine.flusher.visible_offset)
 

@@ -438,16 +438,14 @@ class StoreFollower:
 
     def _has_reached(self, link: _Followed, log_end: int) -> bool:
         """Wait until the log here has all before `log_end`; return False if it has not grown for `STALL_S`."""
-        seen = -1
 
         def end() -> int:
             return self._store.end_offset if link.is_accepted else -1
 
-        while end() < max(log_end, 0):
-            self._until(lambda: end() > seen or not self._is_current(link), STALL_S)  # noqa: B023
+        while (seen := end()) < log_end:
+            self._until(lambda: end() > seen or not self._is_current(link), STALL_S)
             if not self._is_current(link) or end() <= seen:
                 return False
-            seen = end()
         return True
 
     def _note(self, trouble: str) -> None:
