@@ -31,10 +31,10 @@ from typing import Any
 import attrs
 
 from penstock.contracts import Epoch, Replica
+from penstock.durability.side_folder import NOT_UNDERSTOOD, read_about, write_about
 from penstock.errors import CorruptionError, FollowerError
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.format.record import crc32
 
 FOLLOWER, MASTER = "follower", "master"
 # The history of a copy that has no record yet and was accepted by no master.
@@ -43,7 +43,6 @@ NO_HISTORY = "0" * 32
 EPOCHS_MAX = 4096
 _SIZE_MAX, _STATUS_MAX = 1 << 20, 64 << 10
 _NUMBER_MAX, _TEXT_MAX = 1 << 62, 300
-_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
 _ADVICE = (
     "the store is not opened for writing and nothing was changed; read_only=True reads it. If it is no copy of another "
     "store, remove this file; otherwise make the copy anew from its master"
@@ -61,14 +60,11 @@ def read_replica(files: Files, root: Path) -> Replica | None:
     if not files.exists(path):
         return None
     try:
-        whole = json.loads(files.read_whole(path, _SIZE_MAX))
-        about = whole["about"]
-        if whole["crc32"] != _crc(about):
-            raise ValueError("its CRC does not match")
+        about = read_about(files, path, _SIZE_MAX)
         return checked(
             Replica(**{**about, "epochs": tuple(Epoch(*each) for each in about["epochs"])})
         )
-    except _NOT_UNDERSTOOD as error:
+    except NOT_UNDERSTOOD as error:
         raise CorruptionError(path, 0, "the store's role and epochs", str(error), _ADVICE) from error  # fmt: skip
 
 
@@ -96,12 +92,7 @@ def write_replica(files: Files, root: Path, replica: Replica) -> None:
     """Replace a store's identity, durably; creates the side folder."""
     about = {**attrs.asdict(replica, recurse=False), "epochs": [[*each] for each in replica.epochs]}
     files.make_folder_durably(replica_path(root).parent)
-    text = json.dumps({"about": about, "crc32": _crc(about)})
-    files.write_whole(replica_path(root), text.encode())
-
-
-def _crc(about: object) -> int:
-    return crc32(json.dumps(about).encode())
+    write_about(files, replica_path(root), about)
 
 
 def new_store_id() -> str:

@@ -62,6 +62,7 @@ from penstock.files import Files
 from penstock.files.file import NO_ROOM
 from penstock.format.hashes import crc32c
 from penstock.format.names import LOST_END, SIDE_FOLDER, check_topic
+from penstock.format.record import crc32
 
 logger = get_logger(__name__)
 
@@ -142,6 +143,24 @@ _SIZE_MAX = 16 << 20
 _OFFSET_MAX = 1 << 62
 _SIZES = 1024
 NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
+
+
+def read_about(files: Files, path: Path, size_max: int) -> Any:
+    """Return `about` of a JSON file `{"about": about, "crc32": CRC-32 of it as json.dumps writes it}`.
+
+    Raises one of `NOT_UNDERSTOOD` if the file is missing, longer than `size_max` bytes, or not such a file.
+    """
+    whole = json.loads(files.read_whole(path, size_max))
+    about = whole["about"]
+    if whole["crc32"] != crc32(json.dumps(about).encode()):
+        raise ValueError("its CRC does not match")
+    return about
+
+
+def write_about(files: Files, path: Path, about: object) -> None:
+    """Replace such a file, durably."""
+    whole = {"about": about, "crc32": crc32(json.dumps(about).encode())}
+    files.write_whole(path, json.dumps(whole).encode())
 
 
 @attrs.frozen

@@ -25,7 +25,6 @@ after that offset, the other program may have cut the log and written records of
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,12 @@ from typing import Any
 import attrs
 
 from penstock.durability.progress import Progress, State
-from penstock.durability.side_folder import SideFolder, penstock_wrote_last
+from penstock.durability.side_folder import SideFolder, penstock_wrote_last, read_about, write_about
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.names import SIDE_FOLDER
-from penstock.format.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
+from penstock.format.record import CRC_NAME, CRC_PROPERTY_SIZE
 from penstock.format.validity import Coverage
 from penstock.log.scan import Checks, scan_segment
 from penstock.log.segment import Segment
@@ -209,10 +208,7 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
     if not files.exists(path):
         return NO_RANGES
     try:
-        whole = json.loads(files.read_whole(path, _SIZE_MAX))
-        about = whole["about"]
-        if whole["crc32"] != _crc(about):
-            return None
+        about = read_about(files, path, _SIZE_MAX)
         ranges = _ranges_of(about)
         noted = {
             int(a): Quarantined(int(a), int(b), str(d)) for a, b, d in about.get("quarantined", ())
@@ -254,12 +250,7 @@ def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
         "quarantined": [list(noted) for noted in ranges.quarantined.values()],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }
-    text = json.dumps({"about": about, "crc32": _crc(about)})
-    files.write_whole(root / SIDE_FOLDER / "ranges", text.encode())
-
-
-def _crc(about: object) -> int:
-    return crc32(json.dumps(about).encode())
+    write_about(files, root / SIDE_FOLDER / "ranges", about)
 
 
 def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> Ranges:
