@@ -18,6 +18,7 @@ from penstock.contracts import (
     Context,
     QueueReader,
     Replica,
+    ReplicatedLog,
     Replicator,
     SpawnWorker,
     Stoppable,
@@ -68,8 +69,8 @@ def digest_of(read: Callable[[int, int], bytes], start: int, stop: int) -> bytes
     return found.digest()
 
 
-class CopiedLog:
-    """The log of an open store for its replicator (`contracts.ReplicatedLog`). Safe from any thread."""
+class CopiedLog(ReplicatedLog):
+    """The log of an open store for its replicator. Safe from any thread."""
 
     def __init__(
         self,
@@ -82,31 +83,30 @@ class CopiedLog:
         self.root = context.root
         self.segment_bytes = log.segment_bytes
         self.puts_wait = context.appenders_wait
-        self.bell = Bell()
         self.replica = replica
-        self.gate = CopyGate(self.bell)
+        self.gate = CopyGate(Bell())
         self.status: Mapping[str, Any] = {}
         self.removed_topics: Mapping[str, Any] = {}
         self._files, self._log, self._flusher, self._index = context.files, log, flusher, index
         self._began_at = flusher.flushed_offset
 
     @property
+    def bell(self) -> Bell:
+        return self.gate.bell
+
+    @property
     def min_offset(self) -> int:
-        """See `ReplicatedLog`."""
         return self._log.min_offset
 
     @property
     def visible_offset(self) -> int:
-        """See `ReplicatedLog`."""
         return self._flusher.visible_offset
 
     @property
     def missed_offset(self) -> int:
-        """See `ReplicatedLog`."""
         return self.gate.missed
 
     def read(self, log_offset: int, size: int) -> bytes:
-        """See `ReplicatedLog`."""
         visible = self.visible_offset
         if log_offset == visible:
             return b""
@@ -118,7 +118,6 @@ class CopiedLog:
             return bytes(self._log.read_from(segment, log_offset, size, is_copied=True))
 
     def recent(self, log_offset: int, size: int) -> bytes:
-        """See `ReplicatedLog`."""
         visible = self.visible_offset
         size = min(size, visible - log_offset)
         if size <= 0 or log_offset < max(self._began_at, visible - RECENT_BYTES):
@@ -129,25 +128,20 @@ class CopiedLog:
         return bytes(self._log.read_from(last, log_offset, size)) if is_in_it else b""
 
     def digest(self, start: int, stop: int) -> bytes:
-        """See `ReplicatedLog`."""
         if stop > (visible := self.visible_offset):
             raise OffsetError(stop, self.min_offset, visible)
         return digest_of(self.read, start, stop)
 
     def ranges(self) -> Mapping[str, Any]:
-        """See `ReplicatedLog`."""
         return known_ranges(self._files, self.root).told()
 
     def lone_ends(self) -> Sequence[Sequence[Any]]:
-        """See `ReplicatedLog`."""
         return [*self._index.lone_ends()]
 
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
-        """See `ReplicatedLog`."""
         self.gate.reach(log_offset, available, missed)
 
     def publish(self, status: Mapping[str, Any]) -> None:
-        """See `ReplicatedLog`."""
         self.status = status
 
 
@@ -205,7 +199,7 @@ class Copying:
             self.replicator.advanced()
         elif not self.log.puts_wait:
             # Where puts wait, the gate of the syncs has rung.
-            self.log.bell.ring()
+            self.log.gate.bell.ring()
 
     def submitted(self, receipt: Receipt, future: "Future[Receipt]") -> None:
         """Complete a future of a message that is on disk here, once its copies are known."""
@@ -214,7 +208,7 @@ class Copying:
         if self._is_over or self._worker is None:
             self._complete()
         else:
-            self.log.bell.ring()
+            self.log.gate.bell.ring()
             self._worker.wake()
 
     def step(self) -> float:
@@ -272,4 +266,4 @@ class Copying:
             self._is_over = True
             self.log.gate.end()
             self._complete()
-            self.log.bell.ring()
+            self.log.gate.bell.ring()

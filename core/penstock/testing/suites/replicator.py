@@ -9,14 +9,14 @@ from typing import Any
 import attrs
 
 from penstock._kernel import Bell
-from penstock.contracts import Context, Replica, Replicator, Strategy
+from penstock.contracts import Context, Replica, ReplicatedLog, Replicator, Strategy
 from penstock.message import Durability, Message, PutStatus
 from penstock.testing.crash import explore, plot_for
 from penstock.testing.kit import open_store
 from penstock.testing.suites.policies import ContractSuite
 
 
-class IdleLog:
+class IdleLog(ReplicatedLog):
     """A log of a store without a record; notes what the replicator reports."""
 
     segment_bytes, puts_wait = 65536, True
@@ -24,38 +24,35 @@ class IdleLog:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.bell = Bell()
+        self._bell = Bell()
         self.replica = Replica(history="1" * 32, store="2" * 16, role="master")
         self.removed_topics: Mapping[str, Any] = {}
         self.reached: list[int] = []
         self.status: object = {}
 
+    @property
+    def bell(self) -> Bell:
+        return self._bell
+
     def read(self, log_offset: int, size: int) -> bytes:
-        """Return nothing: the log is empty."""
         return b""
 
     def recent(self, log_offset: int, size: int) -> bytes:
-        """Return nothing: the log is empty."""
         return b""
 
     def digest(self, start: int, stop: int) -> bytes:
-        """Return a digest of nothing."""
         return bytes(32)
 
     def ranges(self) -> dict[str, Any]:
-        """Return that nothing was written."""
         return {}
 
     def lone_ends(self) -> list[list[Any]]:
-        """Return none: there are no queues."""
         return []
 
     def reach(self, log_offset: int, *, available: bool, missed: int) -> None:
-        """Note the offset."""
         self.reached.append(log_offset)
 
     def publish(self, status: object) -> None:
-        """Note the status."""
         self.status = status
 
 
