@@ -114,10 +114,11 @@ def open_follower(
         names=("config", "begin", "cut_at", "expected", "files", "clock", "spawn", "environ"),
     )  # fmt: skip
     opener = FollowingOpener(made, spawn, begin, cut_at, expected)
-    if begin is not None and (cut_at or not opener.is_segment_begin(begin.log_offset)):
+    if begin is None:
+        if not is_store(made.files, made.root):
+            raise no_store(made.files, made.root)
+    elif cut_at or begin.log_offset < 0 or begin.log_offset % opener.geometry().segment_bytes:
         raise ArgumentError(call, "begin", begin, "one at the begin of a segment")
-    if begin is None and not is_store(made.files, made.root):
-        raise no_store(made.files, made.root)
     return FollowedStore(opener, opener.open_for_writing())
 
 
@@ -188,10 +189,6 @@ class FollowingOpener(Opener):
         super().__init__(like.root, like.asked, like.registry, like.files, like.clock, spawn)
         self._begin, self._cut_at, self._expected = begin, cut_at, expected
         self.spawn: SpawnWorker = self._spawn
-
-    def is_segment_begin(self, log_offset: int) -> bool:
-        """Return whether a segment can begin at a log offset."""
-        return log_offset >= 0 and log_offset % self.geometry().segment_bytes == 0
 
     def check_role(self, call: str) -> None:
         """Raise `CorruptionError` if the role cannot be read, `StorageError` if the store is not the expected one."""
