@@ -28,6 +28,14 @@ _FILE_THREADS = 2
 _JOIN_S = 10.0
 
 
+def tried(job: Callable[[], T]) -> T | BaseException:
+    """Return what a job returns or raises."""
+    try:
+        return job()
+    except BaseException as error:
+        return error
+
+
 class Loop:
     """A daemon thread with an event loop, and daemon threads for what may wait for a disk.
 
@@ -79,16 +87,7 @@ class Loop:
 
     def aside(self, job: Callable[[], T], then: Callable[[T | BaseException], object]) -> None:
         """Run a job in another thread, and give the loop what it has returned or raised."""
-
-        def run() -> None:
-            found: T | BaseException
-            try:
-                found = job()
-            except BaseException as error:
-                found = error
-            self.post(then, found)
-
-        self._jobs.put(run)
+        self._jobs.put(lambda: self.post(then, tried(job)))
 
     async def listen(self, make: "Callable[[], Link]", host: str, port: int) -> str:
         """Accept connections; return the address, with the port that the system has chosen if it is 0."""
