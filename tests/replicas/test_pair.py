@@ -11,10 +11,10 @@ BLOCKS, STORIES = 4, rounds(20, 2000)
 def test_stories_of_a_master_and_its_copy(block: int) -> None:
     first = SEED * 1_000_000 + block * STORIES
     for seed in range(first, first + STORIES):
-        why = Story.drawn(seed).play()[1]
+        why = Story.drawn(seed).play()
         if why:
             shortest = Story.drawn(seed).shortest()
             names = [name for name, _ in shortest.steps]
             pytest.fail(
-                f"seed {seed}: {why}; shortest: {shortest.play()[1]} after {names}, {shortest.settings}"
+                f"seed {seed}: {why}; shortest: {shortest.play()} after {names}, {shortest.settings}"
             )

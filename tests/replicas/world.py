@@ -13,6 +13,7 @@ import attrs
 import penstock
 from penstock import PutStatus, Receipt
 from penstock.contracts import Context, ReplicatedLog, Replicator
+from penstock.durability.replica_file import read_replica
 from penstock.errors import OffsetError, ReplicationError
 from penstock.format.names import segment_name
 from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
@@ -181,8 +182,6 @@ class World:
         # Where the master has lost bytes that the follower has: the two must part there.
         self.parts_at: int | None = None
         self.error: Close | None = None
-        # How many bytes of frames the follower's store has taken by itself.
-        self.landed_bytes = 0
         # How many pieces on their way to the follower will be changed.
         self.flips = 0
         # Contents that the offsets of groups had on the master, each with the log end then.
@@ -322,7 +321,6 @@ class World:
             taken, end = self.follower.land(bytes(piece), next_offset)
             line.follower.passed(end)
             piece = piece[taken:]
-            self.landed_bytes += taken
             self._landed(line)
         line.by_follower.extend(line.follower.take(piece))
 
@@ -454,6 +452,11 @@ class World:
 
     # --- what holds
 
+    def check_role(self) -> None:
+        """Check that a copy's log, once it has begun, cannot be opened as a master's."""
+        replica = read_replica(self.b.disk, self.b.root)
+        assert replica is not None or not self.b.disk.exists(self.b.root / "commitlog")
+
     def took(self, receipts: Sequence[Receipt]) -> None:
         """Note what receipts promise, unless their writer was dead by then."""
         if self.a.image is not None:
@@ -490,8 +493,3 @@ class World:
             if mine != theirs:
                 at = next(i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y)
                 raise AssertionError(f"the logs differ at {start + at} of {start} to {stop}")
-
-    def land(self) -> None:
-        """Sync the copy, which then acknowledges."""
-        if self.lines and self.follower is not None and self.b.image is None:
-            self._sync_follower(self.lines[-1])
