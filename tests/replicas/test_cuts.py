@@ -138,21 +138,14 @@ def test_a_cut_before_the_log_is_refused(log: MasterLog) -> None:
         cut(disk, SEGMENT - 1)
 
 
-def promoting(log: MasterLog, stop: int) -> tuple[SimulatedDisk, list[Image]]:
-    """Promote a copy that has the bytes before `stop`; returns its disk, and an image before each call."""
-    disk, images = SimulatedDisk(), list[Image]()
-    store = accepted(disk, log, at=0)
-    store.feed(0, log.raw[:stop])
-    store.close()
+def test_a_crash_leaves_a_follower_or_a_master_and_nothing_between(log: MasterLog) -> None:
+    (begin, middle), disk, images = log.batches[2], SimulatedDisk(), list[Image]()
+    with accepted(disk, log, at=0) as copy:
+        copy.feed(0, log.raw[: middle - 1])
     disk.plan.watch = lambda _call, _path: images.append(disk.image())
     promote(disk)
     disk.plan.watch = None
-    return disk, [*images, disk.image()]
-
-
-def test_a_crash_leaves_a_follower_or_a_master_and_nothing_between(log: MasterLog) -> None:
-    begin, middle = log.batches[2]
-    disk, images = promoting(log, middle - 1)
+    images.append(disk.image())
     replica = read_replica(disk, ROOT)
     assert replica is not None
     # What a master never finished is not in it.

@@ -10,12 +10,9 @@ from typing import IO
 
 import pytest
 from tests.faults.children import environment
-from tests.lanes import SEED, eventually, rounds
-from tests.replicas.test_sockets import master as master_at
-from tests.replicas.test_sockets import status_of
+from tests.lanes import SEED, rounds
 
 import penstock
-from penstock_replicate import follow
 
 MASTER = """
 import sys
@@ -97,42 +94,3 @@ def test_a_promoted_copy_has_all_that_was_promised_and_the_old_master_follows_it
         master, copy, count = copy, master, len(numbers)
     with pytest.raises(penstock.StorageError, match="no copy"):
         penstock.promote(master, environ={})
-
-
-def test_a_promoted_copy_goes_on_where_its_master_was(tmp_path: Path) -> None:
-    m, c = tmp_path / "m", tmp_path / "c"
-    with master_at(m, copies=0) as store:
-        store.create_topic("orders", queues=1)
-        store.create_topic("gone", queues=1)
-        store.put("gone", b"old")
-        for number in range(20):
-            store.put("orders", b"%d" % number)
-        with store.consumer("g", "orders") as consumer:
-            for message in consumer.poll(limit=10, timeout=60):
-                message.ack()
-        store.put("later", b"delivered by the master", delay=0.01)
-        store.put("later", b"delivered by the master, of a level", delay_level=1)
-        delivered = store.scan("later", follow=True)
-        next(delivered), next(delivered)
-        store.put("later", b"in a while", delay=1.5)
-        store.put("later", b"in an hour", delay=3600)
-        store.delete_topic("gone")
-        store.put("gone", b"new")
-        # What the master does after that, the copy does not hear of.
-        with follow(c, status_of(m)["listen"], environ={}, flush="sync") as copy:
-            assert copy.wait_caught_up(60)
-            with penstock.open(c, environ={}, read_only=True) as read:
-                eventually(lambda: read.committed_offset("g", "orders", 0) == 10)
-    penstock.promote(c, environ={})
-    with penstock.open(c, environ={}) as store:
-        assert {"orders", "gone", "later"} <= store.topic_configs().keys()
-        assert [message.body for message in store.scan("gone")] == [b"new"]
-        with store.consumer("g", "orders") as consumer:
-            found = consumer.poll(limit=20, timeout=60)
-            assert [int(message.body) for message in found] == [*range(10, 20)]
-        eventually(lambda: len(list(store.scan("later"))) == 3)
-        assert [each.topic for each in store.delayed()] == ["later"]
-    with penstock.open(c, environ={}) as store:
-        assert sorted(message.body for message in store.scan("later")) == [
-            b"delivered by the master", b"delivered by the master, of a level", b"in a while",
-        ]  # fmt: skip
