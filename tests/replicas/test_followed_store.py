@@ -25,6 +25,7 @@ from tests.replicas.logs import (
     findings,
     follower,
     identity,
+    make_log,
     master,
     raw_log,
     reader,
@@ -67,6 +68,18 @@ def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog) -> Non
         assert (state_of(store), store.end_offset, store.replica) == ("clean", log.end, identity())  # fmt: skip
     with pytest.raises(penstock.StoreClosedError):
         store.flush()
+
+
+def test_records_are_checked_as_the_masters_are() -> None:
+    """Plant: `accept` does not write the ranges."""
+    plain, disk = make_log(20, **{"log.checksum": "crc32"}), SimulatedDisk()
+    store = accepted(disk, plain, at=0)
+    feed(store, plain, plain.begins[10])
+    disk = crashed(disk.image(), Survival.PROCESS)
+    store.close()
+    with accepted(disk, plain) as store:
+        feed(store, plain, plain.end)
+    check_copy(disk, plain)
 
 
 def test_the_masters_retention_may_move_on_before_the_first_byte_has_come(log: MasterLog) -> None:
