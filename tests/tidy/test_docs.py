@@ -1,5 +1,6 @@
 """What users can name is in the docs: hooks, strategies, verbs. Settings and errors are in tables that `tests/docs` compares."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from penstock.plugins.registry import load_registry
 from penstock_spark.cli import group
 from penstock_tools.cli.root import own_verbs
 
-DOCS = Path(__file__).parents[2] / "docs"
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
 REGISTRY = load_registry()
 
 HOOKS = [name for name in vars(hookspecs) if name.startswith("penstock_")]
@@ -43,3 +45,13 @@ def test_what_is_not_understood_is_in_the_docs_as_in_the_code() -> None:
         row = (kind.name, kind.what, kind.signs, kind.reading, writing, kind.why)
         assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in text, kind.name
     assert text.count("\n| `") == len(KINDS)
+
+
+def test_every_test_that_the_track_record_names_is_there() -> None:
+    text = (DOCS / "track-record.md").read_text()
+    code = "".join(each.read_text() for each in TESTS.rglob("test_*.py"))
+    gone = [
+        path for path in re.findall(r"`tests/([\w/]+\.py)`", text) if not (TESTS / path).exists()
+    ]
+    gone += [name for name in re.findall(r"\(`(\w+)`\)", text) if name not in code]
+    assert not gone
