@@ -624,6 +624,39 @@ def test_a_message_that_is_put_after_the_clock_went_back_waits_over_a_close(
     assert shop.bodies() == [b"first", b"second"]
 
 
+def test_a_message_that_is_two_days_away_since_the_clock_went_back_waits_where_no_file_names_it(
+    shop: TimerShop,
+) -> None:
+    """It is looked at before its time, in a second that is over by the clock of then, and was taken for delivered."""
+    shop.clock.now_ms += 3 * DAY
+    shop.put(b"first", 1000)
+    shop.put(b"x", DAY // 4)
+    for _ in range(4):
+        shop.run(after_ms=1000)
+    shop.clock.now_ms -= 3 * DAY
+    without_files(shop)
+    for _ in range(14):
+        shop.run(after_ms=DAY // 4)
+    assert shop.bodies() == [b"first", b"x"]
+
+
+def test_a_put_that_took_longer_than_its_delay_is_delivered_once_where_no_file_names_it(
+    shop: TimerShop,
+) -> None:
+    """Else its topic, which was deleted since, would be there again."""
+    shop.put(b"first", 1000)
+    more = b"REAL_QID\x010\x02TIMER_DELIVER_MS\x01%d\x02" % (NOW - 500)
+    shop.put_raw(b"x", theirs(NOW - 1000, more))
+    shop.run(after_ms=2000)
+    assert sorted(shop.bodies()) == [b"first", b"x"]
+    shop.run(after_ms=1000)
+    shop.store.delete_topic("orders")
+    without_files(shop)
+    if shop.has_thread:
+        shop.run(after_ms=60_000)
+    assert "orders" not in shop.store.topics()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_noted", [False, True])
 def test_a_message_that_was_put_again_on_its_way_is_delivered_once_where_no_file_names_it(

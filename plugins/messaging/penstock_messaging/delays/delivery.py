@@ -124,15 +124,13 @@ class Delivery:
                 logger.warning(
                     "delayed messages: the table of a longer log is still there: %s", error
                 )
+        self._lacks_end = not has_end
         waiting = {level: self._clamp(store, level) for level in self._levels}
         self._looked_to = {level: at for level, (at, high) in waiting.items() if at < high}
         if self._looked_to:
             # After a clean close, nothing was put since.
             counts = has_end and self._offsets.log_end != log_end
             self._made = self._copies_made(store) if counts else None
-            if not has_end:
-                # It is to say so before anything is delivered: copies that come now are counted after a kill.
-                self._lacks_end, self._offsets.is_saved = True, False
             with self._guard:
                 self._start()
 
@@ -227,8 +225,9 @@ class Delivery:
                         # It closes.
                         return None
                 if self._lacks_end:
+                    # Before anything is delivered: copies that come now are counted after a kill. It is tried once.
+                    self._lacks_end = self._offsets.is_saved = False
                     self._save(store)
-                    self._lacks_end = False
                 next_ms = self._round(store, now)
                 self._last_trouble = ""
             except (StoreFailedError, StoreClosedError) as error:

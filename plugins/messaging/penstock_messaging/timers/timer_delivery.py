@@ -594,7 +594,8 @@ class TimerDelivery:
         """Return how a record whose unit is lost is taken in now; None if it waits no more.
 
         `read_ms` is as in `timercheck`. A record whose second is over by it was delivered, unless it was put after that
-        clock went back, so that its store time, held by the records before it, is later than its own time.
+        clock went back: its store time, held by the records before it, is then later than its own time. A put that took
+        longer than its delay is no such one.
         """
         try:
             timer = timer_of(message)
@@ -603,11 +604,13 @@ class TimerDelivery:
         if self._was_put_again(timer, message):
             return None
         unit = _unit(entry_of(message, timer, self._clock.time_ms()), timer)
-        if timer.due_ms <= message.store_time_ms and unit.slot_ms < read_ms:
-            # Or by that clock: then its copy comes after it.
+        if timer.second_ms < read_ms:
+            is_late = message.store_time_ms - timer.due_ms >= SECOND_MS
+            if self._context.read_only or not is_late:
+                return None
+            # By that clock it may have been delivered, too; its copy comes after it.
             self._restored_ms = min(self._restored_ms, message.store_time_ms)
-            return unit._replace(slot_ms=read_ms)
-        return unit if unit.slot_ms >= read_ms else None
+        return unit._replace(slot_ms=max(unit.slot_ms, read_ms))
 
     def _save(self, store: OpenStore, *, is_last: bool = False) -> None:
         """Save what waits, after the copies of all else are durable."""
