@@ -359,11 +359,13 @@ def test_a_connection_that_comes_at_the_moment_of_a_close_is_closed() -> None:
     gc.collect()
 
 
-def test_an_address_that_is_taken_is_an_error_and_opens_nothing(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_had_is_an_error_and_opens_nothing(tmp_path: Path) -> None:
     with master(tmp_path / "m"):
         listen = status_of(tmp_path / "m")["listen"]
-        with pytest.raises(penstock.ConfigError, match=r"replicate\.ha\.listen"):
-            master(tmp_path / "other", listen)
+        # Of the second one no socket can be asked: a part of a name has at most 63 characters.
+        for wrong in (listen, f"{'a' * 64}:0"):
+            with pytest.raises(penstock.ConfigError, match=r"replicate\.ha\.listen"):
+                master(tmp_path / "other", wrong)
     with master(tmp_path / "other", listen):
         pass
 

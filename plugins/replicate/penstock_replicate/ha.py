@@ -92,7 +92,8 @@ class HaReplicator(Replicator):
         server = Server(options, self.context, self.log, self.wait_for, key, tls)
         try:
             server.start()
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # A name of a host that cannot be is no OSError.
             server.close()
             raise ConfigError(
                 f"replicate.ha.listen is {self.options.listen!r}, where this machine cannot listen: {error}"

@@ -17,7 +17,7 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from penstock import StoredMessage
@@ -660,7 +660,8 @@ class TimerDelivery:
     def _left(self, store: OpenStore, slot_ms: int) -> list[TimerUnit]:
         """Return what is left of a second that may be delivered in part, and of those before it: a clock went back."""
         left = []
-        for entry in chain((each.entry for each in sorted(self._due)), self._waiting):
+        waiting = takewhile(lambda entry: entry.slot_ms <= slot_ms, self._waiting)
+        for entry in chain((each.entry for each in sorted(self._due)), waiting):
             timer = waiting_timer(store, entry) if entry.slot_ms <= slot_ms else None
             if timer is not None:
                 left.append(_unit(entry, timer))
