@@ -112,7 +112,7 @@ def run(root: Path, plan: Mapping[str, Any]) -> None:
     put = {}
     for body, delay_ms in plan["puts"]:
         put[body] = store.put(
-            TOPIC, body.encode(), queue=QUEUE, tag="t", keys=[f"k-{body}"], properties={"a": "b"},
+            TOPIC, body.encode(), queue=QUEUE, tag="t", keys=[f"k-{body}".replace(" ", "-")], properties={"a": "b"},
             **({"delay": delay_ms / 1000} if delay_ms % 2 else {"deliver_at": (now_ms + delay_ms) / 1000}),
         )  # fmt: skip
     for message in [*store.scan(TIMER_TOPIC)]:
