@@ -26,6 +26,7 @@ def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
     version: str, make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {**SMALL_GEOMETRY, "profile": "rocketmq"}
+    settings["extensions.messaging.default_queues"] = 6
     with penstock.open(tmp_path, environ={}, **settings) as store:
         store.put("auto", b"first", queue=5)
         store.create_topic("declared", queues=3, attributes={"message.type": "NORMAL"})
@@ -60,6 +61,7 @@ def test_topics_and_groups_go_from_penstock_to_a_broker_and_back(
             store.put("more", b"refused", queue=7)
         with pytest.raises(penstock.TopicError, match="reserves"):
             store.put("RMQ_SYS_TRANS_HALF_TOPIC", b"refused", queue=0)
+        store.alter_topic("auto", queues=10)
         store.put("auto", b"second", queue=9)
         store.put("new", b"first", queue=0)
         store.alter_topic("more", queues=9)
@@ -86,7 +88,7 @@ def test_a_file_that_penstock_has_changed_is_written_by_the_broker_in_the_same_b
     broker.stop()
     with penstock.open(tmp_path, environ={}) as store:
         for number in range(40):
-            store.put(f"topic-{number}", b"x", queue=number % 7)
+            store.put(f"topic-{number}", b"x", queue=number % 4)
         store.create_topic("declared", queues=3)
     path = tmp_path / "config" / "topics.json"
     ours = path.read_bytes()
