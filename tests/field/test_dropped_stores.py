@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import penstock
 from penstock import StoreLockedError
 from penstock.store.store import Store
+from penstock.testing import InlineWorkers
 
 
 def opened(path: Path, *, read_only: bool = False) -> Store:
@@ -82,6 +84,19 @@ def test_what_came_from_a_store_keeps_it_open_while_it_is_used(tmp_path: Path) -
         assert list(opened(tmp_path).verify()) == []
     with warned(tmp_path):
         assert [message.body for message in opened(tmp_path).scan("t")] == [b"m", b"n"]
+
+
+def test_a_store_of_a_test_without_threads_is_freed_with_all_that_came_from_it(
+    tmp_path: Path,
+) -> None:
+    """Each kept itself, its consumer and its descriptors until the process ended: explorations ran out of them."""
+    store = penstock.open(tmp_path, spawn=InlineWorkers(), environ={})
+    made = [weakref.ref(each) for each in (
+        store, store.consumer("g", "t"), store.transaction(), store.prepare("t", b"m", group="g"),
+    )]  # fmt: skip
+    del store
+    gc.collect()
+    assert [each() for each in made] == [None] * 4
 
 
 def test_a_second_open_names_this_process_and_where_it_opened_the_store(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The calls of `Store` that extensions provide: consumers, transactions, topics, delays, prepared messages."""
 
 import contextlib
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
@@ -59,7 +58,7 @@ class ExtensionCalls(Reader):
     def _keep_for(self, made: object) -> None:
         """Keep this object, and so the store open, while an extension's object is in use."""
         with contextlib.suppress(TypeError):
-            weakref.finalize(made, _ignore, self).atexit = False
+            vars(made)["_keeps_open"] = self
 
     def transaction(self) -> Transaction:
         """Return a transaction, for a `with` block: its messages are stored together when the block ends.
@@ -256,7 +255,3 @@ class ExtensionCalls(Reader):
         for each in found:
             self._keep_for(each)
         return found
-
-
-def _ignore(_store: ExtensionCalls) -> None:
-    """Do nothing."""

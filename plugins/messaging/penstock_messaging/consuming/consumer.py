@@ -11,8 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Protocol, Self
+from weakref import WeakMethod
 
 from penstock.contracts import Consumer, Context, GroupLag, OpenStore, Pending, Stoppable
 from penstock.contracts.messaging import AnsweredMessages
@@ -143,6 +145,7 @@ class GroupConsumer:
         self._step_at_ns = self._look_at_ns = 0
         self._run: HandlerRun | None = None
         self._process = context.files.process_id()
+        self._at_exit = partial(_call, WeakMethod(self._end_at_exit))
         leave_in_child(self)
 
     def start(self) -> None:
@@ -150,7 +153,7 @@ class GroupConsumer:
         try:
             self._claims.start()
             # A program that ends without `close` ends cleanly, too.
-            atexit.register(self._end_at_exit)
+            atexit.register(self._at_exit)
             self._worker = self._context.spawn(f"penstock-consumer-{self.group}", self._step)
         except BaseException:
             self._close_from(sys._getframe(1))
@@ -618,7 +621,7 @@ class GroupConsumer:
             self._queues.free()
 
     def _close(self) -> None:
-        atexit.unregister(self._end_at_exit)
+        atexit.unregister(self._at_exit)
         if self._worker is not None:
             self._worker.stop()
         try:
@@ -664,3 +667,10 @@ class GroupConsumer:
                 "in_flight": len(self._in_flight.out),
                 "failed": int(self._failure is not None),
             }
+
+
+def _call(method: WeakMethod[Callable[[], None]]) -> None:
+    """Call a method, if its object is still there."""
+    found = method()
+    if found is not None:
+        found()
