@@ -41,7 +41,7 @@ def _checkpoint(content: bytes) -> None:
 def _progress(content: bytes) -> None:
     (_root() / "penstock" / "progress").write_bytes(content)
     try:
-        visible_offset(Files(), _root())
+        visible_offset(Files(), _root())()
         progress = Progress(Files(), _root())
         progress.read()
     except PenstockError as error:

@@ -49,7 +49,7 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -326,10 +326,21 @@ def note_lock(state: State, files: Files, root: Path) -> None:
     state.lock_inode = lock_inode(files, root)
 
 
-def visible_offset(files: Files, root: Path) -> int | None:
-    """Return the offset up to which the writer has published records; None if the last writer was not Penstock."""
-    state = Progress(files, root).read()
-    return state.visible_offset if penstock_wrote_last(files, root, state.lock_mtime_ns) else None
+def visible_offset(files: Files, root: Path) -> Callable[[], int | None]:
+    """Return a function that returns up to which offset the writer has published records.
+
+    It returns None if the last writer was not Penstock.
+    """
+    clean = SideFolder(files, root).read_clean()
+    # The newer slot of the progress file may have been lost since the close.
+    least = 0 if clean is None else clean.log_end
+
+    def published() -> int | None:
+        state = Progress(files, root).read()
+        is_ours = penstock_wrote_last(files, root, state.lock_mtime_ns)
+        return max(state.visible_offset, least) if is_ours else None
+
+    return published
 
 
 def fingerprint(files: Files, folders: Iterable[Path]) -> str:

@@ -72,6 +72,10 @@ def check_marks(
             text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
             yield Finding("marks", path, 0, log_end, text)
         if clean is not None and is_ours:
+            visible = Progress(files, root).read().visible_offset
+            if visible < clean.log_end:
+                text = f"visible is {visible}, but the store was closed with the log's end at {clean.log_end}"
+                yield Finding("marks", folder / "progress", 0, visible, text)
             for text in _check_manifest(files, root, clean, dispatchers):
                 yield Finding("marks", manifest_path(root), 0, -1, text)
         if read_ranges(files, root) is None:

@@ -443,7 +443,7 @@ class Opener:
             self.root, log, dispatchers, engine=None, offsets=offsets,
             removed_topics=self._removed_topics,
             extensions=self.extensions(context),
-            published=lambda: visible_offset(self.files, self.root),
+            published=visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
             outlook=self._make_forecast(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
@@ -457,7 +457,7 @@ class Opener:
 
     def _warn_of_unseen(self, log: SegmentedLog) -> None:
         """Log that a killed store has records that readers do not see: it had not dispatched them yet."""
-        seen = visible_offset(self.files, self.root)
+        seen = visible_offset(self.files, self.root)()
         if (
             seen is None
             or not self.files.exists(self.root / "abort")

@@ -330,6 +330,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
             self._queues.add_unopened(self._open_queue, recorded)
         else:
             self._open_all(keys, trust, repairs)
+            if self._dirty_folders:
+                # A file was removed: its entries are missing, whatever was trusted.
+                trust = attrs.evolve(trust, is_clean=False)
         if not trust.is_clean:
             for queue in self._queues.values():
                 valid = valid_end(queue, trust.log, trust.durable_offset)

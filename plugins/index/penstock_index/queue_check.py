@@ -23,7 +23,7 @@ from penstock.contracts import (
 from penstock.escape import get_logger
 from penstock.format.arrays import Bools, Int64s, np
 from penstock_index.queue_catalog import Key, QueueNames
-from penstock_index.queue_files import are_addresses
+from penstock_index.queue_files import are_addresses, is_whole_name
 from penstock_index.queue_generations import Endings, true_ranges
 from penstock_index.queue_state import SCHEDULE_TOPIC, Run, are_delivery_times, runs_of
 
@@ -202,8 +202,14 @@ class QueueChecker(Checker):
     is_splittable = True
 
     def start(self) -> Iterator[Finding]:
-        """See `Checker`: names that belong to no queue. Such names affect no message."""
-        return self._names.findings()
+        """See `Checker`: names that belong to no queue, which affect no message; and files of a wrong length."""
+        yield from self._names.findings()
+        files, size = self._index.context.files, self._index.context.geometry.queue_file_bytes
+        for topic, number in self._names.folders():
+            for entry in files.entries(self._folder / topic / str(number)):
+                if entry.is_file and is_whole_name(entry.name, size) and entry.size != size:
+                    text = f"a queue file of {entry.size} bytes, not {size}"
+                    yield Finding("queue", entry.path, -1, -1, text, COPYING)
 
     def damage(self, start: int, stop: int) -> None:
         """See `Checker`: entries whose records are lost in a corrupt range are not findings."""

@@ -50,6 +50,24 @@ def reader(root: Path, files: Files | None = None) -> ConsumeQueueDispatcher:
     return ConsumeQueueDispatcher(ConsumeQueueOptions(), context)
 
 
+def test_a_file_of_a_wrong_length_is_made_again_though_the_close_was_clean(
+    log: WrittenLog, tmp_path: Path
+) -> None:
+    """A repair had vouched for a file without the zeros at its end: the queue was empty, and offsets were used again."""
+    made = filled(log, tmp_path)
+    ends = {key: made.max_offset(*key) for key in made.queues()}
+    made.flush()
+    made.close()
+    for path in (tmp_path / "consumequeue" / "topic-0").rglob("0*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-20])
+    heir = ConsumeQueueDispatcher(ConsumeQueueOptions(), make_context(tmp_path))
+    heir.load(Trust(log=log.view, durable_offset=log.end_offset, is_clean=True, was_abnormal=False))
+    for batch in log.batches(heir.progress):
+        heir.dispatch(batch)
+    assert {key: heir.max_offset(*key) for key in heir.queues()} == ends
+
+
 # --- what a writer and a reader elsewhere answer
 
 

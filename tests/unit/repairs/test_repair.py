@@ -93,6 +93,17 @@ def tear(path: Path) -> None:
     patch(file, end, b"torn" * 50)
 
 
+def trim(path: Path) -> None:
+    """Take the zeros behind the last entry, as some copiers do."""
+    os.truncate(path, -(-len(path.read_bytes().rstrip(b"\0")) // 20) * 20)
+
+
+def newer_slot(path: Path) -> int:
+    """Return where the slot of the progress file begins that was written last."""
+    data = (path / "penstock" / "progress").read_bytes()
+    return 0 if data[8:16] > data[520:528] else 512
+
+
 # Damage that a repair puts right without a loss, with what it must have done.
 MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "bit of a header": ("turn-back", lambda p: flip(segment(p, 1), 27)),
@@ -107,6 +118,7 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "queue lost": ("rebuild", lambda p: shutil.rmtree(p / "consumequeue" / "topic-0" / "0")),
     "queue file lost": ("rebuild", lambda p: queue_file(p).unlink()),
     "queue file short": ("rebuild", lambda p: os.truncate(queue_file(p), 77)),
+    "queue file without its zeros": ("rebuild", lambda p: trim(queue_file(p, -1))),
     "queue entry wrong": ("rebuild", lambda p: flip(queue_file(p), 20 * 30 + 6)),
     "tag code wrong": ("rebuild", lambda p: flip(queue_file(p), 20 * 30 + 15)),
     "queue ahead": ("rebuild", lambda p: queue_ahead(p)),  # noqa: PLW0108 - defined below
@@ -123,6 +135,7 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "checkpoint lost": ("marks", lambda p: (p / "checkpoint").unlink()),
     "checkpoint wrong": ("marks", lambda p: patch(p / "checkpoint", 0, b"\x7f" * 24)),
     "progress lost": ("marks", lambda p: (p / "penstock" / "progress").unlink()),
+    "newer slot lost": ("marks", lambda p: flip(p / "penstock" / "progress", newer_slot(p) + 100)),
     "progress hostile": ("marks", lambda p: (p / "penstock" / "progress").write_bytes(b"\xff" * 99)),
     "clean mark hostile": ("marks", lambda p: (p / "penstock" / "clean").write_bytes(b"[" * 9999)),
     "digest hostile": (
