@@ -12,7 +12,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -33,7 +33,9 @@ from penstock.format.record import (
     decode_record,
 )
 
-_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
+_BLANK, *_MAGICS = (
+    magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_BLANK, MAGIC_V1, MAGIC_V2)
+)
 
 
 class Found(NamedTuple):
@@ -122,8 +124,32 @@ def _next(data: bytes | memoryview, position: int, base_offset: int) -> int:
 
 def segments(store: Path) -> list[Path]:
     """Return the segment files of a store, the oldest first."""
-    names = (path for path in (store / "commitlog").iterdir() if path.name.isdigit())
+    names = (
+        path for path in (store / "commitlog").iterdir() if path.name.isdecimal() and path.is_file()
+    )
     return sorted(names, key=lambda path: int(path.name))
+
+
+def read(paths: Iterable[Path]) -> Iterator[Found | str]:
+    """Yield the valid records of a log's segments, and a sentence for each range that should have some and has none."""
+    # Zeros count only if a record follows: otherwise they are not written yet.
+    end, zeros = -1, list[str]()
+    for path in paths:
+        data, base = path.read_bytes(), int(path.name)
+        if 0 <= end < base:
+            yield f"{path}: log offsets {end} to {base} are missing"
+        end = base + len(data)
+        for part in walk(data, base):
+            if isinstance(part, Found):
+                yield from zeros
+                zeros.clear()
+                yield part
+                continue
+            text = f"{path}: log offsets {part.start} to {part.stop} are not a valid record"
+            if not part.is_blank:
+                yield text
+            elif not data.startswith(_BLANK, part.start - base + 4):
+                zeros.append(text)
 
 
 def as_json(found: Found) -> dict[str, object]:
@@ -163,17 +189,11 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         paths = segments(given.store)
     except OSError as error:
         parser.error(f"{given.store} is not a message store: {error}")
-    for path in paths:
-        for part in walk(path.read_bytes(), int(path.name)):
-            if isinstance(part, Gap):
-                if not part.is_blank:
-                    corrupt += 1
-                    sys.stderr.write(
-                        f"{path}: log offsets {part.start} to {part.stop} are not a valid record\n"
-                    )
-                continue
-            if given.topic is not None and part.fields.topic != given.topic.encode():
-                continue
+    for part in read(paths):
+        if isinstance(part, str):
+            corrupt += 1
+            sys.stderr.write(part + "\n")
+        elif given.topic is None or part.fields.topic == given.topic.encode():
             messages += 1
             if not given.count:
                 out.write(json.dumps(as_json(part)) + "\n")

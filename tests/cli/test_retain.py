@@ -90,6 +90,10 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     assert none.err.startswith("no segment would be deleted within 14 days: the oldest was ")
     none = run("retain", root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
     assert none.err == "no segment would be deleted within 0 days: no policy is configured\n"
+    done = run("retain", root, "--json", *ALL)
+    left = len(list((root / "commitlog").iterdir()))
+    # Also those that went with the opening.
+    assert done.rows == [{"segments_gone": segments - left, "segments_left": left}]
     empty = tmp_path / "empty"
     penstock.open(empty, environ={}, **SIZES).close()
     assert run("retain", empty, "--dry-run").err == "the log is empty: there is nothing to delete\n"

@@ -160,6 +160,11 @@ def test_what_is_no_key_tag_topic_or_queue_is_refused(load: Load, option: str, v
     assert "line 1: column 'k'" in said
 
 
+def test_half_a_surrogate_pair_picks_a_queue_as_any_text(load: Load) -> None:
+    code, found, _ = load("x.ndjson", b'{"k":"\\ud800"}\n', "--queue-by", "k")
+    assert (code, len(found)) == (0, 1)
+
+
 def test_a_key_of_an_imported_list_has_no_spaces(load: Load) -> None:
     rows = b'{"body":"x","keys":["a b","c"]}\n{"body":"y","keys":["a","c"]}\n'
     code, found, said = load("x.ndjson", rows, "--skip-bad", verb="import")

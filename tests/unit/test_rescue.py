@@ -98,6 +98,27 @@ def test_a_corrupt_record_is_named_and_the_others_come_out(
     assert "209 messages" in said
 
 
+def test_what_is_gone_is_named(open_small: OpenStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Zeros before a record counted as not written yet, and nobody missed a segment."""
+    with open_small() as store:
+        store.put_many([Message("t", bytes(1000))] * 150)
+    directory = store.path
+    first, second, *others = rescue.segments(directory)
+    data = bytearray(first.read_bytes())
+    _, one, two, *_ = (p for p in rescue.walk(bytes(data), 0) if isinstance(p, Found))
+    start, stop = one.fields.log_offset, two.fields.log_offset
+    data[start:stop] = bytes(stop - start)
+    first.write_bytes(data)
+    (first.parent / "²").write_bytes(b"")
+    (first.parent / f"{1 << 40:020d}").mkdir()
+    second.unlink()
+    assert rescue.main([str(directory), "--count"]) == 1
+    said = capsys.readouterr().err
+    assert f"log offsets {start} to {stop} are not a valid record" in said
+    assert f"log offsets {int(second.name)} to {int(others[0].name)} are missing" in said
+    assert "2 corrupt ranges" in said
+
+
 def test_a_folder_that_is_no_store_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

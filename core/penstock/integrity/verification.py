@@ -349,7 +349,7 @@ class Verification:
     def _is_deleted(self, log_offset: int) -> bool:
         """Return whether retention has deleted the segment of a log offset, and so what queues and index had of it."""
         names = [each.name for each in self._files.entries(self._log.folder) if each.is_file]
-        bases = [int(name) for name in names if name.isdigit()]
+        bases = [int(name) for name in names if name.isdecimal()]
         return 0 <= log_offset < min(bases, default=0)
 
     def _has_moved(self, scope: Scope) -> bool:

@@ -31,6 +31,8 @@ logger = get_logger(__name__)
 _FIRST_TIME_MS = 946_684_800_000
 # A file's time may be ahead by this much: clocks differ a little, for example that of a file server.
 _AHEAD_MS = 10 * 60 * 1000
+# Log offsets are signed 64-bit numbers; two more segments have room behind the last.
+_BASE_MAX = (1 << 63) - (1 << 33)
 # As the present time, for callers that know none: no time is in the future.
 _NEVER = 1 << 63
 
@@ -451,4 +453,5 @@ def plausible(times_ms: list[int], now_ms: int = _NEVER) -> list[int]:
 
 
 def _is_name(name: str) -> bool:
-    return len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()
+    is_number = len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()
+    return is_number and int(name) <= _BASE_MAX

@@ -43,7 +43,7 @@ def count_old(segments: Sequence[SegmentInfo], now_ms: int, reserved_hours: floa
 
 def _check_delete_when(_instance: object, _field: object, text: str) -> None:
     for word in text.split(";"):
-        if word.strip() != "*" and not (word.strip().isdigit() and int(word) in _HOURS):
+        if word.strip() != "*" and not (word.strip().isdecimal() and int(word) in _HOURS):
             raise ValueError(
                 f"delete_when is {text!r}; it must be hours 0 to 23 separated by ';', or '*'"
             )

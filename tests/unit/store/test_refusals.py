@@ -186,6 +186,7 @@ def test_what_a_first_opening_left_that_was_cut_short_is_no_stranger(
 STRAYS: dict[str, tuple[Callable[[Path], object], type[PenstockError], str]] = {
     "stray name": (lambda c: (c / "notes").write_text("x"), StrayFileError, "20 digits"),
     "short file": (lambda c: (c / f"{65536:020d}").write_bytes(b"x"), CorruptionError, "65536"),
+    "no offset": (lambda c: (c / f"{1 << 63:020d}").write_bytes(bytes(65536)), StrayFileError, "20 digits"),
     "odd base": (lambda c: (c / f"{70000:020d}").write_bytes(bytes(65536)), StrayFileError, "multiple"),
     "link": (lambda c: (c / f"{65536:020d}").symlink_to("/etc/passwd"), StrayFileError, "regular file"),
 }  # fmt: skip

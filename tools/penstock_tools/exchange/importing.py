@@ -119,9 +119,11 @@ class WholeRows:
         given = [key for name in self.key_fields for key in _keys(fields, name)]
         keys = [word for key in given for word in key.split(" ") if word]
         tag = _text(fields, self.tag_field) if self.tag_field else ""
-        queue = (
-            crc32(_text(fields, self.queue_by).encode()) % self.queues if self.queue_by else None
-        )
+        queue = None
+        if self.queue_by:
+            # A JSON text may have half of a surrogate pair.
+            named = _text(fields, self.queue_by).encode("utf-8", "surrogatepass")
+            queue = crc32(named) % self.queues
         return Message(topic, body, queue=queue, tag=tag, keys=keys)
 
 

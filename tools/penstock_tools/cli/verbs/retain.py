@@ -60,13 +60,17 @@ def command(
     broker's directory with --broker-conf.
     """
     given = chosen(settings, broker_conf)
-    if dry_run:
-        with penstock.open(path, config, read_only=True, **given) as store:
+    with penstock.open(path, config, read_only=True, **given) as store:
+        if dry_run:
             _show_forecast(store, days, as_json=as_json)
-        return 0
+            return 0
+        bases = [forecast.segment.base_offset for forecast in store.lowlevel.forecast(days)]
     with open_to_change(path, config, given) as store:
-        gone = store.retain()
-        left = store.stats()["segments"]
+        store.retain()
+    with penstock.open(path, config, read_only=True, **given) as store:
+        figures = store.stats()
+    # The round that comes with an opening has deleted some, too.
+    gone, left = sum(base < figures["log_min_offset"] for base in bases), figures["segments"]
     if as_json:
         out_json(segments_gone=gone, segments_left=left)
     else:
