@@ -296,6 +296,10 @@ def test_a_cut_after_a_quarantine_keeps_what_is_before_it(tmp_path: Path) -> Non
     assert repair(tmp_path / "s", cut=True, apply=True).standing == ()
     assert notes(tmp_path / "s") == [True]
     assert offsets(tmp_path / "s") == [0, 1, 2, 4, 5, 6, 7]
+    # And nothing of what is behind it: an entry of the quarantined message was left, and offsets were passed over.
+    break_messages(log, puts[1])
+    assert repair(tmp_path / "s", cut=True, apply=True).standing == ()
+    assert offsets(tmp_path / "s") == [0, 1]
 
 
 def test_a_note_goes_with_its_segment(place: Path) -> None:
@@ -370,9 +374,31 @@ def test_half_of_a_batch_after_corruption_is_cut_off(
 def test_a_sector_that_was_never_written_is_a_torn_tail_after_corruption_too(tmp_path: Path) -> None:  # fmt: skip
     log, puts = ten(tmp_path / "s", 50)
     killed(tmp_path / "s")
-    break_messages(log, puts[1])
     sector = puts[6].log_offset // 512 * 512
     wipe(log, sector, sector + 512)
+    # The records after it are lost as well: the plan said that none is.
+    (cut,) = (step for step in repair(tmp_path / "s").steps if step.action == "cut")
+    assert cut.messages == sum(put.log_offset >= sector + 512 for put in puts) > 0
+    break_messages(log, puts[1])
     assert "cut" in quarantine(tmp_path / "s")
     whole = [n for n, put in enumerate(puts) if put.log_offset + put.size <= sector and n != 1]
     assert offsets(tmp_path / "s") == [*whole, whole[-1] + 1]
+
+
+def test_a_hole_in_a_copy_of_a_killed_store_gives_up_nothing_by_itself(tmp_path: Path) -> None:
+    """Repair itself advises such a copy of a failing disk, and cut it at the first range that could not be read."""
+    log, puts = ten(tmp_path / "s", 50)
+    killed(tmp_path / "s")
+    sector = puts[6].log_offset // 512 * 512
+    root = shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    wipe(root / "commitlog" / log.name, sector, sector + 512)
+    done = repair(root, apply=True)
+    assert ([step.action for step in done.steps if step.action == "cut"], len(done.standing)) == (
+        [],
+        1,
+    )
+    cut, *_ = repair(root, cut=True).steps
+    assert (cut.action, cut.messages) == (
+        "cut",
+        sum(put.log_offset >= sector + 512 for put in puts),
+    )

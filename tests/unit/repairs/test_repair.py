@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import unpack
 from tests.lanes import rounds
 from tests.unit.integrity.test_segment_digests import flip
 from tests.unit.integrity.test_verification import (
@@ -35,6 +36,7 @@ from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorker
 from penstock.testing.kit import messages
 from penstock_tools.repairs.repair import RepairReport
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 Bodies = dict[tuple[str, int, int], bytes]
 COUNT = 1400
 
@@ -458,6 +460,25 @@ def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Pat
     assert not done.standing
     assert findings(tmp_path / "crashed", deep=True) == []
     assert len(bodies(tmp_path / "crashed")) == COUNT + 1
+
+
+def test_a_brokers_store_is_changed_only_where_it_must_be(tmp_path: Path) -> None:
+    """`--apply` made a folder of its own first, and then missed the rest in it: a sound store was changed."""
+    unpack(GOLDEN / "java-5.3.3-killed.tar.gz", tmp_path)
+    root = tmp_path / "store"
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert repair(root, apply=True) == repair(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    # A queue that is made anew, of a log that is cut before a segment that goes: that one was read once more.
+    with penstock.open(root, read_only=True, environ={}) as store:
+        halfway = [message.log_offset for message in store.scan("topic1")][20]
+    patch(root / "commitlog" / f"{0:020d}", halfway + 90, b"\x12\x34")
+    (root / "consumequeue" / "topic1" / "0" / f"{0:020d}").unlink()
+    with pytest.raises(StorageError, match="another program opened the store last"):
+        repair(root, quarantine=True)
+    assert repair(root, cut=True, apply=True).standing == ()
+    with penstock.open(root, read_only=True, environ={}) as store:
+        assert list(store.verify(deep=True)) == []
 
 
 @pytest.mark.slow

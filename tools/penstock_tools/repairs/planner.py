@@ -14,7 +14,7 @@ The steps, in order; each is planned against the log as the steps before will le
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import attrs
 import numpy as np
@@ -119,7 +119,9 @@ class PatchedLog(SegmentedLog):
         position = log_offset - segment.base_offset
         if position < 0 or size < 0 or position + size > segment.capacity:
             raise OffsetError(log_offset, segment.base_offset, segment.end_offset)
-        data = segment.pread(size, position)
+        is_gone = self.cut is not None and log_offset >= self.cut
+        # Its file may be gone as well.
+        data = b"" if is_gone else segment.pread(size, position)
         stop = log_offset + size
         patches = [p for p in self.patches if log_offset < p.log_offset + len(p.data)]
         patches = [p for p in patches if p.log_offset < stop]
@@ -428,9 +430,17 @@ class Planner:
     def _inspect_log(self, ranges: Ranges) -> None:
         """Find where the next opening cuts off a torn tail, and all corruption."""
         log, tally = self._plan.log, self._plan.tally
-        log.torn_at = torn_end(
+        torn_at = torn_end(
             self._files, self._root, log, ranges, after_repair=bool(self._plan.new_notes)
         )
+        # Valid records may follow it, which the log does not show with that end.
+        log.torn_at = None
+        self._plan.cut_records = 0 if torn_at is None else self._records_from(torn_at)
+        if self._is_copy and self._plan.cut_records:
+            # What was durable is not known of a copy: it may be corruption, and only --cut gives up what follows.
+            self._plan.cut_records = 0
+        else:
+            log.torn_at = torn_at
         advance = Advance(log, tally, self._on_progress)
         advance.begin(is_in_total=True)
         reject_by_counts(log, ranges.is_own, ranges.gaps, advance)
@@ -440,6 +450,16 @@ class Planner:
     def _quarantine(self, ranges: Ranges) -> None:
         """Plan to note the corrupt ranges, and inspect the log again as it is with the notes."""
         plan, log = self._plan, self._plan.log
+        if not plan.is_ours:
+            self._refuse(
+                "another program opened the store last, or it was copied without the times of its files",
+                ONLY_CUT,
+            )
+        if self._is_copy:
+            self._refuse(
+                "the store is a copy, made while the original was open",
+                f"quarantine the corruption in the original, and copy it again; {ONLY_CUT}",
+            )
         made = dict(log.quarantined)
         for damage in plan.damages:
             end = attrs.evolve(NOTHING, offset=damage.start, survivor=damage.stop)
@@ -455,32 +475,25 @@ class Planner:
         while plan.noted and plan.noted[-1].stop == log.torn_at:
             # A part of an atomic batch followed, which is cut off: a corrupt range does not become the log's end.
             log.torn_at = plan.noted.pop().start
-        if (torn_at := log.torn_at) is not None:
-            # Valid records of a part of an atomic batch, which the log shows only without that end.
-            log.torn_at = None
-            plan.cut_records = self._records_from(torn_at)
-            log.torn_at = torn_at
         noted = {each.start for each in plan.noted}
         plan.new_notes = [each for each in plan.new_notes if each.start in noted]
 
     def _check_quarantine(self) -> None:
         """Raise if the quarantine is refused: what is missing at the log's end, for example, cannot be stepped over."""
-        plan, end, what_now = self._plan, self._plan.log_end, ONLY_CUT
-        if plan.new_notes and not plan.is_ours:
-            why = "another program opened the store last, or it was copied without the times of its files"
-        elif plan.new_notes and self._is_copy:
-            why = "the store is a copy, made while the original was open"
-            what_now = f"quarantine the corruption in the original, and copy it again; {ONLY_CUT}"
-        elif len(plan.noted) > _NOTES_MAX:
-            why = f"more than {_NOTES_MAX} ranges are corrupt"
+        plan, end = self._plan, self._plan.log_end
+        if len(plan.noted) > _NOTES_MAX:
+            self._refuse(f"more than {_NOTES_MAX} ranges are corrupt", ONLY_CUT)
         # A valid record at the end belongs to a part of an atomic batch.
-        elif (
-            plan.is_ours and not self._is_copy and end < self._durable and not is_followed(plan.log, end)
-        ):  # fmt: skip
+        if (
+            plan.is_ours
+            and not self._is_copy
+            and end < self._durable
+            and not is_followed(plan.log, end)
+        ):
             why = f"the log is corrupt from {end} on to its end, and was on disk up to {self._durable}"
-            what_now = CUT_END
-        else:
-            return
+            self._refuse(why, CUT_END)
+
+    def _refuse(self, why: str, what_now: str) -> NoReturn:
         raise StorageError(
             f"{self._root}: the quarantine is refused, and nothing was changed: {why}; {what_now}"
         )
@@ -540,7 +553,7 @@ class Planner:
             room = damage.stop - damage.start
             is_end = segment is not None and damage.stop == segment.end_offset
             if not is_end or room < BLANK_SIZE or log.find(damage.stop) is None:
-                plan.cut_records = self._records_from(damage.start)
+                plan.cut_records += self._records_from(damage.start)
                 log.cut = damage.start
                 plan.doubtful = [each for each in plan.doubtful if each[1] <= damage.start]
                 log.patches = [p for p in log.patches if p.log_offset < damage.start]

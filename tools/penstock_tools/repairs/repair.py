@@ -208,7 +208,6 @@ class _Repair:
         """Perform the repairs; each step is durable before the next begins."""
         files, root = self._files, self._root
         side_folder = SideFolder(files, root)
-        side_folder.make()
         journal = RebuildJournal(files, root)
         is_unfinished = journal.is_begun()
         if is_unfinished:
@@ -217,6 +216,7 @@ class _Repair:
         steps, standing = tuple(steps_of(plan, root)), tuple(plan.standing)
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)
+        side_folder.make()
         try:
             self._perform(plan, journal, side_folder)
         except OSError as error:
@@ -352,7 +352,12 @@ class _Repair:
         olds = [d for d in self._dispatchers if d.name in plan.rebuilds]
         paths = [finding.path for found in plan.rebuilds.values() for finding in found]
         wrong = {path.relative_to(self._root).parts[0] for path in paths}
-        damages = [(each.start, each.stop) for each in (*plan.damages, *plan.noted)]
+        found = [
+            each
+            for each in (*plan.damages, *plan.noted)
+            if plan.log.cut is None or each.start < plan.log.cut
+        ]
+        damages = [(each.start, each.stop) for each in found]
         view = StoreView(self._context(plan.log), plan.log, olds)
         journal.rebuild(view, damages, wrong)
         for old in olds:
