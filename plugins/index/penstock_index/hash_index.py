@@ -14,7 +14,9 @@ Safe from any thread; no sync happens under the lock.
 import itertools
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -448,8 +450,9 @@ class HashIndexDispatcher(KeyIndex):
             offsets = entries["log_offset"].astype(np.int64)
             keep = valid_count(entries, log_offset)
             if keep and log is not None and not _is_of_its_record(entries[:keep], log):
-                # A torn entry: the sector with its first half reached the disk, the other did not.
-                keep -= 1
+                # A torn entry: the sector with its first half reached the disk, the other did not. Or all from one on
+                # are of records that are gone: an opening that did not use the index has cut the log.
+                keep = bisect_left(range(keep - 1), True, key=partial(_is_stale, entries, log))
             if keep == 0 and not file.is_empty:
                 file.close()
                 self._folder.remove(name)
@@ -550,6 +553,10 @@ class HashIndexDispatcher(KeyIndex):
                 yield self._folder.reader(name)
             except FileNotFoundError:
                 continue
+
+
+def _is_stale(entries: "np.ndarray", log: LogView, number: int) -> bool:
+    return not _is_of_its_record(entries[: number + 1], log)
 
 
 def _is_of_its_record(entries: "np.ndarray", log: LogView) -> bool:

@@ -18,7 +18,15 @@ from penstock.files import File, Files
 from penstock.files.file import FOLIO_BYTES
 from penstock.format.columns import Keys
 from penstock.format.hashes import index_hash
-from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, WrittenLog, make_context
+from penstock.testing import (
+    FaultyFiles,
+    InlineWorkers,
+    ManualClock,
+    SimulatedDisk,
+    WrittenLog,
+    make_context,
+    open_store,
+)
 from penstock.testing.kit import SMALL
 from penstock_index.hash_index import HashIndexDispatcher, IndexFolder, Readers
 from penstock_index.index_check import IndexChecker
@@ -438,3 +446,27 @@ def test_one_tag_among_the_newest_entries_tells(short_log: WrittenLog, path: Pat
     hashed = index_hash(f"{message.topic}#T#{message.tag}")
     overwrite(path, peek.position_of(row + 1), hashed.to_bytes(4, "big"))
     assert has_tag_keys([Peek(Files().open(path), SMALL)], short_log.view)
+
+
+def test_entries_of_records_that_an_opening_without_the_index_cut_off_hide_no_later_key() -> None:
+    """After a power cut the index was ahead of the log, which went on without it: keys put then were never found."""
+    disk = SimulatedDisk(clock=ManualClock())
+
+    def opened(**settings: Any) -> penstock.Store:
+        return open_store(Path("/s"), files=disk, clock=disk.clock, spawn=InlineWorkers(), extensions=[], **settings)  # fmt: skip
+
+    store = opened(flush="none")
+    store.put("t", b"kept", queue=0, keys=["kept"])
+    store.flush()
+    store.put_many([Message("t", b"lost" * 9, queue=0, keys=[f"lost{n}"]) for n in range(99)])
+    assert store.find("lost98", "t")
+    ahead = {each.path: disk.read_whole(each.path) for each in disk.entries(Path("/s/index"))}
+    disk = power_cut(disk)
+    for path, data in ahead.items():
+        disk.write_whole(path, data)
+    with opened(**{"index.use": ["consume-queue"]}) as store:
+        assert len(list(store.scan("t"))) == 1
+        store.put_many([Message("t", b"new", queue=0, keys=[f"new{n}"]) for n in range(60)])
+    with opened() as store:
+        assert [len(store.find(key, "t")) for key in ("kept", "new0", "new59")] == [1, 1, 1]
+        assert [finding for finding in store.verify() if not finding.is_note] == []
