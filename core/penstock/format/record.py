@@ -172,7 +172,8 @@ def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
         fields.flag,
         fields.queue_offset,
         fields.log_offset,
-        fields.sys_flag | host_flags(fields.born_host, fields.store_host),
+        fields.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
+        | host_flags(fields.born_host, fields.store_host),
         fields.born_time_ms,
         fields.born_host,
         fields.store_time_ms,

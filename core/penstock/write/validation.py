@@ -8,6 +8,7 @@ a delay or a partition key; see `Extension.rewrite`.
 delayed delivery. A copy of a message that is stored elsewhere keeps the text that it has there, byte by byte.
 """
 
+import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex
@@ -173,9 +174,6 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
     cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
     # The limit of the store is one for callers: stored messages may be larger, by an earlier limit or a broker's.
     body = check_body(message.body, BODY_BYTES_MAX)
-    if message.prepared_offset < 0:
-        # Negative numbers are marks of atomic batches.
-        raise NumberError("prepared_offset", message.prepared_offset)
     check_text(text, crc_property=encoder.crc_property)
     born, host = message.born_time_ms, message.born_host
     fields = RecordFields(
@@ -185,13 +183,17 @@ def add_copy(batch: Batch, message: Message, text: bytes) -> None:
         store_host=encoder.store_host, reconsume_times=message.reconsume_times,
         prepared_offset=message.prepared_offset, properties=text,
     )  # fmt: skip
-    batch.add_record(cursor, _record(fields), has_crc=False)
+    record = _record(fields)
+    if operator.index(message.prepared_offset) < 0:
+        # Negative numbers are marks of atomic batches.
+        raise NumberError("prepared_offset", message.prepared_offset)
+    batch.add_record(cursor, record, has_crc=False)
 
 
 def _record(fields: RecordFields) -> bytes:
     try:
         return encode_record(fields)
-    except (struct.error, TypeError) as error:
+    except (struct.error, TypeError, OverflowError) as error:
         raise MessageError(
             f"a number of the message does not fit into its field: {error}"
         ) from error

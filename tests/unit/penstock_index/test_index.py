@@ -450,10 +450,11 @@ def test_one_tag_among_the_newest_entries_tells(short_log: WrittenLog, path: Pat
 
 def test_entries_of_records_that_an_opening_without_the_index_cut_off_hide_no_later_key() -> None:
     """After a power cut the index was ahead of the log, which went on without it: keys put then were never found."""
-    disk = SimulatedDisk(clock=ManualClock())
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
 
     def opened(**settings: Any) -> penstock.Store:
-        return open_store(Path("/s"), files=disk, clock=disk.clock, spawn=InlineWorkers(), extensions=[], **settings)  # fmt: skip
+        return open_store(Path("/s"), files=disk, clock=clock, spawn=InlineWorkers(), extensions=[], **settings)  # fmt: skip
 
     store = opened(flush="none")
     store.put("t", b"kept", queue=0, keys=["kept"])

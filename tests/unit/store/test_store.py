@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.conftest import OpenStore
 
@@ -148,6 +149,19 @@ def test_a_refused_message_leaves_the_batch_as_it_was(store: Store) -> None:
         assert (len(batch), batch.size) == (1, size)
         batch.append()
         assert bodies(store) == [b"1"]
+
+
+def test_a_copy_has_its_own_addresses_and_no_number_that_is_none(store: Store) -> None:
+    """A message of a store with other addresses could not be copied by its sys_flag: a bare ValueError."""
+    numbers: list[Any] = [None, "1", b"", object(), np.uint64(2**64 - 1), -1]
+    with store:
+        for number in numbers:
+            with pytest.raises(MessageError):
+                store.lowlevel.put_copies(
+                    [(Message("t", b"", queue=0, prepared_offset=number), b"")]
+                )
+        store.lowlevel.put_copies([(Message("t", b"", queue=0, sys_flag=0x39), b"")])
+        assert [message.sys_flag for message in store.scan("t")] == [0x9]
 
 
 def test_a_batch_that_no_segment_holds_is_refused_with_both_sizes(store: Store) -> None:
