@@ -30,6 +30,7 @@ renamed into `penstock/saved/`, never deleted.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -58,6 +59,8 @@ from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
 
 logger = get_logger(__name__)
+
+_SAVED = re.compile("repair-[0-9]{1,9}")
 
 
 _SIZE_MAX = 64 << 20
@@ -228,7 +231,7 @@ class RebuildJournal:
         journal = self._folder / "journal"
         saved_root = self._root / SIDE_FOLDER / "saved"
         name = self._read(journal).get("saved")
-        if not (isinstance(name, str) and name.startswith("repair-") and "/" not in name):
+        if not (isinstance(name, str) and _SAVED.fullmatch(name)):
             number = 1
             while self._files.exists(saved_root / f"repair-{number}"):
                 number += 1

@@ -135,6 +135,7 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "index hostile": ("rebuild", lambda p: index_file(p, 1).write_bytes(b"\xff" * 8440)),
     "index file short": ("rebuild", lambda p: os.truncate(index_file(p, 0), 3)),
     "checkpoint lost": ("marks", lambda p: (p / "checkpoint").unlink()),
+    "checkpoint long": ("marks", lambda p: os.truncate(p / "checkpoint", 5000)),
     "checkpoint wrong": ("marks", lambda p: patch(p / "checkpoint", 0, b"\x7f" * 24)),
     "progress lost": ("marks", lambda p: (p / "penstock" / "progress").unlink()),
     "newer slot lost": ("marks", lambda p: flip(p / "penstock" / "progress", newer_slot(p) + 100)),
@@ -522,12 +523,18 @@ def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000, b"outside"]
-)
-def test_a_hostile_journal_is_begun_anew(ready: bytes, place: Path, sound: Bodies) -> None:
+    ("ready", "saved"),
+    [
+        (b"", "repair-/../../.."), (b"[1]", "repair-\0"), (b'{"made": 5, "gone": {}}', "repair-\ud800"),
+        (b"{" * 5000, "repair-" + "x" * 300), (b"outside", "repair-/../../.."),
+    ],
+)  # fmt: skip
+def test_a_hostile_journal_is_begun_anew(
+    ready: bytes, saved: str, place: Path, sound: Bodies
+) -> None:
     folder = place / "penstock" / "repair"
     (folder / "new" / "consumequeue").mkdir(parents=True)
-    (folder / "journal").write_bytes(b'{"saved": "repair-/../../.."}')
+    (folder / "journal").write_text(json.dumps({"saved": saved}))
     if ready == b"outside":
         time_ns = (place / "lock").stat().st_mtime_ns
         names = ["../outside", "..", ".", "", 7, "/outside", "penstock"]

@@ -377,6 +377,9 @@ class _Repair:
         for folder in vouched_for(root):
             self._sync_tree(folder)
         rewrite(files, log, doubtful, end)
+        if files.exists(root / "checkpoint"):
+            # It may be too long, and is saved.
+            files.remove(root / "checkpoint")
         Checkpoint(files, root).write(Times(last, last, last))
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
