@@ -64,12 +64,25 @@ class World:
         # Without a look for plugins each time.
         return Opener(path, CONFIG, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
 
+    def open_busy(self, path: Path) -> Store:
+        """Open a store in which a message of others follows each piece of a batch, as delivered ones may."""
+        store = self.open(path)
+        put = store.lowlevel.put_staged
+
+        def put_both(*args: Any, **more: Any) -> int:
+            end = put(*args, **more)
+            store.put("between", b"other", queue=0)
+            return end
+
+        store.lowlevel.put_staged = put_both  # type: ignore[method-assign]
+        return store
+
     def committer(
         self, open_store: Callable[[Path], Any] | None = None, patience: Patience | None = None
     ) -> SinkCommitter:
-        """Return one as a driver makes it, which opens stores as `open_store` does."""
+        """Return one as a driver makes it, which opens stores as `open_store` does, `open_busy` by default."""
         return self._committer(
-            self.place.root, self.place.stores, open_store or self.open, files=self.files,
+            self.place.root, self.place.stores, open_store or self.open_busy, files=self.files,
             patience=patience or Patience(timeout_s=0),
         )  # fmt: skip
 

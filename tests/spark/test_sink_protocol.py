@@ -56,6 +56,37 @@ def world(shards: int = 1) -> World:
     return made
 
 
+def dying(world: World, pieces: int) -> Callable[[Path], Any]:
+    """Return what opens stores that fail after so many pieces of a batch."""
+
+    def opened(path: Path) -> Any:
+        store = world.open_busy(path)
+        put, count = store.lowlevel.put_staged, iter(range(pieces))
+
+        def put_some(*args: Any, **more: Any) -> int:
+            if next(count, None) is None:
+                raise OSError(5, "the test's")
+            return put(*args, **more)
+
+        store.lowlevel.put_staged = put_some  # type: ignore[method-assign]
+        return store
+
+    return opened
+
+
+def test_rows_are_there_once_if_messages_of_others_came_between_them() -> None:
+    """The sink's own store delivers delayed messages while a batch is appended."""
+    one = world()
+    parts = one.stage(0, 0)
+    for pieces in (3, 2):
+        with pytest.raises(OSError, match="the test's"):
+            one.committer(dying(one, pieces)).commit(APP, 0, parts)
+    assert not one.run(0, 1)
+    with one.open(one.place.root) as store:
+        assert store.max_offset("between", 0) == 8
+    assert one.wrong(1) == ""
+
+
 def test_a_batch_is_taken_once() -> None:
     one = world()
     assert one.run(0, 0)
@@ -342,22 +373,8 @@ def test_an_empty_batch_is_noted() -> None:
 def test_two_roots_may_share_a_store() -> None:
     """A shard is written by its dataset, and by itself: the one's progress is not the other's."""
     whole = world(2)
-
-    def dies(path: Path) -> Any:
-        store = whole.open(path)
-        put, count = store.lowlevel.put_staged, iter(range(2))
-
-        def put_some(*args: Any, **more: Any) -> int:
-            if next(count, None) is None:
-                raise OSError(5, "the test's")
-            return put(*args, **more)
-
-        store.lowlevel.put_staged = put_some  # type: ignore[method-assign]
-        return store
-
-    dying = whole.committer(dies)
     with pytest.raises(OSError, match="the test's"):
-        dying.commit(APP, 0, whole.stage(0, 0))
+        whole.committer(dying(whole, 2)).commit(APP, 0, whole.stage(0, 0))
     shard = whole.place.stores[0]
     alone = SinkCommitter(
         shard, [shard], whole.open, files=whole.disk, patience=Patience(timeout_s=0)

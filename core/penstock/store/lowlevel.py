@@ -233,7 +233,9 @@ class LowLevelStore(Store):
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
         """Return how many records numbered from `first_mark` are in the log from `log_offset` on, at most `most`.
 
-        Counts up to the first gap in the numbers; raises `StorageError` if the count cannot be determined.
+        Steps over records of others, before, between and after them. Reads the log until it has found `most`, else to
+        its end, so take a `log_offset` near the first of them. Raises `StorageError` if the count cannot be determined:
+        one of them is out of order, or the log does not have `log_offset`.
         """
         call = "count_marked"
         return count_marked(

@@ -306,7 +306,11 @@ def _crc_in(data: memoryview, at: int) -> int:
 
 
 def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) -> int:
-    """Return how many consecutive records, numbered from `first_mark`, the log has from `log_offset` on, to `most`."""
+    """Return how many records numbered from `first_mark` the log has from `log_offset` on, to `most`.
+
+    Other records, before, between and after them, are stepped over. The log is read until `most` are found, else to
+    its end: it costs a pass over what was appended after `log_offset`.
+    """
     low, end = log.log.min_offset, log.end_offset
     if not low <= log_offset <= end:
         raise StorageError(
@@ -314,16 +318,15 @@ def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) ->
         )
     count = 0
     for batch in log.batches(log_offset, end):
+        if count == most:
+            break
         marks = batch.columns.prepared_offsets
-        expected = first_mark + count + np.arange(len(marks), dtype=np.int64)
-        other = np.flatnonzero((marks != expected) | (expected >= first_mark + most))
-        if len(other):
-            mark = int(marks[other[0]])
-            if first_mark <= mark < first_mark + most and count + int(other[0]) < most:
-                raise StorageError(
-                    f"record {count + int(other[0])} of the batch after log offset {log_offset} is missing: record "
-                    f"{mark - first_mark} is in its place; run `penstock verify`"
-                )
-            return count + int(other[0])
-        count += len(marks)
+        own = marks[(marks >= first_mark) & (marks < first_mark + most)][: most - count]
+        wrong = np.flatnonzero(own != first_mark + count + np.arange(len(own), dtype=np.int64))
+        if len(wrong):
+            raise StorageError(
+                f"record {count + int(wrong[0])} of the batch after log offset {log_offset} is missing: record "
+                f"{int(own[wrong[0]]) - first_mark} is in its place; run `penstock verify`"
+            )
+        count += len(own)
     return count

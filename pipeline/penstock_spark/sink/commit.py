@@ -20,9 +20,10 @@ Each is one line, a CRC-32C and JSON, written atomically. Under the root's lock,
     4. record the batch in the ledger, delete the decision, delete the staged files.
 
 Why every row is there once: each record has a number that no other record has. After a crash, the progress file gives
-the log offset at which the batch begins. The consecutive records with the right numbers from there on are those that
-were appended; other records may have been appended after them. The rest is appended after the progress was recorded
-again. The progress file states only what is durable, being written after a flush; a root has one decision at a time.
+the log offset at which the batch begins. The records with its numbers from there on are those that were appended, in
+order; other records may be between them, such as delayed messages that the store delivered while it was open, and
+after them. The rest is appended after the progress was recorded again. The progress file states only what is durable,
+being written after a flush; a root has one decision at a time.
 """
 
 import hashlib
