@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 from tests.spark.sinkstory import (
     APP,
@@ -22,8 +23,16 @@ from tests.spark.sinkstory import (
 import penstock
 from penstock.config import sources
 from penstock.config.sources import build_config
-from penstock.errors import CorruptionError, StorageError, StoreLockedError
+from penstock.errors import (
+    CorruptionError,
+    MessageError,
+    StorageError,
+    StoreLockedError,
+    TopicError,
+    UnknownTopicError,
+)
 from penstock.files import Files
+from penstock.staged import Encoder
 from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import InlineWorkers
@@ -99,11 +108,7 @@ def test_a_batch_is_taken_once() -> None:
 def test_the_first_decision_wins() -> None:
     """A driver decided and died; the one that comes next brings other files for the same batch."""
     one = world()
-
-    def dies(_path: Path) -> Any:
-        raise OSError(5, "the test's")
-
-    first = one.committer(dies)
+    first = one.committer(dying(one, 0))
     with pytest.raises(OSError, match="the test's"):
         first.commit(APP, 0, one.stage(0, 0))
     decided = first.ledger.decision()
@@ -117,12 +122,8 @@ def test_the_first_decision_wins() -> None:
 
 def test_another_application_finishes_what_was_decided() -> None:
     one = world(2)
-
-    def is_locked(path: Path) -> Any:
-        raise StoreLockedError(path, "a test")
-
-    first = one.committer(is_locked)
-    with pytest.raises(StoreLockedError):
+    first = one.committer(dying(one, 0))
+    with pytest.raises(OSError, match="the test's"):
         first.commit(APP, 0, one.stage(0, 0))
     # A failed batch is given up by Spark: what is decided must stay.
     decided = first.ledger.decision()
@@ -178,13 +179,14 @@ def test_a_store_that_another_writes_is_waited_for() -> None:
 
 
 def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well() -> None:
-    one = world()
+    """The sink keeps few stores of a dataset open meanwhile: here the first."""
+    one = world(2)
     committer = one.committer()
     decide, producers = committer.ledger.decide, []
 
     def come_between(decision: Decision) -> None:
         decide(decision)
-        producers.append(one.open(one.place.root))
+        producers.append(one.open(one.place.stores[1]))
 
     committer.ledger.decide = come_between  # type: ignore[method-assign]
     with pytest.raises(StoreLockedError) as raised:
@@ -193,6 +195,84 @@ def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well
     producers[0].close()
     assert not one.run(0, 1)
     assert one.wrong(1) == ""
+
+
+REFUSALS: dict[str, tuple[str, Any]] = {
+    "fewer queues": ("topic 't' is refused: the topic has 1 queues", {"queues": 1}),
+    "no permission": ("perm 4 lacks 2, write", {"queues": 2, "perm": 4}),
+}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("why", REFUSALS)
+def test_a_batch_that_a_topic_refuses_is_not_decided_and_blocks_nobody(
+    why: str, shards: int
+) -> None:
+    match, options = REFUSALS[why]
+    one = world(shards)
+    last = one.place.stores[-1]
+    with one.open(last) as store:
+        store.create_topic("t", **options)
+    with pytest.raises(MessageError, match=match) as raised:
+        one.run(0, 0)
+    assert str(last) in raised.value.__notes__[0]
+    assert "write the batch again" in raised.value.__notes__[0]
+    assert not one.committer().ledger.has_decision()
+    for path in one.place.stores:
+        with one.open(path) as store:
+            assert not any(each.max_offset for each in store.lowlevel.bounds())
+    # Nor are others kept from writing.
+    assert one.committer().commit("other", 0, [])
+    with one.open(last) as store:
+        store.alter_topic("t", queues=2, perm=6)
+    assert one.run(0, 1)
+    assert one.wrong(1) == ""
+
+
+def test_a_topic_that_refuses_a_decided_batch_is_named_with_the_ways_out() -> None:
+    """It was changed after the decision: by hand, while the sink was down."""
+    one = world()
+    with pytest.raises(OSError, match="the test's"):
+        one.committer(dying(one, 2)).commit(APP, 0, one.stage(0, 0))
+    with one.open(one.place.root) as store:
+        store.alter_topic("t", perm=4)
+    with pytest.raises(MessageError, match="lacks 2, write") as raised:
+        one.committer().commit("other", 0, [])
+    (note,) = raised.value.__notes__
+    assert f"batch 0 of {APP!r}" in note
+    assert "`penstock topic alter`" in note
+    assert "Cleaning up" in note
+    with one.open(one.place.root) as store:
+        store.alter_topic("t", perm=6)
+    assert one.committer().commit("other", 0, [])
+    assert one.wrong(1) == ""
+
+
+def test_topics_that_messages_may_not_create_are_refused_before_the_decision(
+    tmp_path: Path,
+) -> None:
+    def open_here(path: Path) -> Any:
+        settings = {**SETTINGS, "extensions.messaging.auto_create_topics": False}
+        return penstock.open(path, environ={}, **settings)
+
+    open_here(tmp_path).close()
+    committer = SinkCommitter(
+        tmp_path, [tmp_path], open_here, files=Files(), patience=Patience(timeout_s=0)
+    )
+    committer.prepare()
+    with pytest.raises(UnknownTopicError, match="there is no topic 't'"):
+        committer.commit(APP, 0, stage_many(committer, "a", 1))
+    assert not committer.ledger.has_decision()
+
+
+@pytest.mark.parametrize(
+    "topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+)
+def test_a_task_refuses_topics_that_are_reserved(topic: str) -> None:
+    rows = Encoder(ENCODING).encode(pa.table({"topic": [topic], "queue": [0], "body": [b"x"]}))
+    stager = Stager(SimulatedDisk(), Path("/nowhere"), "x.staged", 0, ENCODING)
+    with pytest.raises(TopicError, match="reserves that name"):
+        stager.put(rows, 0)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

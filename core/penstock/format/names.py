@@ -28,6 +28,9 @@ _WAITING = frozenset(
     }
 )  # fmt: skip
 
+# Topics to which a broker accepts no messages of clients; and that of timers, which it leaves open to them.
+FORBIDDEN_TOPICS = _WAITING | {"SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+
 # Topics reserved by RocketMQ's TopicValidator and MixAll, retry and dead letter queues, and topics of tools.
 _SYSTEM_PREFIXES = ("rmq_sys_", "%retry%", "%dlq%", "%lmq%", "schedule_topic_", "trans_check_")
 _SYSTEM_TOPICS = frozenset(

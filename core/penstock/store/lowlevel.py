@@ -230,6 +230,15 @@ class LowLevelStore(Store):
         append_encoded(engine, encoded, first_mark=first_mark)
         return encoded.end_offset
 
+    def check_puts(self, topic: str, queue: int) -> None:
+        """Raise the `MessageError` with which `put_staged` would refuse messages to a queue; nothing is stored.
+
+        A topic, or a queue of it, that messages may create is created.
+        """
+        encoder = self._writer().log.encoder
+        topic, queue = check_topic(topic), check_queue(queue)
+        with_queues(self.add_queue, [(topic, queue)], lambda: encoder.cursor_of(topic, queue))
+
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
         """Return how many records numbered from `first_mark` are in the log from `log_offset` on, at most `most`.
 

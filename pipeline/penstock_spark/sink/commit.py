@@ -13,8 +13,8 @@ This module does not import pyspark. In `penstock/sink/` of a store, or of a dat
 Each is one line, a CRC-32C and JSON, written atomically. Under the root's lock, in this order:
     1. complete the batch that another commit has decided and not completed;
     2. if the application's batch is in the ledger, delete the staged files and stop. Else check every staged file,
-       wait until no process writes the stores, and record the decision. It is never revoked: the batch will
-       be in the stores;
+       wait until no process writes the stores, open them, check that their topics take the rows, and record the
+       decision. It is never revoked: the batch will be in the stores;
     3. for each shard, under its store's lock: flush the store; record where the batch begins; append; flush; record
        that the shard is complete;
     4. record the batch in the ledger, delete the decision, delete the staged files.
@@ -33,7 +33,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -42,7 +42,7 @@ import attrs
 import crc32c
 
 import penstock
-from penstock.errors import CorruptionError, StorageError, StoreLockedError
+from penstock.errors import CorruptionError, MessageError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files, Lock
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
@@ -330,6 +330,26 @@ class Patience:
 _NOW = Patience(timeout_s=0)
 
 
+@attrs.frozen(eq=False)
+class _Checked:
+    """What a commit has checked before its decision.
+
+    Attributes:
+        files: the staged files that are open, by name; the others are opened again.
+        stores: the stores that are open, by shard; the others are opened again.
+        queues: topic and queue of the rows of each shard.
+    """
+
+    files: dict[str, StagedFile] = attrs.Factory(dict)
+    stores: dict[int, penstock.Store] = attrs.Factory(dict)
+    queues: dict[int, set[tuple[str, int]]] = attrs.Factory(dict)
+
+    def note_queues(self, file: StagedFile) -> None:
+        """Note the queues of a file."""
+        for batch in file.batches:
+            self.queues.setdefault(batch.group, set()).update(batch.cursors)
+
+
 class SinkCommitter:
     """Commits batches to one root: a store, or a dataset of several stores. Not thread-safe.
 
@@ -396,11 +416,13 @@ class SinkCommitter:
                 return True
             staged = self._checked(decision)
             self._patience.until(partial(self._check_free, decision))
-            self.ledger.decide(decision)
-            self._complete_now(decision, staged)
+            with ExitStack() as stack:
+                self._open_all(decision, staged, stack)
+                self.ledger.decide(decision)
+                self._complete_now(decision, staged)
         return True
 
-    def _complete_now(self, decision: Decision, staged: dict[str, StagedFile]) -> None:
+    def _complete_now(self, decision: Decision, staged: "_Checked") -> None:
         try:
             self._complete(decision, staged)
         except (penstock.PenstockError, OSError) as error:
@@ -488,22 +510,52 @@ class SinkCommitter:
             )
         return lock
 
-    def _checked(self, decision: Decision) -> dict[str, StagedFile]:
+    def _open_all(self, decision: Decision, checked: _Checked, stack: ExitStack) -> None:
+        """Open the stores of a batch, and raise if one of them refuses its rows; some stay open, until `stack` ends."""
+        shards = [shard for shard in range(len(self._shards)) if decision.rows_of(shard)]
+        kept, rest = shards[: self._threads], shards[self._threads :]
+
+        def check(shard: int) -> penstock.Store:
+            store = stack.enter_context(self._open(shard))
+            try:
+                # From the greatest on, so that a topic without it grows once.
+                for topic, queue in sorted(checked.queues[shard], reverse=True):
+                    store.lowlevel.check_puts(topic, queue)
+            except MessageError as error:
+                error.add_note(
+                    f"{store.path} refuses rows of batch {decision.batch} of {decision.app!r}. The batch is not "
+                    f"decided, and none of its rows is written. Their queues are those of column 'partition' or "
+                    f"option partitions: change these or the topic, and write the batch again."
+                )
+                raise
+            return store
+
+        # Only so many at a time.
+        self._each(lambda shard: check(shard).close(), rest)
+        checked.stores.update(zip(kept, self._each(check, kept), strict=True))
+
+    def _open(self, shard: int) -> penstock.Store:
+        self._check_there(self._shards[shard])
+        return self._patience.until(lambda: self._open_store(self._shards[shard]))
+
+    def _checked(self, decision: Decision) -> _Checked:
         """Check every staged file of a decision to its last byte, and return those that stay open.
 
         Their number is limited, since each needs a descriptor. The others are opened again when they are appended.
         """
         most = min(_OPEN_MAX, self._files.descriptors_max // 4)
         opened, rest = decision.parts[:most], decision.parts[most:]
-        names = [part.name for part in opened]
-        found = dict(zip(names, self._each(self._read, opened), strict=True))
-        self._each(self._check, rest)
-        return found
+        found = _Checked()
+        for part, file in zip(opened, self._each(self._read, opened), strict=True):
+            found.files[part.name] = file
+            found.note_queues(file)
 
-    def _check(self, part: Part) -> None:
-        """Raise if a staged file is incomplete; its file is closed again."""
-        with self._read(part):
-            pass
+        def check(part: Part) -> None:
+            with self._read(part) as file:
+                found.note_queues(file)
+
+        self._each(check, rest)
+        return found
 
     def _each(self, job: Callable[[_One], _T], several: Sequence[_One]) -> list[_T]:
         """Call `job` for each item in some threads; if one raises, the error is raised after all have ended."""
@@ -537,7 +589,7 @@ class SinkCommitter:
             self.ledger.keep()
             self._complete(decision, None)
 
-    def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
+    def _complete(self, decision: Decision, staged: _Checked | None) -> None:
         """Complete a decided batch; each step may be repeated."""
         if decision.is_alone or self.ledger.last_batch(decision.app) < decision.batch:
             shards = range(len(self._shards))
@@ -546,7 +598,7 @@ class SinkCommitter:
         self.ledger.drop_decision()
         self._tidy(decision.parts)
 
-    def _apply(self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None) -> None:
+    def _apply(self, decision: Decision, shard: int, staged: _Checked | None) -> None:
         """Append the rows of a shard that its store does not have yet."""
         rows, mark, progress = (
             decision.rows_of(shard),
@@ -558,22 +610,30 @@ class SinkCommitter:
         noted = progress.read(mark)
         if noted is not None and noted.is_complete:
             return
-        self._check_there(self._shards[shard])
-        with self._patience.until(lambda: self._open_store(self._shards[shard])) as store:
+        checked = staged or _Checked()
+        with checked.stores.get(shard) or self._open(shard) as store:
             # Counted messages, and the offset where the rest begins, must be durable before a note names them.
             begin = store.flush()
             done = 0
             if noted is not None:
                 done = noted.done + _counted(store, noted, rows, progress.path)
             progress.write(BatchProgress(mark, begin, done, is_complete=False))
-            for batch in self._batches(decision, shard, staged, done):
-                store.lowlevel.put_staged(batch, first_mark=mark + done)
-                done += len(batch)
+            try:
+                for batch in self._batches(decision, shard, checked, done):
+                    store.lowlevel.put_staged(batch, first_mark=mark + done)
+                    done += len(batch)
+            except MessageError as error:
+                error.add_note(
+                    f"{store.path} refuses rows of batch {decision.batch} of {decision.app!r}, which is decided and "
+                    f"blocks all others. Change the topic with `penstock topic alter` or `create`, and the next commit "
+                    f"appends the rest. To abandon the batch, see 'Cleaning up' in the sink's documentation."
+                )
+                raise
             end = store.flush()
             progress.write(BatchProgress(mark, end, done, is_complete=True))
 
     def _batches(
-        self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None, skipped: int
+        self, decision: Decision, shard: int, staged: _Checked, skipped: int
     ) -> Iterator[StagedBatch]:
         """Yield a shard's batches in order, without the first `skipped` rows."""
         for part in decision.parts:
@@ -581,7 +641,7 @@ class SinkCommitter:
             if skipped >= count:
                 skipped -= count
                 continue
-            file = (staged or {}).get(part.name) or self._read(part)
+            file = staged.files.get(part.name) or self._read(part)
             for batch in file.batches:
                 if batch.group == shard:
                     if skipped < len(batch):

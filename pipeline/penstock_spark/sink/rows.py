@@ -17,8 +17,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ConfigError, MessageError, StorageError
+from penstock.errors import ConfigError, MessageError, StorageError, TopicError
 from penstock.files import Files
+from penstock.format.names import FORBIDDEN_TOPICS
 from penstock.staged import EncodedBatch, Encoder, Encoding, StagedWriter, key_hashes
 from penstock_spark.arrow import pa, pc
 from penstock_spark.sink.commit import SUFFIX, Part
@@ -238,7 +239,13 @@ class Stager:
             self.put(batch, shard)
 
     def put(self, batch: EncodedBatch, shard: int) -> None:
-        """Stage rows that are encoded already."""
+        """Stage rows that are encoded already; raises `TopicError` for a topic that RocketMQ reserves."""
+        for cursor in batch.cursors:
+            if cursor.topic in FORBIDDEN_TOPICS:
+                raise TopicError(
+                    cursor.topic,
+                    "RocketMQ reserves that name for its own messages; the rows are not written",
+                )
         if self._writer is None:
             self._writer = self._begin()
         self._writer.add(batch, shard)

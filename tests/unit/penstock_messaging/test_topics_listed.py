@@ -14,11 +14,12 @@ from tests.shop import Shop
 import penstock
 from penstock import Message, Store, errors
 from penstock.contracts import NO_HISTORY
+from penstock.format.names import FORBIDDEN_TOPICS
 from penstock.format.rocketmq_json import parse_rocketmq_json
 from penstock.testing import FaultyFiles, InlineWorkers, SimulatedDisk, make_context
 from penstock.testing.platter import Image, Survival
 from penstock_messaging.configuration.checks import check_put
-from penstock_messaging.configuration.topics import FORBIDDEN, TopicConfigs, config_of
+from penstock_messaging.configuration.topics import TopicConfigs, config_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "broker-config"
 
@@ -272,7 +273,7 @@ def test_a_topic_is_declared_durably_and_once(tmp_path: Path) -> None:
         topics.create("auto")
     with pytest.raises(errors.TopicError, match="light message queues"):
         topics.create("%LMQ%a")
-    for name in FORBIDDEN:
+    for name in FORBIDDEN_TOPICS:
         with pytest.raises(errors.TopicError, match="cannot be created"):
             topics.create(name)
         topics.ensure(name)
@@ -362,7 +363,7 @@ def test_messages_are_refused_by_name_by_queue_and_by_permission(shop: Shop, put
     """A mistyped number would hide messages from consumers that another program gave the topic's queues to."""
     give(shop.root, {"odd": {"perm": "x"}})
     store = shop.store
-    for topic in sorted(FORBIDDEN):
+    for topic in sorted(FORBIDDEN_TOPICS):
         for _ in range(2):
             with pytest.raises(errors.TopicError, match="RocketMQ reserves that name"):
                 put(store, topic, 0)

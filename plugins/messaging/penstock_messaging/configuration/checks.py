@@ -18,7 +18,8 @@ from penstock.errors import (
     TopicQueueError,
     UnknownTopicError,
 )
-from penstock_messaging.configuration.topics import FORBIDDEN, TopicConfigs
+from penstock.format.names import FORBIDDEN_TOPICS
+from penstock_messaging.configuration.topics import TopicConfigs
 from penstock_messaging.properties_text import TIMER_TOPIC
 
 _RETRY = "%RETRY%"
@@ -35,7 +36,7 @@ def check_put(topics: TopicConfigs, topic: str, queue: int, *, grows: bool = Fal
 
     Raises `BusyError` while the topic is being deleted.
     """
-    if topic in FORBIDDEN:
+    if topic in FORBIDDEN_TOPICS:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was "
             f"stored{_INSTEAD.get(topic, '')}")  # fmt: skip
     if topics.is_being_deleted(topic):

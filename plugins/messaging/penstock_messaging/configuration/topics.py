@@ -27,12 +27,11 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger, near, shown
 from penstock.format import arguments
-from penstock.format.names import QUEUE_MAX
+from penstock.format.names import FORBIDDEN_TOPICS, QUEUE_MAX
 from penstock_messaging.configuration.auto_topics import AutoTopics
 from penstock_messaging.configuration.broker_files import BrokerFile
 from penstock_messaging.configuration.broker_json import in_bean_order
 from penstock_messaging.configuration.config_table import ConfigTable
-from penstock_messaging.properties_text import TIMER_TOPIC
 
 logger = get_logger(__name__)
 
@@ -43,14 +42,6 @@ _NAMED_MAX = 5
 # A log offset that no log reaches.
 _FAR = (1 << 62) - 1
 INT32_MAX = (1 << 31) - 1
-# Topics to which a broker accepts no messages of clients; and that of timers, which it leaves open to them.
-FORBIDDEN = frozenset(
-    {
-        TIMER_TOPIC,
-        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    }
-)  # fmt: skip
 # A broker declares this one by itself; `contracts.foreign` recognises brokers by it.
 _OF_BROKERS_ONLY = "SELF_TEST_TOPIC"
 # Light message queues have no configuration.
@@ -369,7 +360,7 @@ class TopicConfigs:
 
 def _check_name(topic: str, what: str) -> None:
     """Raise `TopicError` for a topic that belongs to the broker itself."""
-    if topic in FORBIDDEN:
+    if topic in FORBIDDEN_TOPICS:
         raise TopicError(topic, f"RocketMQ reserves that name for its own messages; it cannot be {what}, and nothing "
             "was changed")  # fmt: skip
 
