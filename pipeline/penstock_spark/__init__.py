@@ -12,13 +12,13 @@ write, and `jobs.replay` reads), `archive` (the retention policy), the folder `j
 
 from typing import TYPE_CHECKING
 
-from penstock_spark.errors import DataLossError
+from penstock_spark.errors import DataLossError, StaleCheckpointError
 from penstock_spark.java import ensure_java, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DataLossError", "ensure_java", "local_session", "register"]
+__all__ = ["DataLossError", "StaleCheckpointError", "ensure_java", "local_session", "register"]
 
 
 def register(spark: "SparkSession") -> None:

@@ -37,6 +37,7 @@ from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.kit import InlineWorkers
 from penstock.testing.platter import Survival
+from penstock_spark import StaleCheckpointError
 from penstock_spark.sink.commit import (
     FOLDER,
     BatchProgress,
@@ -103,6 +104,35 @@ def test_a_batch_is_taken_once() -> None:
     assert one.run(1, 0)
     assert not one.run(0, 2)
     assert one.wrong(2) == ""
+
+
+def test_a_stream_that_repeats_another_than_its_last_batch_is_an_error() -> None:
+    """A checkpoint that was restored from a copy: its next batches have old numbers, and other rows."""
+    one = world()
+
+    def commit(batch: int, parts: list[Part]) -> bool:
+        return one.committer().commit(APP, batch, parts, is_stream=True)
+
+    assert commit(0, one.stage(0, 0))
+    assert commit(1, one.stage(1, 0))
+    assert not commit(1, one.stage(1, 1))
+    for batch, parts, rows in [
+        (0, one.stage(0, 1), 14), (0, [], 0), (1, one.stage(1, 2)[:1], 7), (1, [], 0),
+    ]:  # fmt: skip
+        with pytest.raises(
+            StaleCheckpointError, match="a new checkpoint and a new txnAppId"
+        ) as raised:
+            commit(batch, parts)
+        error = raised.value
+        assert (error.app, error.batch, error.rows) == (APP, batch, rows)
+        assert (error.last, error.last_rows) == (1, 14)
+        one.committer().abandon(parts)
+    assert one.wrong(2) == ""
+    assert commit(2, [])
+    assert not commit(2, [])
+    assert not one.committer().ledger.has_decision()
+    # A batch query's version may be any that is not greater.
+    assert not one.run(0, 3)
 
 
 def test_the_first_decision_wins() -> None:

@@ -12,7 +12,8 @@ This module does not import pyspark. In `penstock/sink/` of a store, or of a dat
 
 Each is one line, a CRC-32C and JSON, written atomically. Under the root's lock, in this order:
     1. complete the batch that another commit has decided and not completed;
-    2. if the application's batch is in the ledger, delete the staged files and stop. Else check every staged file,
+    2. if the application's batch is in the ledger, delete the staged files and stop; raise if it is a stream's, and
+       is not the last one with as many rows, since Spark repeats no other. Else check every staged file,
        wait until no process writes the stores, open them, check that their topics take the rows, and record the
        decision. It is never revoked: the batch will be in the stores;
     3. for each shard, under its store's lock: flush the store; record where the batch begins; append; flush; record
@@ -46,6 +47,7 @@ from penstock.errors import CorruptionError, MessageError, StorageError, StoreLo
 from penstock.escape import get_logger
 from penstock.files import Files, Lock
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
+from penstock_spark.errors import StaleCheckpointError
 from penstock_spark.stores import MADE, keep_folder, lost
 
 logger = get_logger(__name__)
@@ -156,6 +158,10 @@ class BatchProgress:
         return cls(mark, begin, done, bool(found["is_complete"]))
 
 
+def _rows_in(parts: Sequence[Part]) -> int:
+    return sum(rows for part in parts for _, rows in part.rows)
+
+
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _BIG:
         raise ValueError(f"{value!r} is not a count")
@@ -253,13 +259,17 @@ class Ledger:
 
     def last_batch(self, app: str) -> int:
         """Return the last batch of an application that is in the store; -1 for none."""
+        return self.last(app)[0]
+
+    def last(self, app: str) -> tuple[int, int]:
+        """Return the last batch of an application that is in the store, and its number of rows; -1 and 0 for none."""
         path = self._path_of(app)
         found = read_line(self._files, path)
         if found is None:
-            return -1
+            return -1, 0
         try:
             if found["app"] == app:
-                return _whole(found["batch"])
+                return _whole(found["batch"]), _whole(found["rows"])
         except _NOT_UNDERSTOOD as error:
             raise _damaged(path, "an application's last batch", repr(error)) from error
         raise _damaged(path, f"application {app!r}", f"{found['app']!r}")
@@ -267,7 +277,7 @@ class Ledger:
     def note_batch(self, decision: Decision) -> None:
         """Record that a batch is in the store."""
         if not decision.is_alone and decision.batch > self.last_batch(decision.app):
-            rows = sum(rows for part in decision.parts for _, rows in part.rows)
+            rows = _rows_in(decision.parts)
             facts = {"app": decision.app, "batch": decision.batch, "rows": rows}
             write_line(self._files, self._path_of(decision.app), facts)
 
@@ -395,17 +405,33 @@ class SinkCommitter:
     # --- what the driver asks for
 
     def commit(
-        self, app: str, batch: int, parts: Sequence[Part], *, is_alone: bool = False
+        self,
+        app: str,
+        batch: int,
+        parts: Sequence[Part],
+        *,
+        is_alone: bool = False,
+        is_stream: bool = False,
     ) -> bool:
         """Append a batch; return False if the store has it already.
 
         Raises if that is not possible now. If the batch was decided, the next commit of any query completes it.
+
+        Args:
+            app: the application.
+            batch: the number of the batch within it.
+            parts: the staged files.
+            is_alone: see `Decision`.
+            is_stream: raise `StaleCheckpointError` unless a batch that the store has is the last one, repeated.
         """
         if not parts and is_alone and not self.ledger.has_decision():
             return True
         with self._locked():
             self._finish_pending()
-            if not is_alone and self.ledger.last_batch(app) >= batch:
+            last, rows = (-1, 0) if is_alone else self.ledger.last(app)
+            if last >= batch:
+                if is_stream and (last, rows) != (batch, _rows_in(parts)):
+                    raise StaleCheckpointError(app, batch, _rows_in(parts), last, rows)
                 self._tidy(parts)
                 return False
             ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))

@@ -162,10 +162,10 @@ class Writing:
             stager.discard()
             raise
 
-    def put(self, messages: Sequence[Any], app: str, batch: int, *, is_alone: bool = False) -> None:
+    def put(self, messages: Sequence[Any], app: str, batch: int, **kind: bool) -> None:
         """Commit the staged files of the tasks, then delete old staged files that no commit will use."""
         committer = self.committer()
-        committer.commit(app, batch, _parts(messages), is_alone=is_alone)
+        committer.commit(app, batch, _parts(messages), **kind)
         try:
             committer.collect(time.time_ns() - int(self.target.options.retention_s * 1e9))
         except (OSError, CorruptionError) as error:
@@ -220,7 +220,7 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
         """Append a batch, unless the store has it already."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if staged:
-            self.put(staged, staged[0].app, batchId)
+            self.put(staged, staged[0].app, batchId, is_stream=True)
         else:
             # Without a task nothing says which query this is; and there is nothing to write.
             self.committer().finish_pending()
