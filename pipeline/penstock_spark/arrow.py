@@ -37,6 +37,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "tag": ("tags",),
 }
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+# In microseconds it still fits into 64 bits.
+_TIME_MS_MAX = (1 << 63) // 1000
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _DDL = {
@@ -137,7 +139,19 @@ def _column(batch: pa.RecordBatch, name: str, store: str) -> pa.Array:
         column = pc.binary_join(column, " ")
     if name == "headers":
         return _headers(column, kind)
+    if kind == _TIMESTAMP:
+        return _microseconds(column)
     return column if column.type == kind else column.cast(kind)
+
+
+def _microseconds(times: pa.Array) -> pa.Array:
+    """Return times as Spark has them; null for one that they cannot express, which only a wrong clock or unit gives."""
+    try:
+        return times.cast(_TIMESTAMP)
+    except pa.ArrowInvalid:
+        number = times.cast(pa.int64())
+        fits = pc.and_(pc.less_equal(number, _TIME_MS_MAX), pc.greater_equal(number, -_TIME_MS_MAX))
+        return pc.if_else(fits, times, None).cast(_TIMESTAMP)
 
 
 def _headers(properties: pa.MapArray, kind: pa.DataType) -> pa.ListArray:

@@ -44,7 +44,7 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Rows of a row group: some 64 MB of messages of 1 KiB.
 _ROWS = 65_536
-_DAY_US = 86_400_000_000
+_DAY_MS = 86_400_000
 
 Ranges = list[tuple[int, int]]
 
@@ -303,7 +303,8 @@ def _by_day(
         [span], store_columns(EXPORTED), rows=_ROWS, lost=lost
     ):
         whole = convert(batch, str(source.path))
-        days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
+        # The store's own column: it has every time.
+        days = batch.column("store_time").cast(pa.int64()).to_numpy() // _DAY_MS
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]
         for low, high in itertools.pairwise(cuts):
             if low < high:

@@ -19,8 +19,9 @@ from tests.conftest import make_restarted
 from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
 
 import penstock
+from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
-from penstock.testing import ManualWorkers
+from penstock.testing import ManualClock, ManualWorkers
 from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.cli import group
 from penstock_spark.export_folder import (
@@ -145,8 +146,6 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
 
 
 def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
-    from penstock.testing import ManualClock  # noqa: PLC0415 - beside its only use
-
     clock = ManualClock()
     with penstock.open(tmp_path / "store", environ={}, clock=clock, **SIZES) as store:
         for n in range(9):
@@ -240,6 +239,20 @@ def test_what_was_exported_is_not_archived_again(original: Path, tmp_path: Path)
     assert archive(original, 1 << 40, options) > 0
     assert len(parquet(tmp_path / "out")) == COUNT
     assert not ArchiveRetention.capabilities
+
+
+def test_any_time_is_archived(tmp_path: Path) -> None:
+    """A born time in nanoseconds, and a store's clock far ahead, made archiving fail, so nothing was deleted any more."""
+    far = 1_700_000_000_000_000_000
+    clock = ManualClock(far)
+    with penstock.open(tmp_path / "store", environ={}, clock=clock, **SIZES) as store:
+        store.put_many([Message("t", b"x", queue=0, born_time_ms=ms) for ms in (1000, far)])
+    assert archive(tmp_path / "store", 1 << 40, ArchiveOptions()) == 2
+    (file,) = (tmp_path / "store-archive").glob("topic=t/date=*/*")
+    assert file.parent.name == "date=53872825-06-17"
+    rows = pq.ParquetFile(file).read(["offset", "bornTimestamp", "timestamp"])
+    assert rows.column("bornTimestamp").cast(pa.int64()).to_pylist() == [1_000_000, None]
+    assert rows.column("timestamp").null_count == 2
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:

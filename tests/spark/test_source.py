@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.lanes import SEED
 
@@ -141,6 +142,20 @@ def test_headers_are_the_properties(path: Path) -> None:
     for row in first:
         assert [(h["key"], h["value"].decode()) for h in row["headers"]] == row["properties"]
         assert {"key": "p", "value": b"v"} in row["headers"]
+
+
+def test_a_time_that_spark_cannot_express_is_null(tmp_path: Path) -> None:
+    """One born time in nanoseconds stopped every read of the column."""
+    last_ms = (1 << 63) // 1000
+    born = [1_700_000_000_000, last_ms, last_ms + 1, 1_700_000_000_000_000_000, (1 << 63) - 1]
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        store.put_many([Message("t", b"x", queue=0, born_time_ms=ms) for ms in born])
+    options = parse_options({"path": str(tmp_path / "s")})
+    (task,) = spans(tmp_path / "s")
+    (batch,) = read_spans(options, ("bornTimestamp", "timestamp"), task)
+    found = batch.column("bornTimestamp").cast(pa.int64()).to_pylist()
+    assert found == [born[0] * 1000, last_ms * 1000, None, None, None]
+    assert batch.column("timestamp").null_count == 0
 
 
 def test_times_bound_a_read(tmp_path: Path) -> None:
