@@ -215,8 +215,12 @@ def test_offsets_are_kafkas_json_and_equal_ones_are_equal_text() -> None:
         NextOffset("/s", "b", 10): 3,
         NextOffset("/s", "a", 1): 2,
         NextOffset("/s", "b", 9): 1,
+        NextOffset("/s", "c", 0, 12): 7,
     }
-    assert json.dumps(to_json(offsets, ONE)) == '{"a": {"1": 2}, "b": {"9": 1, "10": 3}}'
+    assert (
+        json.dumps(to_json(offsets, ONE))
+        == '{"a": {"1": 2}, "b": {"9": 1, "10": 3}, "c": {"0@12": 7}}'
+    )
     assert from_json(to_json(offsets, ONE), ONE) == offsets
     shuffled = dict(reversed(offsets.items()))
     assert json.dumps(to_json(shuffled, ONE)) == json.dumps(to_json(offsets, ONE))

@@ -293,6 +293,49 @@ def test_a_store_that_was_made_anew_is_an_error_or_a_logged_skip(tmp_path: Path)
     assert sorted(row[3] for row in lenient.places()) == sorted([0, 1, 2, 3, 4, 2, 3] * 2)
 
 
+@pytest.mark.parametrize("crash", ["", "plan", "tasks"])
+def test_a_topic_that_was_made_again_is_read_from_its_first_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, crash: str
+) -> None:
+    """With as many messages as before it looked like the same topic, and so many were skipped without a word."""
+    root = tmp_path / "s"
+    put(root, 10)
+    strict = Query(root, startingOffsets="earliest")
+    lenient = Query(root, startingOffsets="earliest", failOnDataLoss="false")
+    for query in (strict, lenient):
+        assert query.batch()
+    for generation in (1, 2):
+        with penstock.open(root, environ={}) as store:
+            store.delete_topic("t")
+        put(root, 14, size=30)
+        with pytest.raises(DataLossError, match=r"read up to 5, was removed .* created again"):
+            strict.batch()
+        lenient.rows.clear()
+        assert lenient.batch(crash=crash)
+        while lenient.batch():
+            pass
+        assert sorted(lenient.places()) == everything(root)
+        assert lenient.start() == {"t": {f"0@{generation}": 7, f"1@{generation}": 7}}
+        assert caplog.text.count("was removed with its topic") == 2 * (1 + bool(crash == "plan"))
+        caplog.clear()
+    assert lenient.reader.tasks(lenient.start(), lenient.start()) == []
+
+
+def test_a_batch_of_a_topic_that_was_made_again_is_not_read_from_the_new_one(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path / "s", 10)
+    query = Query(tmp_path / "s", startingOffsets="earliest")
+    assert query.batch()
+    put(tmp_path / "s", 4)
+    assert query.batch(crash="tasks")
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        store.delete_topic("t")
+    put(tmp_path / "s", 14)
+    with pytest.raises(DataLossError, match="no longer exists"):
+        query.batch()
+
+
 def test_a_store_that_is_gone_is_named(tmp_path: Path) -> None:
     put(tmp_path / "s", 3)
     query = Query(tmp_path / "s", startingOffsets="earliest")

@@ -6,7 +6,8 @@ a child fails, this process repeats its queries, so the error is raised here.
 
 Offsets are the next message to read. One store given by its plain path: `{"topic":{"0":5}}`; several:
 `{"store":{"topic":{"0":5}}}`. In memory, both are a flat mapping of `NextOffset` to offset. Keys are sorted, so that
-equal offsets are equal text, which is how Spark compares them.
+equal offsets are equal text, which is how Spark compares them. Where a topic was removed and created again, its queues
+are written as `"0@1"`: queue 0 since the first removal. So the same number of another generation is another queue.
 """
 
 import json
@@ -34,11 +35,12 @@ Bounds = penstock.QueueBounds
 
 
 class RequestedRange(NamedTuple):
-    """Messages [start, stop) that a read requests, and the bounds of their queue."""
+    """Messages [start, stop) that a read requests, the bounds of their queue, and its topic's generation."""
 
     start: int
     stop: int
     bounds: Bounds
+    generation: int
 
 
 class StoreRanges(NamedTuple):
@@ -64,18 +66,23 @@ class Question:
         options = self.options
         with open_store(location) as store:
             seen: list[str] = []
+            generations: dict[str, int] = {}
 
             def wanted(topic: str) -> bool:
                 seen.append(topic)
-                return options.wants(topic)
+                if options.wants(topic):
+                    generations[topic] = store.lowlevel.topic_generation(topic)
+                return topic in generations
 
             found = [
                 b for b in store.lowlevel.bounds(wanted) if options.wants_queue(b.topic, b.queue)
             ]
             if not self.resolves:
-                return StoreRanges(
-                    seen, [RequestedRange(b.min_offset, b.max_offset, b) for b in found]
-                )
+                whole = [
+                    RequestedRange(b.min_offset, b.max_offset, b, generations[b.topic])
+                    for b in found
+                ]
+                return StoreRanges(seen, whole)
             key = "" if self.is_one else location.name
             starting, ending = options.starting, options.ending
             late_is_error = options.late_is_error and options.since is None
@@ -83,7 +90,9 @@ class Question:
             for b in found:
                 start = _resolve(starting, store, b, key, late_is_error=late_is_error)
                 stop = _resolve(ending, store, b, key, late_is_error=False)
-                requested_ranges.append(RequestedRange(start, max(start, stop), b))
+                requested_ranges.append(
+                    RequestedRange(start, max(start, stop), b, generations[b.topic])
+                )
             return StoreRanges(seen, requested_ranges)
 
 
@@ -145,7 +154,10 @@ def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Sto
     if done.returncode != 0:
         return ask_all(locations, question)
     return [
-        StoreRanges(topics, [RequestedRange(low, high, Bounds(*b)) for low, high, b in ranges])
+        StoreRanges(
+            topics,
+            [RequestedRange(low, high, Bounds(*b), number) for low, high, b, number in ranges],
+        )
         for topics, ranges in json.loads(done.stdout)
     ]
 
@@ -160,11 +172,12 @@ def answer() -> None:
 
 
 class NextOffset(NamedTuple):
-    """One queue of one store."""
+    """One queue of one store, in one generation of its topic: how often that was removed."""
 
     store: str
     topic: str
     queue: int
+    generation: int = 0
 
     def __str__(self) -> str:
         return f"queue {self.queue} of topic {self.topic!r} in {self.store}"
@@ -180,7 +193,9 @@ def survey(
     question = Question(options, locations.is_one, resolves)
     found = ask_stores(question, locations.stores)
     places = {
-        NextOffset(location.name, requested.bounds.topic, requested.bounds.queue): requested
+        NextOffset(
+            location.name, requested.bounds.topic, requested.bounds.queue, requested.generation
+        ): requested
         for location, ranges in zip(locations.stores, found, strict=True)
         for requested in ranges.requested_ranges
     }
@@ -224,12 +239,13 @@ def _check_named(
 ) -> None:
     """Raise `ConfigError` for a queue that offsets name and the read does not have."""
     names = {locations.key(location.name): location.name for location in locations.stores}
+    there = {place[:3] for place in places}
     for key, topics in bound.numbers.items():
         if key not in names:
             raise _wrong_form(bound.name, key, locations)
         for topic, queues in topics.items():
             for queue in queues:
-                if NextOffset(names[key], topic, queue) in places:
+                if (names[key], topic, queue) in there:
                     continue
                 if not options.wants(topic) or not options.wants_queue(topic, queue):
                     what = "which this read does not subscribe to"
@@ -258,7 +274,8 @@ def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str
     found: dict[str, Any] = {}
     for place, offset in sorted(offsets.items()):
         topics = found if locations.is_one else found.setdefault(place.store, {})
-        topics.setdefault(place.topic, {})[str(place.queue)] = offset
+        queue = f"{place.queue}@{place.generation}" if place.generation else str(place.queue)
+        topics.setdefault(place.topic, {})[queue] = offset
     return found
 
 
@@ -267,7 +284,7 @@ def from_json(found: Mapping[str, Any], locations: Locations) -> dict[NextOffset
     try:
         stores = {locations.stores[0].name: found} if locations.is_one else found
         return {
-            NextOffset(store, topic, int(queue)): int(offset)
+            NextOffset(store, topic, *map(int, queue.split("@", 1))): int(offset)
             for store, topics in stores.items()
             for topic, queues in topics.items()
             for queue, offset in queues.items()

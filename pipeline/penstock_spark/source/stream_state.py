@@ -7,7 +7,8 @@ Invariants:
     * The result of `latest` depends only on the stores, so a repeated batch is the same.
     * A batch reads only queues that are in its start offsets. The first batch that finds a new queue only records its
       offset, and the next batch reads from there; so a repeated batch knows the queue's begin, even after retention.
-    * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues.
+    * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues. A queue
+      of a topic that was removed and created again is a new queue, which takes the place of the old one.
 """
 
 import json
@@ -203,7 +204,8 @@ class Follower:
         before = from_json(begin, locations)
         self._report_gone(before, found)
         starts, ends = {}, {}
-        away = {place: offset for place, offset in before.items() if place not in found}
+        there = {place[:3] for place in found}
+        away = {place: offset for place, offset in before.items() if place[:3] not in there}
         for place, requested in found.items():
             if self._target is not None and place not in self._target:
                 if place in before:
@@ -236,11 +238,15 @@ class Follower:
         }  # fmt: skip
         # Said once while it lasts; as an error each time.
         self._gone &= gone
+        there = {place[:3] for place in found}
         for place in sorted(gone - self._gone):
-            self._losses.report(
-                f"{place}, which was read up to {before[place]}, no longer exists, or is not "
-                f"subscribed to"
+            is_anew = place[:3] in there
+            what = (
+                "was removed with its topic, which was created again"
+                if is_anew
+                else "no longer exists, or is not subscribed to"
             )
+            self._losses.report(f"{place}, which was read up to {before[place]}, {what}")
             self._gone.add(place)
 
     def _begin(
@@ -304,7 +310,7 @@ class Follower:
                 f"messages [{max(high, start)}, {stop}) of {place} are gone: it was created again, or truncated"
             )
         begin, end = max(start, low), min(stop, high)
-        return RequestedRange(begin, max(begin, end), requested.bounds)
+        return requested._replace(start=begin, stop=max(begin, end))
 
 
 # --- how much one batch reads

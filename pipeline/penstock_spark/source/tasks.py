@@ -67,17 +67,17 @@ def _located(
 
 def _is_plain(requested: RequestedRange) -> bool:
     """Return whether the bounds of the whole queue are a sufficient estimate."""
-    start, stop, bounds = requested
+    start, stop, bounds, _ = requested
     is_whole = (start, stop) == (bounds.min_offset, bounds.max_offset)
     return is_whole and (stop - start) * bounds.record_bytes <= _SAMPLED_BYTES
 
 
 def _span(place: NextOffset, requested: RequestedRange) -> StoreSpan:
-    return StoreSpan(*place, requested.start, requested.stop)
+    return StoreSpan(*place[:3], requested.start, requested.stop)
 
 
 def _plain_piece(place: NextOffset, requested: RequestedRange) -> LogRange:
-    start, stop, bounds = requested
+    start, stop, bounds, _ = requested
     size = max(bounds.record_bytes, 1.0)
     log = [float(bounds.first_log_offset), float(bounds.last_log_offset) + size]
     return LogRange(_span(place, requested), [start, stop], log, [0.0, (stop - start) * size])
@@ -86,7 +86,7 @@ def _plain_piece(place: NextOffset, requested: RequestedRange) -> LogRange:
 def _sampled_piece(
     store: "penstock.Store", place: NextOffset, requested: RequestedRange
 ) -> LogRange:
-    start, stop, bounds = requested
+    start, stop, bounds, _ = requested
     many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
     found = store.lowlevel.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
     if not found:
