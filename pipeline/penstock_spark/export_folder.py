@@ -192,11 +192,16 @@ class Exported:
     def write(
         self, piece: ExportSlice, source: "penstock.Store", *, counts_lost: bool = False
     ) -> Written:
-        """Export one slice, with a file for each date; a repeated export writes the same files.
+        """Export one slice, with a file for each date; a repeated export keeps the files of an earlier attempt.
 
-        Messages that were deleted meanwhile are an error, or are counted.
+        Messages that were deleted meanwhile are an error, or are counted if no earlier attempt has exported them.
         """
         done, start, part, lost = Written(), piece.start, None, 0
+
+        def finished(stop: int) -> Written:
+            # Without the deleted messages, an earlier attempt's files have other names.
+            earlier = merged(self._files_of(piece).values()) if lost else []
+            return done if part is None else part.finish(done, piece, start, stop, earlier)
 
         def count(span: "penstock.QueueSpan", _error: OffsetError | None) -> None:
             nonlocal lost
@@ -206,19 +211,40 @@ class Exported:
             for day, rows in _by_day(piece, source, count if counts_lost else _refuse):
                 if part is not None and part.day != day:
                     stop = rows.column("offset")[0].as_py()
-                    done = part.finish(done, piece, start, stop)
+                    done = finished(stop)
                     start, part = stop, None
                 if part is None:
                     folder = self.target / f"topic={quoted(piece.topic)}" / f"date={day}"
                     self._make_folder(folder)
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
-            done = done if part is None else part.finish(done, piece, start, piece.stop)
-            return attrs.evolve(done, lost=lost)
+            done = finished(piece.stop)
+            return self._with_earlier(piece, lost) if lost else done
         except BaseException:
             if part is not None:
                 part.discard()
             raise
+
+    def _files_of(self, piece: ExportSlice) -> dict[Path, tuple[int, int]]:
+        """Return the complete files of one slice with their ranges, whichever attempt wrote them."""
+        found = {}
+        for path in (self.target / f"topic={quoted(piece.topic)}").glob("date=*/*.parquet"):
+            name = _NAME.fullmatch(path.name)
+            if name is not None and (name["store"], int(name["queue"])) == (
+                piece.store,
+                piece.queue,
+            ):
+                start, stop = int(name["start"]), int(name["stop"])
+                if piece.start <= start and stop <= piece.stop:
+                    found[path] = start, stop
+        return found
+
+    def _with_earlier(self, piece: ExportSlice, lost: int) -> Written:
+        """Return the result of a slice some of whose messages were deleted: an earlier attempt may have had them."""
+        files = self._files_of(piece)
+        rows = sum(pq.read_metadata(path).num_rows for path in files)
+        lost = min(lost, piece.stop - piece.start - rows)
+        return Written(rows, sum(path.stat().st_size for path in files), len(files), lost)
 
     # --- small files
 
@@ -262,6 +288,8 @@ class _Part:
         self._file = os.fdopen(os.open(self._temporary, flags, mode or 0o666), "wb")
         self._writer: Any = None
         self._rows = 0
+        # The queue offsets of the first row, and after the last one.
+        self._bounds = 0, 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         if self._writer is None:
@@ -269,17 +297,29 @@ class _Part:
                 self._file, rows.schema, compression="zstd", use_dictionary=["tags"]
             )
         self._writer.write_batch(rows)
+        offsets = rows.column("offset")
+        first = self._bounds[0] if self._rows else offsets[0].as_py()
+        self._bounds = first, offsets[-1].as_py() + 1
         self._rows += rows.num_rows
 
-    def finish(self, done: Written, piece: ExportSlice, start: int, stop: int) -> Written:
-        """Sync the file and rename it to its final name; return `done` with the file's messages added."""
+    def finish(
+        self, done: Written, piece: ExportSlice, start: int, stop: int, earlier: Ranges
+    ) -> Written:
+        """Sync the file and rename it to its final name, unless an earlier attempt has exported its messages.
+
+        Return `done` with the file's messages added.
+        """
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
         name = f"{piece.store}-{piece.queue}-{start:019d}-{stop:019d}.parquet"
-        self._temporary.rename(self._temporary.with_name(name))
+        path = self._temporary.with_name(name)
+        if path.exists() or not missing(earlier, *self._bounds):
+            self._temporary.unlink()
+        else:
+            self._temporary.rename(path)
         Files().sync_folder(self._temporary.parent)
         return Written(done.rows + self._rows, done.bytes + size, done.files + 1)
 

@@ -4,13 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.job_stores import SIZES as THEIRS
 from tests.spark.job_stores import Sink
 
 import penstock
+from penstock import Message
 from penstock.durability.progress import Progress
 from penstock.files import Files
+from penstock.testing import ManualClock
 from penstock_spark.errors import DataLossError
 from penstock_spark.export_folder import Exported, ExportSlice
 from penstock_spark.jobs import compact, replay
@@ -105,6 +108,37 @@ def test_an_export_counts_what_went_while_it_ran(source: Path, tmp_path: Path) -
     with Exported(tmp_path / "out") as exported, penstock.open(source, read_only=True) as store:
         done = exported.write(piece, store, counts_lost=True)
     assert (done.lost, done.rows) == (gone, COUNT - gone)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("segments", [1, 4])
+def test_a_retried_export_keeps_what_its_first_attempt_has_written(
+    tmp_path: Path, segments: int, *, is_killed: bool
+) -> None:
+    """The retry replaced a day's file by one without the messages that retention had deleted in between."""
+    clock, root, out = ManualClock(), tmp_path / "source", tmp_path / "out"
+    with penstock.open(root, environ={}, clock=clock, **SIZES) as store:
+        for _ in range(2):
+            store.put_many([Message("t", b"x" * 500, queue=0) for _ in range(COUNT // 2)])
+            clock.now_ms += 86_400_000
+    piece = ExportSlice("source", "t", 0, 0, COUNT)
+    with Exported(out) as exported, penstock.open(root, read_only=True) as store:
+        whole = exported.write(piece, store, counts_lost=True)
+    assert (whole.rows, whole.files, whole.lost) == (COUNT, 2, 0)
+    first, second = sorted(out.glob("topic=t/date=*/*"))
+    if is_killed:
+        second.unlink()
+    gone = lose(root, segments)
+    assert (gone > COUNT // 2) == (segments == 4)
+    with Exported(out) as exported, penstock.open(root, read_only=True) as store:
+        again = exported.write(piece, store, counts_lost=True)
+    files = sorted(out.glob("topic=t/date=*/*"))
+    offsets = [n for file in files for n in pq.ParquetFile(file).read()["offset"].to_pylist()]
+    lost = gone - COUNT // 2 if is_killed and segments == 4 else 0
+    assert offsets == [n for n in range(COUNT) if not COUNT // 2 <= n < COUNT // 2 + lost]
+    assert (again.rows, again.files, again.lost) == (COUNT - lost, 2, lost)
+    assert files[0] == first
+    assert {path.suffix for path in files} == {".parquet"}
 
 
 class Frame:
