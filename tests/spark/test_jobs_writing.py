@@ -21,6 +21,7 @@ from penstock_spark.jobs.messages import (
     check_app,
     parquet_files,
     rows_of,
+    unified,
 )
 from penstock_spark.jobs.replay import Pace
 
@@ -89,6 +90,44 @@ def test_rows_of_a_file_come_by_range_with_the_folders_columns(tmp_path: Path) -
         assert [row["_row"] for row in rows] == list(range(start, stop))
         assert [row["value"] for row in rows] == [b"%d" % n for n in range(start, stop)]
         assert all((r["topic"], r["_file"], r["tags"]) == ("007", 4, None) for r in rows)
+
+
+def make_file(path: Path, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_the_columns_of_all_files_are_read(tmp_path: Path) -> None:
+    """A column that the first file lacks was dropped from all others."""
+    a = make_file(tmp_path / "a.parquet", topic=["t"], value=["text"], partition=pa.array([1]))
+    b = make_file(tmp_path / "b.parquet", value=[b"x"], key=["k"], partition=pa.array([2], "int32"))
+    c = make_file(tmp_path / "topic=c" / "day=3" / "c.parquet", value=[None])
+    schema = unified({path: pq.read_schema(path) for path in (a, b, c)})
+    rows = [row for path in (a, b, c) for part in rows_of(Rows(str(path), 0, 1), 0, schema)
+            for row in part.to_pylist()]  # fmt: skip
+    names = ("topic", "value", "partition", "key", "day")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("t", b"text", 1, None, None),
+        (None, b"x", 2, "k", None),
+        ("c", None, None, None, "3"),
+    ]
+    odd = make_file(tmp_path / "odd.parquet", value=[[1]])
+    with pytest.raises(ConfigError, match=r"odd\.parquet has other columns .*value"):
+        unified({path: pq.read_schema(path) for path in (a, b, odd)})
+
+
+def test_a_file_that_changed_since_the_plan_is_named(tmp_path: Path) -> None:
+    path = make_file(tmp_path / "a.parquet", value=[b"x"] * 3)
+    schema = pq.read_schema(path)
+    with pytest.raises(StorageError, match=r"a\.parquet has 3 rows, and had 4 or more"):
+        list(rows_of(Rows(str(path), 0, 4), 0, schema))
+    make_file(path, value=[[1]])
+    with pytest.raises(StorageError, match=r"column 'value' of .*a\.parquet is list"):
+        list(rows_of(Rows(str(path), 0, 1), 0, schema))
+    path.write_bytes(b"PAR1" * 9)
+    with pytest.raises(StorageError, match=r"a\.parquet is not a valid Parquet file"):
+        list(rows_of(Rows(str(path), 0, 1), 0, schema))
 
 
 # --- replay

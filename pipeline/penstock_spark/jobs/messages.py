@@ -111,8 +111,29 @@ def parquet_about(path: Path) -> tuple[int, int, pa.Schema]:
     return about.num_rows, size, schema
 
 
-def spark_schema(schema: pa.Schema, path: Path) -> Any:
-    """Return Spark's schema for files of a schema, with the partition columns and each row's position."""
+def unified(schemas: Mapping[Path, pa.Schema]) -> pa.Schema:
+    """Return a schema with the columns of all files, in their path too; raise `ConfigError` where two disagree."""
+    whole = last = pa.schema([])
+    in_paths: dict[str, None] = {}
+    for path, schema in schemas.items():
+        in_paths |= dict.fromkeys(_in_path(str(path)))
+        if schema.equals(last):
+            continue
+        last = schema
+        try:
+            whole = pa.unify_schemas([whole, schema], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ConfigError(
+                f"{path} has other columns than the files before it: {error}. Replay it by itself"
+            ) from error
+    for name in in_paths:
+        if name not in whole.names:
+            whole = whole.append(pa.field(name, pa.string()))
+    return whole
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    """Return Spark's schema for files of a schema, with each row's position."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
     from pyspark.sql import types  # noqa: PLC0415 - as above
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
@@ -120,10 +141,7 @@ def spark_schema(schema: pa.Schema, path: Path) -> Any:
     try:
         whole = from_arrow_schema(schema)
     except PySparkException as error:
-        raise ConfigError(f"{path} has columns that Spark cannot read: {error}") from error
-    for name in _in_path(str(path)):
-        if name not in schema.names:
-            whole = whole.add(name, types.StringType())
+        raise ConfigError(f"the files have columns that Spark cannot read: {error}") from error
     return whole.add("_file", types.LongType()).add("_row", types.LongType())
 
 
@@ -140,7 +158,18 @@ def from_parquet(spark: Any, parts: Sequence[Rows], schema: Any) -> Any:
 
 
 def rows_of(part: Rows, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a file with exactly these columns; a column that the file lacks is null."""
+    """Yield rows of a file with exactly these columns; a column that the file lacks is null.
+
+    Raises:
+        StorageError: the file has fewer rows, a column has another type, or it is corrupt.
+    """
+    try:
+        yield from _rows_of(part, number, schema)
+    except pa.ArrowException as error:
+        raise StorageError(f"{part.path} is not a valid Parquet file: {error}") from error
+
+
+def _rows_of(part: Rows, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     given = _in_path(part.path)
     with pq.ParquetFile(part.path) as file:
         at, groups = 0, []
@@ -152,25 +181,37 @@ def rows_of(part: Rows, number: int, schema: pa.Schema) -> Iterator[pa.RecordBat
             elif at < part.stop:
                 groups.append(group)
             at += count
+        if at < part.stop:
+            raise StorageError(
+                f"{part.path} has {at} rows, and had {part.stop} or more when the replay was planned: restore it, or "
+                f"start a new replay with another app"
+            )
         at = first
         for batch in file.iter_batches(_BATCH_ROWS, groups) if groups else ():
             low, high = max(part.start - at, 0), min(part.stop - at, batch.num_rows)
             if low < high:
                 places = pa.array(range(at + low, at + high), pa.int64())
                 extra = {**given, "_file": number, "_row": places}
-                yield _fitted(batch.slice(low, high - low), extra, schema)
+                yield _fitted(batch.slice(low, high - low), extra, schema, part.path)
             at += batch.num_rows
 
 
-def _fitted(batch: pa.RecordBatch, extra: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+def _fitted(
+    batch: pa.RecordBatch, extra: dict[str, Any], schema: pa.Schema, path: str
+) -> pa.RecordBatch:
     arrays = []
     for field in schema:
+        value = extra.get(field.name)
         if field.name in batch.schema.names:
-            arrays.append(batch.column(field.name).cast(field.type))
-        else:
-            value = extra.get(field.name)
-            is_array = isinstance(value, pa.Array)
-            arrays.append(value if is_array else pa.repeat(pa.scalar(value, field.type), batch.num_rows))  # fmt: skip
+            value = batch.column(field.name)
+        elif not isinstance(value, pa.Array):
+            value = pa.repeat(pa.scalar(value), batch.num_rows)
+        try:
+            arrays.append(value.cast(field.type))
+        except pa.ArrowException as error:
+            raise StorageError(
+                f"column {field.name!r} of {path} is {value.type}, and cannot be read as {field.type}: {error}"
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

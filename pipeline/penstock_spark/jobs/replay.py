@@ -28,6 +28,7 @@ from penstock_spark.jobs.messages import (
     parquet_about,
     parquet_files,
     spark_schema,
+    unified,
     write_batch,
 )
 from penstock_spark.jobs.tasks import (
@@ -96,7 +97,8 @@ class _Source:
             self._counts = [about[0] for about in abouts]
             self.rows = sum(self._counts)
             size = sum(about[1] for about in abouts)
-            self.schema = spark_schema(abouts[0][2], self._files[0])
+            schemas = [about[2] for about in abouts]
+            self.schema = spark_schema(unified(dict(zip(self._files, schemas, strict=True))))
         self.mean = size / max(self.rows, 1)
 
     def batches(self, rows: int) -> list[list[list[Any]]]:
