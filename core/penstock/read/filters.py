@@ -16,7 +16,15 @@ from penstock.format.names import check_queue, check_topic
 from penstock.format.properties import KEYS, TAGS, TRIMMED, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage
 
-_INT32_MIN = -(1 << 31)
+
+def _may_be_one(tag_codes: Int64s, hashes: Int64s) -> Bools:
+    """Return which codes may be those of tags with these hashes.
+
+    A code that is no hash may be: an address is below all hashes, and the time of a delayed message, which is the code
+    in SCHEDULE_TOPIC_XXXX, is above them.
+    """
+    is_hash = tag_codes == tag_codes.astype(np.int32)
+    return np.isin(tag_codes, hashes) | ~is_hash
 
 
 class TagFilter:
@@ -30,10 +38,10 @@ class TagFilter:
         self._hashes = np.array(sorted({java_hash(tag) for tag in self.tags}), np.int64)
 
     def may_match(self, tag_codes: Int64s) -> Bools:
-        """Return which queue entries may match by their codes; a code below all hashes is an address, and may match."""
+        """Return which queue entries may match by their codes."""
         if self.is_any:
             return np.ones(len(tag_codes), np.bool_)
-        return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
+        return _may_be_one(tag_codes, self._hashes)
 
     def matches(self, message: StoredMessage) -> bool:
         """Return whether a message matches; compares the text, since hashes collide."""
@@ -61,10 +69,10 @@ class RowFilter:
         return not (self._tags or self._words or self._phrases)
 
     def may_match(self, tag_codes: Int64s) -> Bools:
-        """Return which queue entries may match by their codes; a code below all hashes is an address, and may match."""
+        """Return which queue entries may match by their codes."""
         if not self._tags:
             return np.ones(len(tag_codes), np.bool_)
-        return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
+        return _may_be_one(tag_codes, self._hashes)
 
     def matches(self, records: RecordColumns) -> Bools:
         """Return which records match; compares the texts, since hashes collide."""

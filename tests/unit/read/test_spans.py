@@ -9,12 +9,14 @@ import pytest
 
 import penstock
 from penstock import Message, QueueSpan
+from penstock.testing import ManualWorkers
 
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 16384,
     "geometry.queue_entries": 50,
     "flush": "sync",
 }
+WAITING = "SCHEDULE_TOPIC_XXXX"
 COLUMNS = ["topic", "queue", "queue_offset", "log_offset", "body"]
 
 
@@ -111,6 +113,23 @@ def test_a_queue_that_is_gone_is_told_of_once(tmp_path: Path) -> None:
         lost: list[QueueSpan] = []
         read(store, spans, lost=lambda span, _: lost.append(span))
         assert sorted(lost) == [span for span in spans if span.topic == "bb"]
+
+
+def test_delayed_messages_are_found_by_their_tags(tmp_path: Path) -> None:
+    """The code of their queue entries is the time at which they are due, and no tag's hash."""
+    with penstock.open(tmp_path, environ={}, spawn=ManualWorkers()) as store:
+        for n in range(9):
+            store.put("t", b"%d" % n, tag=("a", "b")[n % 2], delay_level=10)
+        expected = {m.body for m in store.scan(WAITING) if m.tag == "b"}
+        assert len(expected) == 4
+        (queue,) = store.topics(system=True)[WAITING]
+        assert {m.body for m in store.scan(WAITING, tag="b")} == expected
+        assert {m.body for m in store.read(WAITING, queue, tag="b").messages} == expected
+        assert {*store.to_arrow(WAITING, tag="b")["body"].to_pylist()} == expected
+        spans = [QueueSpan(WAITING, queue, 0, 9)]
+        assert {m.body for m in store.lowlevel.scan_spans(spans, tags=["b"])} == expected
+        (batch,) = store.lowlevel.arrow_spans(spans, ["body"], tags=["b"])
+        assert {*batch["body"].to_pylist()} == expected
 
 
 def test_tags_and_keys_pick_rows(tmp_path: Path) -> None:
