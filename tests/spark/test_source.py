@@ -76,6 +76,7 @@ def rows(path: Path, names: tuple[str, ...] = DEFAULT, **more: str) -> list[dict
         ({"endingOffsets": '{"topic0":{"0":501}}'}, OffsetError, "0 to 501"),
         ({"startingOffsets": '{"/x":{"topic0":{"0":0}}}'}, ConfigError, "one store is read"),
         ({"startingTimestamp": "9999999999999"}, ConfigError, "ByTimestampStrategy"),
+        ({"startingTimestamp": f"{(1 << 63) - 1}"}, ConfigError, "^startingTimestamp: queue 0"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(
@@ -176,6 +177,7 @@ def test_times_bound_a_read(tmp_path: Path) -> None:
     late = {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}
     assert bodies(**late) == []
     assert bodies(endingTimestamp="5000") == list(range(10))
+    assert bodies(endingTimestamp=f"{(1 << 63) - 1}") == list(range(10))
 
 
 def test_since_and_until_bound_a_read_as_they_bound_a_scan(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from penstock_spark.stores import Location, Locations, ask_all, open_store
 # Fewer local stores than this are asked one after the other: starting a child costs half a second.
 _MANY_LOCAL = 100
 _CHILDREN_MAX = 8
+# `offset_at` refuses a larger number, since it looks like milliseconds.
+_TIME_MAX_S = 10**12 - 1
 
 Bounds = penstock.QueueBounds
 
@@ -105,7 +107,9 @@ def _resolve(
     given = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
     time_ms = bound.time_ms if bound.time_ms is not None else given if bound.are_times else None
     if time_ms is not None:
-        at = min(store.offset_at(bounds.topic, bounds.queue, time_ms / 1000), high)
+        # A later time is the same: after every message.
+        time_s = min(time_ms / 1000, _TIME_MAX_S)
+        at = min(store.offset_at(bounds.topic, bounds.queue, time_s), high)
         if at == high and late_is_error:
             raise ConfigError(
                 f"{bound.name}: queue {bounds.queue} of topic {bounds.topic!r} in {store.path} has no message "

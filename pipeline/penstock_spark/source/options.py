@@ -31,6 +31,9 @@ from penstock_spark.sink.options import SinkOptions
 
 EARLIEST, LATEST = -2, -1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of the calendar.
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 NUMBER_MAX = (1 << 63) - 1
 _ROWS_MAX = 65_536
@@ -86,6 +89,8 @@ def one_moment(word: int) -> Parser[Bound]:
 
     def parse(name: str, text: str) -> Bound:
         time_ms = time_of(up=word == EARLIEST)(name, text)
+        if not _FIRST_MS <= time_ms <= _LAST_MS:
+            raise ConfigError(f"{name} is {text!r}, which is not in the years 1 to 9999")
         return Bound(name=name, word=word, time_ms=time_ms + (word == LATEST))
 
     return parse
