@@ -75,7 +75,7 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
         exported.clear(name)
         done = exported.done(name)
         for topic, queue, low, high in messages_before(store, log_stop):
-            ranges = done.setdefault((topic, queue), [])
+            ranges = done.setdefault((exported.name_of(topic), queue), [])
             for start, stop in missing(ranges, low, high):
                 piece = ExportSlice(name, topic, queue, start, stop)
                 count += exported.write(piece, store).rows

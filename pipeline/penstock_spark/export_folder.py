@@ -1,6 +1,7 @@
 """A folder of exported messages: Parquet files by topic and date, and a manifest of the exported offset ranges.
 
     topic=orders/date=2026-03-01/data-3-0000000000000000100-0000000000000000600.parquet
+    topic=<cut>~<digest>/_topic.json         {"topic": ...}: a topic whose name is too long for a folder
     _penstock/about.json                     {"format": 1, "columns": [...]}
     _penstock/lock                           held by the writer
     _penstock/data/store.json                {"path": ...}: which store is called `data` here
@@ -14,6 +15,7 @@ This module needs pyarrow, but not pyspark or a JVM, since the retention policy 
 manifests have one writer at a time; tasks of that writer may write files from any machine.
 """
 
+import hashlib
 import itertools
 import json
 import os
@@ -41,7 +43,12 @@ EXPORTED = (
 _STATE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
-_STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# With the rest of a file's name, 255 bytes at most.
+_STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# Other things in the same folder.
+_NO_STORES = ("about.json", "lock")
+_TOPIC_BYTES_MAX = 255 - len("topic=")
+_DIGEST_CHARS = 16
 # Rows of a row group: some 64 MB of messages of 1 KiB.
 _ROWS = 65_536
 _DAY_MS = 86_400_000
@@ -137,7 +144,7 @@ class Exported:
 
     def claim(self, store: str, root: Path) -> None:
         """Record which store has a name in this folder; raise if another store has it."""
-        if not _STORE_NAME.fullmatch(store):
+        if not _STORE_NAME.fullmatch(store) or store in _NO_STORES:
             raise ConfigError(
                 f"{store!r} cannot be used in file names as a store's name; give another name"
             )
@@ -152,10 +159,24 @@ class Exported:
                 f"in {path}"
             )
 
+    def name_of(self, topic: str) -> str:
+        """Return a topic's name in this folder, as in `done`; record the whole name of one that is cut."""
+        name = shortened(topic)
+        path = self._folder_of(name) / "_topic.json"
+        if name != topic and self._read(path) is None:
+            self._write(path, {"topic": topic})
+        return name
+
+    def _folder_of(self, topic: str) -> Path:
+        return self.target / f"topic={quoted(shortened(topic))}"
+
     # --- what is done
 
     def done(self, store: str) -> dict[tuple[str, int], Ranges]:
-        """Return the exported offset ranges for each (topic, queue) of a store, including those of files moved away."""
+        """Return the exported offset ranges for each (topic, queue) of a store, including those of files moved away.
+
+        A topic is named as `name_of` names it.
+        """
         found: dict[tuple[str, int], Ranges] = {}
         for path in (self._state / store).glob("*/*.json"):
             about = self._read(path) or {}
@@ -214,7 +235,7 @@ class Exported:
                     done = finished(stop)
                     start, part = stop, None
                 if part is None:
-                    folder = self.target / f"topic={quoted(piece.topic)}" / f"date={day}"
+                    folder = self._folder_of(piece.topic) / f"date={day}"
                     self._make_folder(folder)
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
@@ -228,7 +249,7 @@ class Exported:
     def _files_of(self, piece: ExportSlice) -> dict[Path, tuple[int, int]]:
         """Return the complete files of one slice with their ranges, whichever attempt wrote them."""
         found = {}
-        for path in (self.target / f"topic={quoted(piece.topic)}").glob("date=*/*.parquet"):
+        for path in self._folder_of(piece.topic).glob("date=*/*.parquet"):
             name = _NAME.fullmatch(path.name)
             if name is not None and (name["store"], int(name["queue"])) == (
                 piece.store,
@@ -358,6 +379,16 @@ def _date(day: int) -> str:
 def quoted(topic: str) -> str:
     """Return a topic as part of a folder's name, as Hive and Spark escape it."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
+
+
+def shortened(topic: str) -> str:
+    """Return a topic, or what its folder is called for if the name is too long: its beginning and a digest."""
+    if len(quoted(topic).encode()) <= _TOPIC_BYTES_MAX:
+        return topic
+    kept, room = topic, _TOPIC_BYTES_MAX - 1 - _DIGEST_CHARS
+    while len(quoted(kept).encode()) > room:
+        kept = kept[:-1]
+    return f"{kept}~{hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
 def unquoted(name: str) -> str:

@@ -241,6 +241,28 @@ def test_what_was_exported_is_not_archived_again(original: Path, tmp_path: Path)
     assert not ArchiveRetention.capabilities
 
 
+@pytest.mark.parametrize("topic", ["x" * 255, "%" * 100, "é" * 120 + "%=" * 7])
+def test_a_topic_of_any_length_is_archived(tmp_path: Path, topic: str) -> None:
+    """Its folder's name was too long for the file system, so nothing was deleted any more."""
+    other = topic[:-1] + "y"
+    with penstock.open(tmp_path / "store", environ={}, **SIZES) as store:
+        store.put_many([Message(name, b"x", queue=0) for name in (topic, topic, other)])
+    options = ArchiveOptions(to=str(tmp_path / "out"))
+    assert archive(tmp_path / "store", 1 << 40, options) == 3
+    assert archive(tmp_path / "store", 1 << 40, options) == 0
+    named = {json.loads(path.read_bytes())["topic"]: path.parent
+             for path in (tmp_path / "out").glob("topic=*/_topic.json")}  # fmt: skip
+    assert {*named} == {topic, other}
+    assert sum(row["topic"] == unquoted(named[topic].name.removeprefix("topic="))
+               for row in parquet(tmp_path / "out")) == 2  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["lock", "about.json", "x" * 201])
+def test_a_store_whose_name_cannot_be_one_there_is_refused(tmp_path: Path, name: str) -> None:
+    with Exported(tmp_path) as out, pytest.raises(ConfigError, match="give another name"):
+        out.claim(name, tmp_path / "store")
+
+
 def test_any_time_is_archived(tmp_path: Path) -> None:
     """A born time in nanoseconds, and a store's clock far ahead, made archiving fail, so nothing was deleted any more."""
     far = 1_700_000_000_000_000_000

@@ -18,7 +18,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
-from penstock_spark.export_folder import Exported, ExportSlice, Ranges, missing
+from penstock_spark.export_folder import Exported, ExportSlice, Ranges, missing, shortened
 from penstock_spark.jobs.tasks import (
     OnProgress,
     Report,
@@ -110,7 +110,8 @@ def run(
         with watched(spark, "export", on_progress):
             rows = _write_all(spark, folder, plan)
         for piece in plan.pieces:
-            plan.done[piece.store].setdefault((piece.topic, piece.queue), []).append(piece[3:])
+            place = shortened(piece.topic), piece.queue
+            plan.done[piece.store].setdefault(place, []).append(piece[3:])
         for store, done in plan.done.items():
             exported.note(store, done)
     by_topic: dict[str, dict[str, int]] = {}
@@ -165,7 +166,7 @@ def _plan(
                 is_asked = topic in topics if topics else not is_waiting(topic)
                 for queue in queues if is_asked else ():
                     low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
-                    ranges = done.get((topic, queue), [])
+                    ranges = done.get((exported.name_of(topic), queue), [])
                     if ranges:
                         plan.lost += max(low - ranges[-1][1], 0)
                     for start, stop in missing(ranges, low, high):
