@@ -241,7 +241,9 @@ def test_what_was_exported_is_not_archived_again(original: Path, tmp_path: Path)
     assert not ArchiveRetention.capabilities
 
 
-@pytest.mark.parametrize("topic", ["x" * 255, "%" * 100, "é" * 120 + "%=" * 7])
+@pytest.mark.parametrize(
+    "topic", ["x" * 255, "%" * 100, "é" * 120 + "%=" * 7], ids=["x", "percent", "accents"]
+)
 def test_a_topic_of_any_length_is_archived(tmp_path: Path, topic: str) -> None:
     """Its folder's name was too long for the file system, so nothing was deleted any more."""
     other = topic[:-1] + "y"

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from penstock_spark.errors import DataLossError
 from penstock_spark.java import LAUNCHER, make_launcher
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
-from penstock_spark.source.tasks import DEFAULT, plan, read_spans
-from penstock_spark.stores import find_stores
+from penstock_spark.source.tasks import DEFAULT, LogRange, plan, read_spans, share_out
+from penstock_spark.stores import StoreSpan, find_stores
 
 COUNT = 3000
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 256 * 1024}
@@ -95,6 +96,18 @@ def test_paths_that_are_no_store_are_refused(path: Path, tmp_path: Path) -> None
         spans(tmp_path)
     with pytest.raises(NotAStoreError, match="no folder matches"):
         spans(tmp_path / "nothing*")
+
+
+def test_a_store_is_divided_into_no_more_parts_than_rows() -> None:
+    """A million parts of some hundred rows took ten seconds to plan."""
+    span = StoreSpan("/s", "t", 0, 0, 600)
+    piece = LogRange(span, [0, 600], [0.0, 60_000.0], [0.0, 60_000.0])
+    tasks = share_out([[piece]], 1_000_000)
+    assert [span[3:] for task in tasks for span in task] == [(n, n + 1) for n in range(600)]
+    tracemalloc.start()
+    share_out([[piece]], 1_000_000)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
 
 
 def test_every_row_comes_once_whatever_the_tasks(path: Path) -> None:

@@ -124,7 +124,8 @@ def share_out(stores: Iterable[list[LogRange]], min_partitions: int) -> list[lis
     tasks: list[list[StoreSpan]] = []
     room = 0.0
     for pieces, size in zip(stores, sizes, strict=True):
-        parts = max(round(size / target), 1)
+        rows = sum(piece.span.stop - piece.span.start for piece in pieces)
+        parts = min(max(round(size / target), 1), rows)
         for spans in _cut(pieces, parts) if parts > 1 else [[piece.span for piece in pieces]]:
             if not spans:
                 continue
