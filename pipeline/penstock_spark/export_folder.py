@@ -217,7 +217,8 @@ class Exported:
 
         Messages that were deleted meanwhile are an error, or are counted if no earlier attempt has exported them.
         """
-        done, start, part, lost = Written(), piece.start, None, 0
+        done, start, lost = Written(), piece.start, 0
+        part: _Part | None = None
 
         def finished(stop: int) -> Written:
             # Without the deleted messages, an earlier attempt's files have other names.

@@ -24,7 +24,8 @@ def _may_be_one(tag_codes: Int64s, hashes: Int64s) -> Bools:
     in SCHEDULE_TOPIC_XXXX, is above them.
     """
     is_hash = tag_codes == tag_codes.astype(np.int32)
-    return np.isin(tag_codes, hashes) | ~is_hash
+    found: Bools = np.isin(tag_codes, hashes) | ~is_hash
+    return found
 
 
 class TagFilter:
