@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +17,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from tests.conftest import make_restarted
+from tests.spark.conftest import needed
 from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
 
 import penstock
 from penstock import Message
-from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
+from penstock.errors import (
+    ConfigError,
+    NotAStoreError,
+    StorageError,
+    StoreLockedError,
+    StrayFileError,
+)
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.cli import group
@@ -37,6 +45,7 @@ from penstock_spark.jobs import export, reindex, stats, verify
 from penstock_spark.jobs.tasks import fresh_folder, local_folder, stores_of
 from penstock_spark.stores import make_dataset
 from penstock_tools.cli import root as cli
+from penstock_tools.segmentwise import Checkup
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +337,50 @@ def test_verify_finds_what_one_process_finds(spark: Any, root: Path, tmp_path: P
     assert verify.run(spark, str(other)).findings == []
     with pytest.raises(ConfigError, match="already exists"):
         verify.run(spark, str(other), findings_to=str(tmp_path / "findings"))
+
+
+class Here:
+    """Runs what a job gives to Spark's tasks in this process."""
+
+    sparkContext = SimpleNamespace(defaultParallelism=2)  # noqa: N815 - Spark's name
+
+    def range(self, start: int, stop: int, _step: int, _tasks: int) -> "Here":
+        self._numbers = pa.RecordBatch.from_pydict({"id": [*range(start, stop)]})
+        return self
+
+    def mapInArrow(self, work: Any, _schema: Any) -> "Here":  # noqa: N802 - Spark's name
+        self._found = pa.Table.from_batches(work(iter([self._numbers])))
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self._found
+
+
+def test_verify_goes_on_after_stores_that_cannot_be_checked(original: Path, tmp_path: Path) -> None:
+    """One lost folder ended the verification of all stores without any result."""
+    needed("pyspark")
+    roots = [shutil.copytree(original, tmp_path / name) for name in "abcd"]
+    shutil.rmtree(roots[1] / "penstock")
+    shutil.rmtree(roots[2] / "index")
+    (roots[2] / "index").touch()
+    spoil(sorted((roots[3] / "commitlog").iterdir())[0], 1000)
+    report = verify.run(Here(), [str(root) for root in roots])
+    found = [(store, finding.part) for store, finding in report.findings]
+    assert found == [(f"{roots[1]}", "store"), (f"{roots[2]}", "store"), (f"{roots[3]}", "log")]
+    texts = [finding.text for _, finding in report.findings]
+    assert "geometry.index_slots" in texts[0]
+    assert "index does not belong there" in texts[1]
+    assert (report.stores, report.wrong, report.records) == (4, 3, 2 * COUNT - 1)
+    with pytest.raises(StrayFileError):
+        verify.run(Here(), [str(roots[2]), str(roots[1])])
+
+
+def test_a_store_that_fails_within_a_task_is_a_finding(root: Path) -> None:
+    checkup = Checkup(root)
+    shutil.rmtree(root)
+    check = verify.checker([checkup.task], [(0, piece) for piece in checkup.pieces])
+    (rows,) = check(0)
+    assert [row["part"] for row in rows.to_pylist()] == ["store", None]
 
 
 def test_reindex_makes_the_same_queues(spark: Any, root: Path) -> None:

@@ -2,7 +2,8 @@
 
 One piece of work checks a segment, or the derived files of a store on their own; a task runs several pieces.
 Checks that need the whole store (entries without a record, digests, progress files) run on the driver at the end.
-The job changes nothing. The driver keeps the findings.
+The job changes nothing. The driver keeps the findings. A store that cannot be checked is a finding; the others are
+checked nevertheless.
 """
 
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from penstock.errors import PenstockError
 from penstock_spark.arrow import pa
 from penstock_spark.jobs.tasks import (
     OnProgress,
@@ -33,7 +35,11 @@ _FINDING = [
     ("log_offset", pa.int64()), ("text", pa.string()), ("what_now", pa.string()),
     ("is_note", pa.bool_()),
 ]  # fmt: skip
+# Of a piece that could not be checked.
+_FAILED = ""
 _TALLY = ("bytes_total", "bytes_seen", "records", "last_time_ms", "log_end")
+# What the state of one store can raise.
+_ERRORS = (PenstockError, OSError)
 # One row for each finding, and after them one row for the piece itself, which has `seen`.
 _ROW = pa.schema(
     [("id", pa.int64()), *_FINDING, *((name, pa.int64()) for name in _TALLY), ("seen", pa.string())]
@@ -109,29 +115,69 @@ def run(
     """
     began = time.monotonic()
     target = fresh_folder(findings_to, "the folder for findings") if findings_to else None
-    checkups = [Checkup(path, config, deep=deep, settings=settings) for path in stores_of(paths)]
+    planned = {root: _planned(root, config, settings, deep=deep) for root in stores_of(paths)}
+    checkups = [each for each in planned.values() if isinstance(each, Checkup)]
+    for each in planned.values() if not checkups else ():
+        # Of the only store, or of arguments for all of them.
+        assert isinstance(each, Exception)
+        raise each
     pieces = [(at, piece) for at, each in enumerate(checkups) for piece in each.pieces]
     total = sum(each.bytes_total for each in checkups)
     with watched(spark, "verify", on_progress):
-        checked = _check_all(spark, checkups, pieces, total)
+        checked = iter(_check_all(spark, checkups, pieces, total))
     findings: list[tuple[str, Finding]] = []
     records = 0
-    for checkup, found in zip(checkups, checked, strict=True):
-        tally = Tally()
-
-        def count(now: Tally) -> None:
-            nonlocal tally
-            tally = now
-
-        findings += [(str(checkup.path), finding) for finding in checkup.gather(found, count)]
-        records += tally.records
+    for root, each in planned.items():
+        if isinstance(each, Checkup):
+            its, count = _gathered(each, next(checked))
+        else:
+            its, count = [_failed(root, each)], 0
+        findings += [(str(root), finding) for finding in its]
+        records += count
     report = VerifyReport(
-        stores=len(checkups), segments=sum(piece >= 0 for _, piece in pieces), bytes=total,
+        stores=len(planned), segments=sum(piece >= 0 for _, piece in pieces), bytes=total,
         records=records, findings=findings, seconds=time.monotonic() - began,
     )  # fmt: skip
     if target is not None:
         report.frame(spark).write.parquet(str(target))
     return report
+
+
+def _planned(
+    root: Path, config: str | None, settings: Mapping[str, Any] | None, *, deep: bool
+) -> Checkup | Exception:
+    try:
+        return Checkup(root, config, deep=deep, settings=settings)
+    except _ERRORS as error:
+        return error
+
+
+def _failed(root: Path, error: Exception) -> Finding:
+    """Return the finding for a store that cannot be checked."""
+    return Finding(
+        "store", root, -1, -1, f"the store cannot be checked: {error}",
+        "do what the error says, and run verify again",
+    )  # fmt: skip
+
+
+def _gathered(checkup: Checkup, found: dict[int, Checked]) -> tuple[list[Finding], int]:
+    """Return the findings of a store and the number of its valid records, given the results of its pieces."""
+    findings: list[Finding] = []
+    tally = Tally()
+
+    def count(now: Tally) -> None:
+        nonlocal tally
+        tally = now
+
+    if any(one.seen == _FAILED for one in found.values()):
+        # Many pieces may fail for one reason.
+        its = dict.fromkeys(finding for one in found.values() for finding in one.findings)
+        return list(its), sum(one.tally.records for one in found.values())
+    try:
+        findings.extend(checkup.gather(found, count))
+    except _ERRORS as error:
+        findings.append(_failed(checkup.path, error))
+    return findings, tally.records
 
 
 def _check_all(
@@ -166,9 +212,13 @@ def checker(
 
     def check(number: int) -> list[pa.RecordBatch]:
         at, piece = pieces[number]
-        # Its index is read once for many pieces.
-        worker = kept((run_id, at), tasks[at].worker)
-        return [rows_of(number, worker.check(piece))]
+        try:
+            # Its index is read once for many pieces.
+            worker = kept((run_id, at), tasks[at].worker)
+            return [rows_of(number, worker.check(piece))]
+        except _ERRORS as error:
+            failed = [_failed(tasks[at].recipe.root, error)]
+            return [rows_of(number, Checked(piece, failed, Tally(), _FAILED))]
 
     return check
 
