@@ -76,6 +76,7 @@ def test_a_plan_has_only_what_was_published(source: Path) -> None:
     progress.state.visible_offset = limit
     progress.write()
     progress.close()
+    (source / "penstock" / "clean").unlink()
     (piece,) = slices_of([source], ["t"], COUNT)
     assert piece.stop == 400
     longer = piece._replace(stop=COUNT)

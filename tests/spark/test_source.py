@@ -349,6 +349,7 @@ def test_a_live_store_shows_nothing_behind_what_was_published(tmp_path: Path) ->
     progress.state.visible_offset = receipts[6].log_offset
     progress.write()
     progress.close()
+    (root / "penstock" / "clean").unlink()
     assert [row["value"] for row in rows(root)] == [b"%d" % n for n in range(6)]
     with penstock.open(root, read_only=True, environ={}) as reader:
         assert reader.lowlevel.bounds()[0].max_offset == 6

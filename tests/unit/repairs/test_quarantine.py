@@ -383,22 +383,3 @@ def test_a_sector_that_was_never_written_is_a_torn_tail_after_corruption_too(tmp
     assert "cut" in quarantine(tmp_path / "s")
     whole = [n for n, put in enumerate(puts) if put.log_offset + put.size <= sector and n != 1]
     assert offsets(tmp_path / "s") == [*whole, whole[-1] + 1]
-
-
-def test_a_hole_in_a_copy_of_a_killed_store_gives_up_nothing_by_itself(tmp_path: Path) -> None:
-    """Repair itself advises such a copy of a failing disk, and cut it at the first range that could not be read."""
-    log, puts = ten(tmp_path / "s", 50)
-    killed(tmp_path / "s")
-    sector = puts[6].log_offset // 512 * 512
-    root = shutil.copytree(tmp_path / "s", tmp_path / "copy")
-    wipe(root / "commitlog" / log.name, sector, sector + 512)
-    done = repair(root, apply=True)
-    assert ([step.action for step in done.steps if step.action == "cut"], len(done.standing)) == (
-        [],
-        1,
-    )
-    cut, *_ = repair(root, cut=True).steps
-    assert (cut.action, cut.messages) == (
-        "cut",
-        sum(put.log_offset >= sector + 512 for put in puts),
-    )

@@ -436,11 +436,7 @@ class Planner:
         # Valid records may follow it, which the log does not show with that end.
         log.torn_at = None
         self._plan.cut_records = 0 if torn_at is None else self._records_from(torn_at)
-        if self._is_copy and self._plan.cut_records:
-            # What was durable is not known of a copy: it may be corruption, and only --cut gives up what follows.
-            self._plan.cut_records = 0
-        else:
-            log.torn_at = torn_at
+        log.torn_at = torn_at
         advance = Advance(log, tally, self._on_progress)
         advance.begin(is_in_total=True)
         reject_by_counts(log, ranges.is_own, ranges.gaps, advance)
