@@ -62,22 +62,7 @@ def check_marks(
     folder = root / SIDE_FOLDER
     if files.is_folder(folder):
         yield from _check_progress(files, root, log_end, is_ours=is_ours)
-        path = folder / "clean"
-        side_folder = SideFolder(files, root)
-        clean = side_folder.read_clean()
-        # Read again: the file may have been created after the first read.
-        if clean is None and files.exists(path) and (clean := side_folder.read_clean()) is None:
-            yield Finding("marks", path, 0, -1, "the clean-close file has no valid content")
-        elif clean is not None and is_ours and clean.log_end != log_end:
-            text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
-            yield Finding("marks", path, 0, log_end, text)
-        if clean is not None and is_ours:
-            visible = Progress(files, root).read().visible_offset
-            if visible < clean.log_end:
-                text = f"visible is {visible}, but the store was closed with the log's end at {clean.log_end}"
-                yield Finding("marks", folder / "progress", 0, visible, text)
-            for text in _check_manifest(files, root, clean, dispatchers):
-                yield Finding("marks", manifest_path(root), 0, -1, text)
+        yield from _check_clean(files, root, log_end, dispatchers, is_ours=is_ours)
         if read_ranges(files, root) is None:
             text = (
                 "the file of written ranges has no valid content: the existing records are checked like those of a "
@@ -90,6 +75,30 @@ def check_marks(
             yield Finding(
                 "marks", folder / "replica", 0, -1, f"it has no valid content: {error.found}"
             )
+
+
+def _check_clean(
+    files: Files, root: Path, log_end: int, dispatchers: Sequence[Dispatcher], *, is_ours: bool
+) -> Iterator[Finding]:
+    """Yield the findings in the clean-close file, and in what must agree with it."""
+    side_folder = SideFolder(files, root)
+    path, clean = side_folder.path / "clean", side_folder.read_clean()
+    # Read again: the file may have been created after the first read.
+    if clean is None and files.exists(path) and (clean := side_folder.read_clean()) is None:
+        yield Finding("marks", path, 0, -1, "the clean-close file has no valid content")
+    if clean is None or not is_ours:
+        return
+    if clean.log_end != log_end:
+        text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
+        yield Finding("marks", path, 0, log_end, text)
+    visible = Progress(files, root).read().visible_offset
+    if visible < clean.log_end:
+        text = (
+            f"visible is {visible}, but the store was closed with the log's end at {clean.log_end}"
+        )
+        yield Finding("marks", side_folder.path / "progress", 0, visible, text)
+    for text in _check_manifest(files, root, clean, dispatchers):
+        yield Finding("marks", manifest_path(root), 0, -1, text)
 
 
 def _check_manifest(
@@ -155,6 +164,10 @@ def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) ->
             if not 0 <= offset <= log_end:
                 text = f"{name} is {offset}, but the log ends at {log_end}"
                 yield Finding("marks", path, 0, offset, text)
+        clean = SideFolder(files, root).read_clean()
+        if clean is not None and state.visible_offset < clean.log_end:
+            text = f"visible is {state.visible_offset}, but the store was closed with the log's end at {clean.log_end}"
+            yield Finding("marks", path, 0, state.visible_offset, text)
 
 
 def check_digest_files(
