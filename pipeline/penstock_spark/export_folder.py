@@ -41,6 +41,8 @@ EXPORTED = (
     "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
 )  # fmt: skip
 _STATE = "_penstock"
+# In the folder of a topic whose name is too long for one.
+TOPIC_FILE = "_topic.json"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 # With the rest of a file's name, 255 bytes at most.
@@ -162,7 +164,7 @@ class Exported:
     def name_of(self, topic: str) -> str:
         """Return a topic's name in this folder, as in `done`; record the whole name of one that is cut."""
         name = shortened(topic)
-        path = self._folder_of(name) / "_topic.json"
+        path = self._folder_of(name) / TOPIC_FILE
         if name != topic and self._read(path) is None:
             self._write(path, {"topic": topic})
         return name

@@ -112,6 +112,10 @@ def test_the_columns_of_all_files_are_read(tmp_path: Path) -> None:
         (None, b"x", 2, "k", None),
         ("c", None, None, None, "3"),
     ]
+    # A topic whose name was cut for its folder.
+    (tmp_path / "topic=c" / "_topic.json").write_text('{"topic": "cut"}')
+    (whole,) = rows_of(Rows(str(c), 0, 1), 0, schema)
+    assert whole.column("topic").to_pylist() == ["cut"]
     odd = make_file(tmp_path / "odd.parquet", value=[[1]])
     with pytest.raises(ConfigError, match=r"odd\.parquet has other columns .*value"):
         unified({path: pq.read_schema(path) for path in (a, b, odd)})

@@ -57,6 +57,15 @@ def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
         parse_options(named)
 
 
+def test_offsets_of_a_checkpoint_are_starting_offsets() -> None:
+    """Of a topic that was created again they name its generation."""
+    given = [
+        {"path": "/s", "startingOffsets": text} for text in ('{"a":{"0@1":4}}', '{"a":{"0":4}}')
+    ]
+    again, plain = (parse_options(each).starting for each in given)
+    assert again == plain
+
+
 def test_one_time_counts_before_times_and_these_before_offsets() -> None:
     """As Kafka's source documents it."""
     given = {"path": "/s", "startingOffsets": "earliest", "endingOffsets": '{"a":{"0":4}}'}

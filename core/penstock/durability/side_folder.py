@@ -331,14 +331,18 @@ def visible_offset(files: Files, root: Path) -> Callable[[], int | None]:
 
     It returns None if the last writer was not Penstock.
     """
+    # In this order: a close that is noted later is of another writer.
+    closed_ns = Progress(files, root).read().lock_mtime_ns
     clean = SideFolder(files, root).read_clean()
-    # The newer slot of the progress file may have been lost since the close.
-    least = 0 if clean is None else clean.log_end
 
     def published() -> int | None:
         state = Progress(files, root).read()
-        is_ours = penstock_wrote_last(files, root, state.lock_mtime_ns)
-        return max(state.visible_offset, least) if is_ours else None
+        if not penstock_wrote_last(files, root, state.lock_mtime_ns):
+            return None
+        if clean is not None and state.lock_mtime_ns == closed_ns:
+            # The newer slot of the progress file may have been lost since the close.
+            return max(state.visible_offset, clean.log_end)
+        return state.visible_offset
 
     return published
 

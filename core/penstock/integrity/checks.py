@@ -91,12 +91,6 @@ def _check_clean(
     if clean.log_end != log_end:
         text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
         yield Finding("marks", path, 0, log_end, text)
-    visible = Progress(files, root).read().visible_offset
-    if visible < clean.log_end:
-        text = (
-            f"visible is {visible}, but the store was closed with the log's end at {clean.log_end}"
-        )
-        yield Finding("marks", side_folder.path / "progress", 0, visible, text)
     for text in _check_manifest(files, root, clean, dispatchers):
         yield Finding("marks", manifest_path(root), 0, -1, text)
 

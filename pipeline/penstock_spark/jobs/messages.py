@@ -24,7 +24,7 @@ import penstock
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
 from penstock_spark.arrow import converter, ddl_of, pa, pq, store_columns
-from penstock_spark.export_folder import EXPORTED, unquoted
+from penstock_spark.export_folder import EXPORTED, TOPIC_FILE, unquoted
 from penstock_spark.jobs.tasks import over, over_slices, refuse_loss, tasks_for
 from penstock_spark.stores import StoreSpan, is_dataset, keep_folder
 
@@ -96,8 +96,14 @@ def parquet_files(text: str) -> list[Path]:
 
 def _in_path(path: str) -> dict[str, str]:
     """Return the partition columns in the folder names, in Hive's form."""
-    pairs = (part.partition("=") for part in Path(path).parent.parts)
-    return {name: unquoted(value) for name, equals, value in pairs if equals and name}
+    found = {}
+    for folder in reversed(Path(path).parents):
+        name, equals, value = folder.name.partition("=")
+        if equals and name:
+            found[name] = unquoted(value)
+            if (folder / TOPIC_FILE).is_file():
+                found[name] = json.loads((folder / TOPIC_FILE).read_bytes())["topic"]
+    return found
 
 
 def parquet_about(path: Path) -> tuple[int, int, pa.Schema]:

@@ -143,9 +143,11 @@ def _numbers(name: str, text: str, least: int) -> PerStore:
 
 
 def _queue(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text):
+    # A checkpoint names the generation of a topic, too.
+    found = re.fullmatch(r"([0-9]{1,9})(@[0-9]{1,18})?", text)
+    if found is None:
         raise ValueError(f"{text!r} is not a queue number")
-    return int(text)
+    return int(found[1])
 
 
 def _number(value: object, least: int) -> int:

@@ -204,12 +204,13 @@ class QueueChecker(Checker):
     def start(self) -> Iterator[Finding]:
         """See `Checker`: names that belong to no queue, which affect no message; and files of a wrong length."""
         yield from self._names.findings()
-        files, size = self._index.context.files, self._index.context.geometry.queue_file_bytes
+        size = self._index.context.geometry.queue_file_bytes
         for topic, number in self._names.folders():
-            for entry in files.entries(self._folder / topic / str(number)):
-                if entry.is_file and is_whole_name(entry.name, size) and entry.size != size:
+            for entry in self._names.of_wrong_length(topic, number, size):
+                if is_whole_name(entry.name, size):
+                    path = self._folder / topic / str(number) / entry.name
                     text = f"a queue file of {entry.size} bytes, not {size}"
-                    yield Finding("queue", entry.path, -1, -1, text, COPYING)
+                    yield Finding("queue", path, -1, -1, text, COPYING)
 
     def damage(self, start: int, stop: int) -> None:
         """See `Checker`: entries whose records are lost in a corrupt range are not findings."""

@@ -240,6 +240,16 @@ def test_who_wrote_last_is_known_by_the_time_of_the_lock_file(
     progress.write()
     progress.close()
     assert visible_offset(disk, ROOT)() == 77
+    SideFolder(disk, ROOT).write_clean(CleanClose(log_end=99, last_time_ms=0, digest=""))
+    published = visible_offset(disk, ROOT)
+    assert published() == 99
+    # The log's end at a close counts until the next writer opens, also for whoever looks on.
+    clock.now_ms += 1
+    disk.write_whole(ROOT / "lock", b"next")
+    side_folder.note_lock(state, disk, ROOT)
+    progress.write()
+    progress.close()
+    assert published() == 77
     clock.now_ms += 1
     disk.write_whole(ROOT / "lock", b"java")
     assert not penstock_wrote_last(disk, ROOT, state.lock_mtime_ns)

@@ -12,6 +12,7 @@ import penstock
 from penstock import Store
 from penstock.contracts import NO_HISTORY, Finding, QueueBounds, Trust
 from penstock.files import Files
+from penstock.files.file_system import Listed
 from penstock.testing import ManualClock, ManualWorkers, WrittenLog, make_context, open_store
 from penstock.testing.kit import SMALL
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions, entries_within
@@ -66,6 +67,28 @@ def test_a_file_of_a_wrong_length_is_made_again_though_the_close_was_clean(
     for batch in log.batches(heir.progress):
         heir.dispatch(batch)
     assert {key: heir.max_offset(*key) for key in heir.queues()} == ends
+
+
+def test_files_of_a_wrong_length_are_those_that_stay_so(log: WrittenLog, tmp_path: Path) -> None:
+    """Of a queue that is removed, or made in two steps, while a check looks, nothing is said."""
+    filled(log, tmp_path).flush()
+    (path, *_) = sorted((tmp_path / "consumequeue" / "topic-0" / "0").iterdir())
+    whole = path.read_bytes()
+
+    class Growing(Files):
+        def listing(self, folder: str) -> list[Listed]:
+            found = super().listing(folder)
+            path.write_bytes(whole)
+            return found
+
+    def wrong(files: Files, topic: str = "topic-0") -> list[str]:
+        names = QueueNames(files, tmp_path / "consumequeue", read_only=True)
+        return [each.name for each in names.of_wrong_length(topic, 0, len(whole))]
+
+    path.write_bytes(b"")
+    assert wrong(Files()) == [path.name]
+    assert wrong(Growing()) == []
+    assert wrong(Files(), "gone") == []
 
 
 # --- what a writer and a reader elsewhere answer

@@ -71,7 +71,8 @@ def command(
         store.retain()
         left = store.stats()["segments"]
     # The round that comes with an opening has deleted some, too.
-    gone = len(before - _log_files(path))
+    first = min((each.name for each in _log_files(path)), default="")
+    gone = sum(each.name < first for each in before)
     if as_json:
         out_json(segments_gone=gone, segments_left=left)
     else:
