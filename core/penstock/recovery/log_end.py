@@ -13,7 +13,7 @@
        missing, the log is cut where the batch begins (see `scan`), unless a part of the batch is known to be durable.
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
-       the page cache may hold bytes that a failed sync never wrote to the disk. Filler whose size is torn is completed.
+       the page cache may hold bytes that a failed sync never wrote to the disk. Filler whose head is torn is completed.
 
 Torn tail and corruption never share a code path. Running any step twice changes nothing.
 """
@@ -31,6 +31,7 @@ from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.record import (
     BLANK,
+    BLANK_SIZE,
     FIXED_SIZE,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -100,7 +101,7 @@ class LogEnd:
     `survivor` is the log offset of a valid record after the end, None for none; `dirty_bytes` is the
     number of bytes from the end to the last byte that is not zero. `last` is the last valid record that was scanned:
     its log offset and its PREPAREDTRANSACTIONOFFSET; None for none. `cuts_batch` is true if valid records are after the
-    end: those of an atomic batch that is not whole. `torn_fillers` are the log offsets of filler with a wrong size.
+    end: those of an atomic batch that is not whole. `torn_fillers` are the log offsets of filler with a torn head.
     """
 
     offset: int
@@ -154,7 +155,9 @@ def find_end(
     at, reason, last, torn = start, _IS_FULL, None, list[int]()
     while (segment := log.find(at)) is not None:
         at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
-        if stop is StopReason.FILLER and not is_filler(log, segment, at):
+        is_begun = torn_from is not None and at >= torn_from and _is_begun_filler(log, segment, at)
+        if is_begun or (stop is StopReason.FILLER and not is_filler(log, segment, at)):
+            stop = StopReason.FILLER
             torn.append(at)
         last_time_ms = max(last_time_ms, time_ms)
         if stop not in (StopReason.FILLER, StopReason.QUARANTINED):
@@ -179,6 +182,17 @@ def find_end(
         offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor, last=last,
         torn_fillers=tuple(torn),
     )  # fmt: skip
+
+
+def _is_begun_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
+    """Return whether only the first bytes of filler are at `at`: its whole size, and a part of its magic."""
+    left = segment.end_offset - at
+    if not BLANK_SIZE <= left < BLANK_SIZE + _TORN_BYTES or log.find(segment.end_offset) is None:
+        # Of longer filler the zeros at the sector's end tell, without a segment behind it nothing is missing.
+        return False
+    there, whole = bytes(log.read(at, left)), BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
+    begun = len(there.rstrip(b"\0"))
+    return SIZE_AND_MAGIC.size // 2 <= begun < BLANK_SIZE and there[:begun] == whole[:begun]
 
 
 def without_part_of_batch(
@@ -415,9 +429,10 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
 
 
 def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd, start: int) -> list[str]:
-    """Write the sizes of torn filler from `start` on, which may not have been durable; return what was mended.
+    """Write the heads of torn filler from `start` on, which may not have been durable; return what was mended.
 
-    Its magic is in the next sector, and is enough for a reader, RocketMQ's too. A copy of the log takes no other size.
+    Where the magic is there, in the next sector, it is enough for a reader, RocketMQ's too; a copy of the log takes no
+    other size.
     """
     mended = []
     for at in end.torn_fillers:
@@ -427,7 +442,7 @@ def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd, start: int) -
                 blank = BLANK.pack(segment.end_offset - at, MAGIC_BLANK)
                 file.pwrite(blank, at - segment.base_offset)
                 file.sync()
-            mended.append(f"wrote the size of the filler at log offset {at} again: it was torn")
+            mended.append(f"wrote the head of the filler at log offset {at} again: it was torn")
     return mended
 
 

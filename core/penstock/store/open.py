@@ -675,7 +675,8 @@ class Opener:
         note_lock(state, self.files, self.root)
         engine.checkpoints.write()
         if not found.is_clean:
-            # It is not known which names the last writer had synced before its crash.
+            # The other slot, too: it may be from before a cut. And which names the last writer had synced is not known.
+            found.progress.sync()
             sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
@@ -686,14 +687,7 @@ class Opener:
             self.root, duration_ms, found.kind, end.offset, end.dirty_bytes, start,
         )  # fmt: skip
         return RecoveryReport(
-            state=found.kind,
-            log_end=end.offset,
-            cut_bytes=end.dirty_bytes,
-            reason=end.reason,
-            saved_to=found.saved_to,
-            rewritten_bytes=found.rewritten,
-            dispatched_from=start,
-            mended=tuple(found.mended),
-            duration_ms=duration_ms,
-            newest_time_ms=found.least_time_ms,
-        )
+            state=found.kind, log_end=end.offset, cut_bytes=end.dirty_bytes, reason=end.reason,
+            saved_to=found.saved_to, rewritten_bytes=found.rewritten, dispatched_from=start,
+            mended=tuple(found.mended), duration_ms=duration_ms, newest_time_ms=found.least_time_ms,
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.unit.recovery.losses import LOSSES, lose_all_queues, poke
 
 import penstock
 from penstock import Message
-from penstock.durability.progress import Progress
+from penstock.durability.progress import Progress, decode_slot
 from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
@@ -482,5 +482,47 @@ def test_filler_whose_size_a_crash_has_torn_off_is_whole_again() -> None:
     with opened(after) as again:
         assert stored(again) == bodies
         assert again.recovery is not None
-        assert again.recovery.mended == (f"wrote the size of the filler at log offset {first.size} again: it was torn",)  # fmt: skip
+        assert again.recovery.mended == (f"wrote the head of the filler at log offset {first.size} again: it was torn",)  # fmt: skip
     assert after.read_whole(SEGMENT) == whole
+
+
+@pytest.mark.parametrize("kept", range(4, 8))
+@pytest.mark.parametrize("room", [8, 12, 15])
+def test_filler_whose_magic_a_crash_has_torn_is_whole_again(room: int, kept: int) -> None:
+    """So near the segment's end no zeros tell that the rest was not written: the store was not opened any more."""
+    disk = SimulatedDisk()
+    store = opened(disk)
+    size = store.put("t", b"w" * 63_000).size
+    left = 65_536 - room - 2 * size + 63_000
+    bodies = [b"w" * 63_000, b"x" * left, b"y" * 99]
+    places = [store.put("t", body).log_offset for body in bodies[1:]]
+    assert places == [size, 65_536]
+    after = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(1))
+    whole = after.read_whole(SEGMENT)
+    file = after.open(SEGMENT, writable=True)
+    file.pwrite(bytes(8 - kept), 65_536 - room + kept)
+    file.close()
+    with opened(after) as again:
+        assert stored(again) == bodies
+        assert again.recovery is not None
+        assert "wrote the head of the filler" in again.recovery.mended[0]
+    assert after.read_whole(SEGMENT) == whole
+
+
+def test_both_slots_of_the_progress_file_say_what_is_left_after_a_cut() -> None:
+    """Of a write that tears one of them the other was left, from before the cut: entries of later records were missing."""
+    disk, workers = SimulatedDisk(), ManualWorkers()
+    store = open_store(ROOT, files=disk, spawn=workers, flush="none")
+    store.put("t", b"kept")
+    store.flush()
+    store.put("t", b"lost")
+    for _ in range(2):
+        workers.run_all()
+    after = SimulatedDisk.after(disk.image(), Survival.NONE, Random(1))
+    path = ROOT / "penstock" / "progress"
+    with opened(after) as again:
+        assert again.recovery is not None
+        end = again.recovery.log_end
+        data = SimulatedDisk.after(after.image(), Survival.NONE, Random(1)).read_whole(path)
+    slots = [decode_slot(data[at : at + 512], path) for at in (0, 512)]
+    assert [max(state.dispatched.values()) for _, state in filter(None, slots)] == [end, end]
