@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from penstock import _kernel
 from penstock.format.columns import RecordColumns, ScannedColumns
-from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
+from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import Quarantined, SegmentedLog
@@ -44,6 +44,8 @@ from penstock.log.segmented_log import Quarantined, SegmentedLog
 WINDOW_BYTES = 8 << 20
 # Sectors reach the disk whole.
 SECTOR_BYTES = 512
+# This many zeros at the end of a sector show that it was not written, in a range not known to be durable.
+TORN_BYTES = 8
 
 
 class Checks(NamedTuple):
@@ -207,6 +209,28 @@ def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
     return SIZE_AND_MAGIC.unpack(log.read_from(segment, at, SIZE_AND_MAGIC.size)) == (
         left,
         MAGIC_BLANK,
+    )
+
+
+def is_torn_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
+    """Return whether a power cut tore the head of filler at `at`, where the records of a segment end.
+
+    Either its magic is there without its size, in two sectors, or in the last bytes of a segment its size and a part of
+    its magic. Of longer filler that is only begun, the zeros at the sector's end tell. Without a segment behind it
+    nothing is missing.
+    """
+    left = segment.end_offset - at
+    if left < BLANK_SIZE or is_filler(log, segment, at):
+        return False
+    there = bytes(log.read_from(segment, at, min(left, BLANK_SIZE + TORN_BYTES)))
+    if SIZE_AND_MAGIC.unpack_from(there)[1] == MAGIC_BLANK:
+        return True
+    begun, whole = len(there.rstrip(b"\0")), BLANK.pack(left, MAGIC_BLANK)
+    return (
+        left < BLANK_SIZE + TORN_BYTES
+        and SIZE_AND_MAGIC.size // 2 <= begun < BLANK_SIZE
+        and there[:begun] == whole[:begun]
+        and log.find(segment.end_offset) is not None
     )
 
 

@@ -14,6 +14,7 @@
     5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
        the page cache may hold bytes that a failed sync never wrote to the disk. Filler whose head is torn is completed.
+       Of a sector that is itself torn this covers the last bytes of a segment only: sectors reach the disk whole.
 
 Torn tail and corruption never share a code path. Running any step twice changes nothing.
 """
@@ -31,7 +32,6 @@ from penstock.errors import CorruptionError, OffsetError
 from penstock.files import Files
 from penstock.format.record import (
     BLANK,
-    BLANK_SIZE,
     FIXED_SIZE,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -44,10 +44,11 @@ from penstock.log.queue_evidence import QueueGenerations, messages_within
 from penstock.log.resync import Resync, used_windows
 from penstock.log.scan import (
     SECTOR_BYTES,
+    TORN_BYTES,
     Checks,
     StopReason,
     find_incomplete,
-    is_filler,
+    is_torn_filler,
     scan_segment,
 )
 from penstock.log.segment import Segment
@@ -55,8 +56,6 @@ from penstock.log.segmented_log import SegmentedLog
 
 _REWRITE_BYTES = 1 << 20
 _IS_FULL = "the log's last segment is full"
-# This many zeros at the end of a sector show that it was not written, in a range not known to be durable.
-_TORN_BYTES = 8
 _TELLING_ZEROS = 3
 # Java begins an abnormal recovery this long before the checkpoint's times.
 _CHECKPOINT_SLACK_MS = 3000
@@ -155,8 +154,7 @@ def find_end(
     at, reason, last, torn = start, _IS_FULL, None, list[int]()
     while (segment := log.find(at)) is not None:
         at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
-        is_begun = torn_from is not None and at >= torn_from and _is_begun_filler(log, segment, at)
-        if is_begun or (stop is StopReason.FILLER and not is_filler(log, segment, at)):
+        if is_torn_filler(log, segment, at):
             stop = StopReason.FILLER
             torn.append(at)
         last_time_ms = max(last_time_ms, time_ms)
@@ -182,17 +180,6 @@ def find_end(
         offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor, last=last,
         torn_fillers=tuple(torn),
     )  # fmt: skip
-
-
-def _is_begun_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
-    """Return whether only the first bytes of filler are at `at`: its whole size, and a part of its magic."""
-    left = segment.end_offset - at
-    if not BLANK_SIZE <= left < BLANK_SIZE + _TORN_BYTES or log.find(segment.end_offset) is None:
-        # Of longer filler the zeros at the sector's end tell, without a segment behind it nothing is missing.
-        return False
-    there, whole = bytes(log.read(at, left)), BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
-    begun = len(there.rstrip(b"\0"))
-    return SIZE_AND_MAGIC.size // 2 <= begun < BLANK_SIZE and there[:begun] == whole[:begun]
 
 
 def without_part_of_batch(
@@ -329,11 +316,11 @@ def has_changed(log: SegmentedLog, start: int, durable: int) -> bool:
     last = log.find(durable - 1) if start < durable else None
     if last is None:
         return False
-    tail = max(start, last.base_offset, durable - _TORN_BYTES)
+    tail = max(start, last.base_offset, durable - TORN_BYTES)
     return (
         any(log.read(start, 4))
         and any(log.read(tail, durable - tail))
-        and not _has_unwritten(log, start, durable, _TORN_BYTES)
+        and not _has_unwritten(log, start, durable, TORN_BYTES)
     )
 
 
@@ -353,7 +340,7 @@ def is_torn(log: SegmentedLog, end: LogEnd, *, is_ours: bool) -> bool:
     """Return whether the bytes after the end are writes that reached the disk only in part; see the module, 3 and 4."""
     if end.survivor is None:
         return True
-    least = _TORN_BYTES if is_ours else SECTOR_BYTES
+    least = TORN_BYTES if is_ours else SECTOR_BYTES
     return _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
 
 

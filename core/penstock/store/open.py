@@ -676,7 +676,7 @@ class Opener:
         engine.checkpoints.write()
         if not found.is_clean:
             # The other slot, too: it may be from before a cut. And which names the last writer had synced is not known.
-            found.progress.sync()
+            engine.checkpoints.write(again=True)
             sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)

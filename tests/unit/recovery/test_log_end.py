@@ -486,10 +486,14 @@ def test_filler_whose_size_a_crash_has_torn_off_is_whole_again() -> None:
     assert after.read_whole(SEGMENT) == whole
 
 
+@pytest.mark.parametrize("is_copy", [False, True])
 @pytest.mark.parametrize("kept", range(4, 8))
 @pytest.mark.parametrize("room", [8, 12, 15])
-def test_filler_whose_magic_a_crash_has_torn_is_whole_again(room: int, kept: int) -> None:
-    """So near the segment's end no zeros tell that the rest was not written: the store was not opened any more."""
+def test_filler_whose_magic_a_crash_has_torn_is_whole_again(room: int, kept: int, *, is_copy: bool) -> None:  # fmt: skip
+    """So near the segment's end no zeros tell that the rest was not written: the store was not opened any more.
+
+    Nor was a copy of it that has not the times of the files, in which nothing tells what was synced.
+    """
     disk = SimulatedDisk()
     store = opened(disk)
     size = store.put("t", b"w" * 63_000).size
@@ -502,6 +506,8 @@ def test_filler_whose_magic_a_crash_has_torn_is_whole_again(room: int, kept: int
     file = after.open(SEGMENT, writable=True)
     file.pwrite(bytes(8 - kept), 65_536 - room + kept)
     file.close()
+    if is_copy:
+        after.write_whole(ROOT / "lock", b"lock")
     with opened(after) as again:
         assert stored(again) == bodies
         assert again.recovery is not None

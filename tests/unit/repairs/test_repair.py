@@ -112,6 +112,7 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "bit of a size": ("turn-back", lambda p: flip(segment(p, 1), 2)),
     "bit of a body": ("turn-back", lambda p: flip(segment(p, 1), 95)),
     "bit of a blank record": ("turn-back", lambda p: flip(segment(p, 1), SEGMENT - 1)),
+    "size of a blank record": ("fill", lambda p: two_bytes(segment(p, 1), last_record(p)[1] + 2)),
     "bits in two segments": (
         "turn-back",
         lambda p: both(lambda: flip(segment(p, 0), 3000), lambda: flip(segment(p, 3), 5000)),
@@ -208,7 +209,6 @@ STANDING: dict[str, tuple[int, Callable[[Path], object]]] = {
     "segment short": (9999, lambda p: os.truncate(segment(p, 2), 20000)),
     "segment lost": (9999, lambda p: segment(p, 2).unlink()),
     "blank record": (0, lambda p: wipe_blank(p)),  # noqa: PLW0108 - defined below
-    "size of a blank record": (0, lambda p: two_bytes(segment(p, 1), last_record(p)[1] + 2)),
     "last record of a segment": (1, lambda p: break_last(p)),  # noqa: PLW0108 - defined below
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ from penstock.integrity.verification import (
 )
 from penstock.log.queue_evidence import messages_within, use_entries
 from penstock.log.resync import Corrupt, Resync, Valid, reject_by_counts, walk_segment
-from penstock.log.scan import is_followed, note_of
+from penstock.log.scan import is_followed, is_torn_filler, note_of
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.inspection import NOTHING, torn_end
@@ -58,11 +58,12 @@ from penstock.recovery.log_end import has_changed, is_torn
 
 
 class Patch(NamedTuple):
-    """Bytes to write at a log offset; `why` is a sentence that explains them."""
+    """Bytes to write at a log offset; `why` is a sentence that explains them. `is_gap`: they cover lost messages."""
 
     log_offset: int
     data: bytes
     why: str
+    is_gap: bool = False
 
 
 class PatchedLog(SegmentedLog):
@@ -510,8 +511,7 @@ class Planner:
             for part in walk_segment(log, segment):
                 self._count(seen + part.start - segment.base_offset - plan.tally.bytes_seen)
                 if isinstance(part, Corrupt):
-                    found = plan.noted if part.is_noted else plan.damages
-                    found.append(_describe(log, segment, part))
+                    self._sort(segment, part)
                 elif (
                     not isinstance(part, Valid)
                     and not part.is_blank
@@ -524,6 +524,18 @@ class Planner:
                 elif isinstance(part, Valid):
                     plan.damages += _records_without_queue(segment, part)
             self._count(seen + used_bytes(segment) - plan.tally.bytes_seen)
+
+    def _sort(self, segment: Segment, part: Corrupt) -> None:
+        """Add a corrupt range to those noted or to the damages; of torn filler, plan to write its head again."""
+        plan, found = self._plan, _describe(self._plan.log, segment, part)
+        if part.is_noted:
+            plan.noted.append(found)
+        elif found.can_note and is_torn_filler(plan.log, segment, part.start):
+            blank = BLANK.pack(segment.end_offset - part.start, MAGIC_BLANK)
+            why = "write the head of the filler up to the segment's end again: it is torn"
+            plan.log.patches.append(Patch(part.start, blank, why))
+        else:
+            plan.damages.append(found)
 
     def _count(self, size: int) -> None:
         """Add bytes that were read to the progress."""
@@ -557,7 +569,7 @@ class Planner:
                 return
             blank = BLANK.pack(room, MAGIC_BLANK)
             why = f"cover {room} corrupt bytes up to the segment's end with a blank record"
-            log.patches.append(Patch(damage.start, blank, why))
+            log.patches.append(Patch(damage.start, blank, why, is_gap=True))
             plan.damages.pop(0)
 
     def _records_from(self, start: int) -> int:

@@ -297,8 +297,8 @@ class _Repair:
         ranges = known_ranges(files, root, log)
         if log.cut is not None:
             ranges = ranges.ended(log.cut, NO_END)
-        fills = [p.log_offset for p in log.patches if len(p.data) == BLANK_SIZE]
-        gaps = {(at, s.end_offset) for at in fills if (s := log.find(at)) is not None}
+        lost = [patch.log_offset for patch in log.patches if patch.is_gap]
+        gaps = {(at, s.end_offset) for at in lost if (s := log.find(at)) is not None}
         counting = [quarantined_at(log, each.start) for each in plan.noted]
         noted = attrs.evolve(
             ranges,
