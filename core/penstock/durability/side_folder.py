@@ -331,15 +331,16 @@ def visible_offset(files: Files, root: Path) -> Callable[[], int | None]:
 
     It returns None if the last writer was not Penstock.
     """
+    side_folder = SideFolder(files, root)
     # In this order: a close that is noted later is of another writer.
-    closed_ns = Progress(files, root).read().lock_mtime_ns
-    clean = SideFolder(files, root).read_clean()
+    noted = files.version(side_folder.path / "clean")
+    clean = side_folder.read_clean()
 
     def published() -> int | None:
         state = Progress(files, root).read()
         if not penstock_wrote_last(files, root, state.lock_mtime_ns):
             return None
-        if clean is not None and state.lock_mtime_ns == closed_ns:
+        if clean is not None and files.version(side_folder.path / "clean") == noted:
             # The newer slot of the progress file may have been lost since the close.
             return max(state.visible_offset, clean.log_end)
         return state.visible_offset

@@ -14,6 +14,7 @@ from tests.conftest import power_cut
 from tests.torn import TornFiles
 from tests.unit.integrity.live import live
 
+import penstock
 from penstock.durability import side_folder
 from penstock.durability.progress import (
     CHECKPOINT_BYTES,
@@ -133,6 +134,25 @@ def test_a_closed_store_has_all_published_if_the_newer_slot_is_lost(tmp_path: Pa
     assert visible_offset(Files(), tmp_path / "s")() == right
 
 
+def test_where_a_store_was_closed_counts_until_a_repair_for_readers_too(tmp_path: Path) -> None:
+    """It does not change the lock file, so a reader from before showed what the next writer had not published."""
+    root = tmp_path / "s"
+    store, _ = live(root)
+    store.close()
+    published = visible_offset(Files(), root)
+    end = published()
+    assert end
+    first, *_ = segments = sorted((root / "commitlog").iterdir())
+    number, position = divmod(end, first.stat().st_size)
+    with segments[number].open("r+b") as file:
+        file.seek(position - 8)
+        file.write(b"\xa5" * 8)
+    penstock.repair(root, cut=True, apply=True, environ={})
+    cut = visible_offset(Files(), root)()
+    assert cut is not None
+    assert published() == cut < end
+
+
 def test_progress_that_stays_torn_is_not_waited_for(tmp_path: Path) -> None:
     store, _ = live(tmp_path / "s")
     store.close()
@@ -243,13 +263,6 @@ def test_who_wrote_last_is_known_by_the_time_of_the_lock_file(
     SideFolder(disk, ROOT).write_clean(CleanClose(log_end=99, last_time_ms=0, digest=""))
     published = visible_offset(disk, ROOT)
     assert published() == 99
-    # The log's end at a close counts until the next writer opens, also for whoever looks on.
-    clock.now_ms += 1
-    disk.write_whole(ROOT / "lock", b"next")
-    side_folder.note_lock(state, disk, ROOT)
-    progress.write()
-    progress.close()
-    assert published() == 77
     clock.now_ms += 1
     disk.write_whole(ROOT / "lock", b"java")
     assert not penstock_wrote_last(disk, ROOT, state.lock_mtime_ns)
