@@ -134,7 +134,7 @@ class Exported:
 
     def _check_about(self) -> None:
         path = self._state / "about.json"
-        about = self._read(path)
+        about = _read(path)
         expected = {"format": FORMAT, "columns": list(EXPORTED)}
         if about is None:
             self._write(path, expected)
@@ -151,7 +151,7 @@ class Exported:
                 f"{store!r} cannot be used in file names as a store's name; give another name"
             )
         path = self._state / store / "store.json"
-        about = self._read(path)
+        about = _read(path)
         if about is None:
             self._write(path, {"path": str(root)})
         elif about.get("path") != str(root):
@@ -165,7 +165,7 @@ class Exported:
         """Return a topic's name in this folder, as in `done`; record the whole name of one that is cut."""
         name = shortened(topic)
         path = self._folder_of(name) / TOPIC_FILE
-        if name != topic and self._read(path) is None:
+        if name != topic and _read(path) is None:
             self._write(path, {"topic": topic})
         return name
 
@@ -181,7 +181,7 @@ class Exported:
         """
         found: dict[tuple[str, int], Ranges] = {}
         for path in (self._state / store).glob("*/*.json"):
-            about = self._read(path) or {}
+            about = _read(path) or {}
             ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
             found[unquoted(path.parent.name), int(path.stem)] = ranges
         for topic, folder in self._topics():
@@ -207,7 +207,7 @@ class Exported:
         for (topic, queue), ranges in done.items():
             path = self._state / store / quoted(topic) / f"{queue}.json"
             text = {"done": [list(each) for each in merged(ranges)]}
-            if self._read(path) != text:
+            if _read(path) != text:
                 self._write(path, text)
 
     # --- messages
@@ -281,21 +281,6 @@ class Exported:
         # A folder that exists may come from an export that was killed before the folder was durable.
         with suppress(PermissionError):
             Files().sync_folder(folder.parent)
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        if not path.exists():
-            return None
-        try:
-            found = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise StorageError(
-                f"{path} is not valid JSON ({error}): delete it, or restore it from a copy"
-            ) from error
-        if not isinstance(found, dict):
-            raise StorageError(
-                f"{path} was not written by an export: delete it, or restore it from a copy"
-            )
-        return found
 
     def _write(self, path: Path, about: dict[str, Any]) -> None:
         self._make_folder(path.parent)
@@ -397,3 +382,36 @@ def shortened(topic: str) -> str:
 def unquoted(name: str) -> str:
     """Return the topic that a folder's name represents."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{path} is not valid JSON ({error}): delete it, or restore it from a copy"
+        ) from error
+    if not isinstance(found, dict):
+        raise StorageError(
+            f"{path} was not written by an export: delete it, or restore it from a copy"
+        )
+    return found
+
+
+def whole_topic(folder: Path) -> str | None:
+    """Return the topic of a folder that is called by a part of its name; None of another folder.
+
+    Raises:
+        StorageError: the file that has the name is not one that an export wrote.
+    """
+    about = _read(folder / TOPIC_FILE)
+    if about is None:
+        return None
+    topic = about.get("topic")
+    if not isinstance(topic, str):
+        raise StorageError(
+            f"{folder / TOPIC_FILE} names no topic: delete it, or restore it from a copy"
+        )
+    return topic

@@ -116,6 +116,10 @@ def test_the_columns_of_all_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "topic=c" / "_topic.json").write_text('{"topic": "cut"}')
     (whole,) = rows_of(Rows(str(c), 0, 1), 0, schema)
     assert whole.column("topic").to_pylist() == ["cut"]
+    for other in ("", "[]", '{"topic": 5}'):
+        (tmp_path / "topic=c" / "_topic.json").write_text(other)
+        with pytest.raises(StorageError, match=r"_topic\.json"):
+            list(rows_of(Rows(str(c), 0, 1), 0, schema))
     odd = make_file(tmp_path / "odd.parquet", value=[[1]])
     with pytest.raises(ConfigError, match=r"odd\.parquet has other columns .*value"):
         unified({path: pq.read_schema(path) for path in (a, b, odd)})

@@ -40,7 +40,7 @@ def test_options_are_kafkas_and_in_any_case() -> None:
         }
     )
     assert (options.paths, options.topics) == (("/s",), ("a", "b"))
-    assert options.starting.numbers == {"": {"a": {0: 5, 1: -2}}}
+    assert options.starting.numbers == {"": {"a": {0: (5, None), 1: (-2, None)}}}
     assert (options.ending.word, options.rows_per_batch, options.verify) == (LATEST, 8192, True)
     assert (options.rows_per_trigger, options.bytes_per_trigger) == (10, 2 << 20)
     assert options.tags == ("x", "y")
@@ -59,11 +59,10 @@ def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
 
 def test_offsets_of_a_checkpoint_are_starting_offsets() -> None:
     """Of a topic that was created again they name its generation."""
-    given = [
-        {"path": "/s", "startingOffsets": text} for text in ('{"a":{"0@1":4}}', '{"a":{"0":4}}')
-    ]
-    again, plain = (parse_options(each).starting for each in given)
-    assert again == plain
+    given = {"path": "/s", "startingOffsets": '{"a":{"0@1":4,"1":5}}'}
+    assert parse_options(given).starting.numbers == {"": {"a": {0: (4, 1), 1: (5, None)}}}
+    with pytest.raises(ConfigError, match="queue 0 is named twice"):
+        parse_options({"path": "/s", "startingOffsets": '{"a":{"0@1":4,"0":5}}'})
 
 
 def test_one_time_counts_before_times_and_these_before_offsets() -> None:
@@ -71,9 +70,12 @@ def test_one_time_counts_before_times_and_these_before_offsets() -> None:
     given = {"path": "/s", "startingOffsets": "earliest", "endingOffsets": '{"a":{"0":4}}'}
     times = {"startingOffsetsByTimestamp": '{"a":{"0":7}}', "endingOffsetsByTimestamp": "{}"}
     one = {"startingTimestamp": "5", "endingTimestamp": "6"}
-    assert parse_options(given).ending.numbers == {"": {"a": {0: 4}}}
+    assert parse_options(given).ending.numbers == {"": {"a": {0: (4, None)}}}
     options = parse_options({**given, **times})
-    assert (options.starting.are_times, options.starting.numbers) == (True, {"": {"a": {0: 7}}})
+    assert (options.starting.are_times, options.starting.numbers) == (
+        True,
+        {"": {"a": {0: (7, None)}}},
+    )
     assert options.ending.are_times
     options = parse_options({**given, **times, **one})
     assert (options.starting.time_ms, options.ending.time_ms) == (5, 6)

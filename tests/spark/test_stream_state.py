@@ -20,7 +20,7 @@ from tests.spark.stream_query import (
 )
 
 import penstock
-from penstock.errors import StorageError
+from penstock.errors import ConfigError, StorageError
 from penstock_spark.errors import DataLossError
 from penstock_spark.source.stream_state import limited
 
@@ -319,6 +319,9 @@ def test_a_topic_that_was_made_again_is_read_from_its_first_message(
         assert caplog.text.count("was removed with its topic") == 2 * (1 + bool(crash == "plan"))
         caplog.clear()
     assert lenient.reader.tasks(lenient.start(), lenient.start()) == []
+    assert Query(root, startingOffsets='{"t":{"0@2":3}}').start()["t"]["0@2"] == 3
+    with pytest.raises(ConfigError, match=r"after 1 removals of the topic, but .* knows 2"):
+        Query(root, startingOffsets='{"t":{"0@1":3}}').start()
 
 
 def test_a_batch_of_a_topic_that_was_made_again_is_not_read_from_the_new_one(

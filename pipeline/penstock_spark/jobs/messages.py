@@ -24,7 +24,7 @@ import penstock
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
 from penstock_spark.arrow import converter, ddl_of, pa, pq, store_columns
-from penstock_spark.export_folder import EXPORTED, TOPIC_FILE, unquoted
+from penstock_spark.export_folder import EXPORTED, unquoted, whole_topic
 from penstock_spark.jobs.tasks import over, over_slices, refuse_loss, tasks_for
 from penstock_spark.stores import StoreSpan, is_dataset, keep_folder
 
@@ -101,8 +101,8 @@ def _in_path(path: str) -> dict[str, str]:
         name, equals, value = folder.name.partition("=")
         if equals and name:
             found[name] = unquoted(value)
-            if (folder / TOPIC_FILE).is_file():
-                found[name] = json.loads((folder / TOPIC_FILE).read_bytes())["topic"]
+            if name == "topic":
+                found[name] = whole_topic(folder) or found[name]
     return found
 
 

@@ -104,7 +104,8 @@ def _resolve(
     """Return the offset of a bound in one queue; raise `OffsetError` if it is out of range."""
     low, high = bounds.min_offset, bounds.max_offset
     default = {EARLIEST: low, LATEST: high}[bound.word]
-    given = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
+    named = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
+    given = None if named is None else named.number
     time_ms = bound.time_ms if bound.time_ms is not None else given if bound.are_times else None
     if time_ms is not None:
         # A later time is the same: after every message.
@@ -243,15 +244,21 @@ def _check_named(
 ) -> None:
     """Raise `ConfigError` for a queue that offsets name and the read does not have."""
     names = {locations.key(location.name): location.name for location in locations.stores}
-    there = {place[:3] for place in places}
+    there = {place[:3]: place.generation for place in places}
     for key, topics in bound.numbers.items():
         if key not in names:
             raise _wrong_form(bound.name, key, locations)
         for topic, queues in topics.items():
-            for queue in queues:
-                if (names[key], topic, queue) in there:
+            for queue, given in queues.items():
+                generation = there.get((names[key], topic, queue))
+                if generation is not None and given.generation in (None, generation):
                     continue
-                if not options.wants(topic) or not options.wants_queue(topic, queue):
+                if generation is not None:
+                    what = (
+                        f"after {given.generation} removals of the topic, but {names[key]} knows {generation}: with "
+                        "each its offsets begin anew, so name others"
+                    )
+                elif not options.wants(topic) or not options.wants_queue(topic, queue):
                     what = "which this read does not subscribe to"
                 else:
                     what = f"which does not exist in {names[key]}"

@@ -7,6 +7,7 @@ sink is refused with an error that names the sink. Spark's own options are ignor
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import attrs
 
@@ -40,9 +41,16 @@ _ROWS_MAX = 65_536
 _PARTITIONS_MAX = 1_000_000
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
-# Topic to queue to a number; and the same for each of several stores.
-Queues = dict[str, dict[int, int]]
-PerStore = dict[str, Queues]
+
+class Given(NamedTuple):
+    """An offset or a time of one queue, and in which generation of its topic; None for whichever there is."""
+
+    number: int
+    generation: int | None
+
+
+# Topic to queue to a number, for each store.
+PerStore = dict[str, dict[str, dict[int, Given]]]
 
 
 # --- where to start and where to end: offsets or times, for all queues or for each
@@ -72,7 +80,8 @@ class Bound:
         if self.are_times or self.time_ms is not None:
             return False
         topics = (topics for store in self.numbers.values() for topics in store.values())
-        return self.word == word or any(word in queues.values() for queues in topics)
+        given = (each for queues in topics for each in queues.values())
+        return self.word == word or any(each.number == word for each in given)
 
 
 def one_time(word: int) -> Parser[Bound]:
@@ -130,10 +139,7 @@ def _numbers(name: str, text: str, least: int) -> PerStore:
     stores = found if is_nested else {"": found}
     try:
         return {
-            store: {
-                topic: {_queue(queue): _number(value, least) for queue, value in queues.items()}
-                for topic, queues in topics.items()
-            }
+            store: {topic: _queues(queues, least) for topic, queues in topics.items()}
             for store, topics in stores.items()
         }
     except (ValueError, AttributeError) as error:
@@ -142,12 +148,18 @@ def _numbers(name: str, text: str, least: int) -> PerStore:
         ) from error
 
 
-def _queue(text: str) -> int:
-    # A checkpoint names the generation of a topic, too.
-    found = re.fullmatch(r"([0-9]{1,9})(@[0-9]{1,18})?", text)
-    if found is None:
-        raise ValueError(f"{text!r} is not a queue number")
-    return int(found[1])
+def _queues(given: Mapping[str, object], least: int) -> dict[int, Given]:
+    """Return the numbers by queue; a checkpoint names the generation of a topic, too, as `"0@1"`."""
+    queues: dict[int, Given] = {}
+    for text, value in given.items():
+        found = re.fullmatch(r"([0-9]{1,9})(?:@([0-9]{1,18}))?", text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a queue number")
+        queue, generation = int(found[1]), int(found[2]) if found[2] else None
+        if queue in queues:
+            raise ValueError(f"queue {queue} is named twice")
+        queues[queue] = Given(_number(value, least), generation)
+    return queues
 
 
 def _number(value: object, least: int) -> int:
