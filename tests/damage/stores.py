@@ -14,10 +14,10 @@ from unittest.mock import patch
 from penstock.config import sources
 from penstock.config.sources import build_config
 from penstock.files import Files
-from penstock.format.record import MalformedRecordError
+from penstock.format.record import MalformedRecordError, decode_record
 from penstock.format.validity import check
 from penstock.log import record_reader
-from penstock.log.record_reader import QueuePosition, RecordReader
+from penstock.log.record_reader import RecordReader
 from penstock.message import Message, StoredMessage
 from penstock.plugins.registry import load_registry
 from penstock.store.open import Opener
@@ -149,7 +149,14 @@ def _plainly(
         check(record, log_offset, is_covered=is_covered)
     except MalformedRecordError:
         return None
-    return StoredMessage(record) if QueuePosition(topic, queue).has(record, ordinal) else None
+    return StoredMessage(record) if is_at(record, topic, queue, ordinal) else None
+
+
+def is_at(record: bytes, topic: bytes | None, queue: int, ordinal: int) -> bool:
+    """Say whether a valid record is the one with that ordinal in this queue; of any topic if it is None."""
+    fields = decode_record(record)
+    found = (fields.topic, fields.queue, fields.queue_offset)
+    return topic is None or found == (topic, queue, ordinal)
 
 
 @contextmanager

@@ -11,14 +11,13 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.damage.stores import Made, find_all, flip, log_of, make, opened, read_all, told
+from tests.damage.stores import Made, find_all, flip, is_at, log_of, make, opened, read_all, told
 from tests.lanes import NIGHT, rounds
 
 from penstock.errors import CorruptionError, PenstockError
 from penstock.format.columns import RecordColumns
 from penstock.format.record import MalformedRecordError, RecordFields, decode_record
 from penstock.format.validity import NO_COVERAGE, Coverage, check, is_valid
-from penstock.log.record_reader import QueuePosition
 from penstock.message import StoredMessage
 
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
@@ -75,7 +74,6 @@ def test_every_bit_of_every_record_is_covered_but_for_the_fields_in_the_table(st
     is_sealed = any(b"__CRC32#" in record for record in store.records.values())
     for log_offset, whole in store.records.items():
         before = decode_record(whole)
-        place = QueuePosition.of(before.topic.decode(), before.queue)
         record = bytearray(whole)
         for bit in range(8 * len(record)):
             record[bit // 8] ^= 1 << bit % 8
@@ -88,7 +86,7 @@ def test_every_bit_of_every_record_is_covered_but_for_the_fields_in_the_table(st
             if body is not None:
                 changed = fields_changed(before, decode_record(damaged))
                 uncovered |= changed
-                is_there = place.has(damaged, before.queue_offset)
+                is_there = is_at(damaged, before.topic, before.queue, before.queue_offset)
                 assert is_there != bool(changed & SEEN_BY_PLACE)
     assert uncovered == (set() if is_sealed else UNCOVERED | SEEN_BY_PLACE)
 

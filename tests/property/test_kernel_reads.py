@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.damage.stores import is_at
 from tests.fuzz.records import compare_message, scanned_plainly
 from tests.guard import guarded
 from tests.lanes import examples
@@ -237,7 +238,7 @@ def check_entries(
                 check(record, start, is_covered=coverage.has(start))
             except MalformedRecordError:
                 break
-            if not place.has(record, ordinal):
+            if not is_at(record, *place, ordinal):
                 break
             expected.append(StoredMessage(record))
         found = _kernel.messages(window, 0, starts, sizes, ordinals, *place, coverage.packed)

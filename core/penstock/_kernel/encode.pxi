@@ -284,7 +284,6 @@ cdef class Batch:
     cdef list own_cursors
     # Whether its receipts were taken, and whether another thread is adding to it.
     cdef bint is_spent, is_busy
-    cdef bint seals
     # Whether a record has a PREPAREDTRANSACTIONOFFSET of its own.
     cdef readonly bint has_prepared
     cdef QueueCursor last_cursor
@@ -297,9 +296,8 @@ cdef class Batch:
     # A cache of cursor numbers, by a hash of topic and queue; -1 for an empty place.
     cdef int32_t near[64]
 
-    def __cinit__(self, RecordEncoder encoder not None, *, bint seals=True):
-        """Create an empty batch; without `seals`, only `stamp` writes the records' own CRCs."""
-        self.seals = seals
+    def __cinit__(self, RecordEncoder encoder not None):
+        """Create an empty batch; only `stamp` writes the records' own CRCs."""
         self.encoder, self.own_cursors, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
         self.born_ms = encoder.now_ms()
         memset(self.near, 255, sizeof(self.near))
@@ -420,7 +418,7 @@ cdef class Batch:
         if m.born_host.n == 0:
             m.born_host = self.host
         m.queue_offset = m.log_offset = m.store_ms = 0
-        if m.has_crc and not self.seals:
+        if m.has_crc:
             m.has_crc = CRC_LATER
         size = record_size(m, text)
         if size > INT32_MAX or text > TEXT_MAX:

@@ -226,17 +226,6 @@ def is_valid(record, int64_t log_offset, bint is_covered):
     return is_valid_at(span.p, &row, log_offset, &c)
 
 
-def crc32(data, uint32_t value=0):
-    """Return the CRC-32 of bytes that continue others whose CRC-32 is `value`, as `zlib.crc32` does."""
-    cdef Held held = Held(data)
-    cdef Span span = held.span()
-    if span.n >= LONG_BYTES:
-        with nogil:
-            value = crc32_more(value, span.p, <size_t>span.n)
-        return value
-    return crc32_more(value, span.p, <size_t>span.n)
-
-
 def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t head_bytes):
     """Return the position after the body, native i64 each, of records of which only the head is in the window.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import _kernel
-from penstock.format.arrays import Bytes, Int32s, Int64s, np
+from penstock.format.arrays import Int64s, np
 
 
 def crc32c(data: Any, value: int = 0) -> int:
@@ -47,11 +47,3 @@ def distinct_of(values: Int64s) -> list[int]:
         return sorted(set(values.tolist()))
     found: list[int] = np.flatnonzero(np.bincount(values)).tolist()
     return found
-
-
-def hash_pieces(data: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
-    """Return `String.hashCode` of UTF-8 slices of `data`, one for each start."""
-    found = _kernel.hash_pieces(
-        data, np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
-    )
-    return np.frombuffer(found, np.int32)

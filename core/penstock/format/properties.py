@@ -4,8 +4,7 @@ Texts with and without the last 0x02 are read (RocketMQ 4.9.1 to 5.1.4 omit it);
 ends in 0x02. Source: spec section 2.7.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.errors import PropertyError
@@ -38,15 +37,6 @@ def encode_properties(
 ) -> bytes:
     """Return the properties text, tag and keys first; raises `PropertyError` for values that cannot be read back."""
     pairs = _pairs_of(properties)
-    if not pairs and type(tag) is str and (type(keys) is tuple or type(keys) is list):
-        if len(keys) == 1:
-            key = keys[0]
-            # Being printable is stricter than necessary; other keys take the slower path.
-            if type(key) is str and key and key.isprintable() and " " not in key:
-                return tag_text(tag) + f"{KEYS}{NAME_END}{key}{PAIR_END}".encode()
-        plain = _plain_text(tag, keys)
-        if plain is not None:
-            return plain
     parts = []
     # None is accepted for no tag, no keys and no properties; other values of a wrong type, even false ones, are not.
     if tag is not None and (type(tag) is not str or tag):
@@ -96,35 +86,6 @@ def _pairs_of(properties: Any) -> Mapping[str, str]:
     return properties
 
 
-def texts_of(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes]:
-    """Return the properties text of each tag and its keys; see `encode_properties`."""
-    plain = _one_key_each(tags, keys)
-    return list(map(encode_properties, tags, keys)) if plain is None else plain
-
-
-def _one_key_each(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes] | None:
-    """Return the texts after one check of all keys; None unless all have the same tag and exactly one plain key."""
-    if (
-        set(map(type, keys)) != {tuple} or set(map(len, keys)) != {1}
-        or type(tags[0]) is not str or tags.count(tags[0]) < len(tags)
-    ):  # fmt: skip
-        return None
-    words = [word for (word,) in keys]
-    if set(map(type, words)) != {str} or not all(words):
-        return None
-    together = "".join(words)
-    if " " in together or not together.isprintable():
-        return None
-    start = tag_text(tags[0]).decode() + KEYS + NAME_END
-    return [f"{start}{word}{PAIR_END}".encode() for word in words]
-
-
-@lru_cache(1024)
-def tag_text(tag: str) -> bytes:
-    """Return the text of a tag, checked; cached, since a few tags are used repeatedly."""
-    return _utf8(f"{TAGS}{NAME_END}{_check_tag(tag)}{PAIR_END}") if tag else b""
-
-
 def is_tag(tag: str) -> bool:
     """Return whether a tag expression can select a tag: `||` joins tags, `*` is any, and outer spaces do not count."""
     return "||" not in tag and tag not in ("", "*") and tag.strip(TRIMMED) == tag
@@ -139,22 +100,6 @@ def _check_tag(tag: object) -> str:
             "do not count; use another tag",
         )
     return text
-
-
-def _plain_text(tag: str, keys: Sequence[str]) -> bytes | None:
-    """Return the text of a tag and keys after one check of the whole text; None if anything is not plain."""
-    try:
-        words = " ".join(keys)
-        if not all(keys) or words.count(" ") != max(len(keys) - 1, 0) or (tag and not is_tag(tag)):
-            return None
-        text = f"{TAGS}{NAME_END}{tag}{PAIR_END}" if tag else ""
-        if words:
-            text += f"{KEYS}{NAME_END}{words}{PAIR_END}"
-        count = bool(tag) + bool(words)
-        is_plain = text.count(NAME_END) == count and text.count(PAIR_END) == count
-        return text.encode() if is_plain else None
-    except (TypeError, UnicodeEncodeError):
-        return None
 
 
 def _utf8(text: str) -> bytes:

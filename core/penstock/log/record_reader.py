@@ -18,7 +18,6 @@ from penstock.format.record import (
     MAGIC_V2,
     SIZE_AND_MAGIC,
     MalformedRecordError,
-    decode_record,
 )
 from penstock.format.validity import check
 from penstock.log.segment import Segment
@@ -63,12 +62,6 @@ class QueuePosition(NamedTuple):
     def of(topic: str, queue: int) -> "QueuePosition":
         """Return the position of a queue."""
         return QueuePosition(None if is_light(topic) else topic.encode(), queue)
-
-    def has(self, record: bytes, ordinal: int) -> bool:
-        """Return whether a valid record is the one with that ordinal in this queue."""
-        fields = decode_record(record)
-        found = (fields.topic, fields.queue, fields.queue_offset)
-        return self.topic is None or found == (self.topic, self.queue, ordinal)
 
 
 _ANYWHERE = QueuePosition(None, 0)

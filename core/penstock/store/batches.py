@@ -93,7 +93,7 @@ class StoreBatch(BatchProducer):
         """`writer` returns the store's writing half, or raises if messages may not be put."""
         log = writer().log
         self._writer = writer
-        self._batch = batch = Batch(log.encoder, seals=False)
+        self._batch = batch = Batch(log.encoder)
         self._room = log.log.segment_bytes - BLANK_SIZE
         self._produce_into(batch, log.appender, self._room)
         # A signal handler may put while its thread does.

@@ -246,7 +246,7 @@ class Store(ExtensionCalls, Producer):
     def _put_rewritten(self, message: Message) -> Receipt:
         """Store what takes the place of a message with a delay or a partition key; see `Producer`."""
         engine = self._writer()
-        batch = Batch(engine.log.encoder, seals=False)
+        batch = Batch(engine.log.encoder)
         made = rewritten(batch, message)
         if isinstance(made, tuple):
             add_copy(batch, *made)
@@ -326,7 +326,7 @@ class Store(ExtensionCalls, Producer):
         atomic = arguments.flag("put_arrow", "atomic", atomic)
         wait = arguments.flag("put_arrow", "wait", wait)
         from_arrow.check_table("put_arrow", table)
-        batch = from_arrow.encode_table(engine.log.encoder, table, seals=False)
+        batch = from_arrow.encode_table(engine.log.encoder, table)
         engine.log.check_put(batch.largest)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return from_arrow.receipts(batch, time_ms, *known)

@@ -110,11 +110,9 @@ def check_table(call: str, table: object) -> None:
         )  # fmt: skip
 
 
-def encode_table(
-    encoder: RecordEncoder, table: pa.Table | pa.RecordBatch, *, seals: bool = True
-) -> Batch:
+def encode_table(encoder: RecordEncoder, table: pa.Table | pa.RecordBatch) -> Batch:
     """Return the rows of a table as one batch (see `Batch`); raises at the first row that cannot be stored."""
-    rows, batch, at = _rows(encoder, table), Batch(encoder, seals=seals), 0
+    rows, batch, at = _rows(encoder, table), Batch(encoder), 0
     is_plain = rows.properties is None or _are_texts(rows.properties)
     columns = rows.columns(encoder) if is_plain else None
     is_checked = False

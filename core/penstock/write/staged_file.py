@@ -90,7 +90,7 @@ class StagedBatch:
     def encoded(self, encoder: RecordEncoder) -> Batch:
         """Return a copy that can be appended, whose records have a CRC of the whole record if the store's do."""
         cursors = [encoder.cursor_of(topic, queue) for topic, queue in self.cursors]
-        batch, end = Batch(encoder, seals=False), 0
+        batch, end = Batch(encoder), 0
         for size, row in zip(self.sizes.tolist(), self.cursor_rows.tolist(), strict=True):
             start, end = end, end + size
             batch.add_record(cursors[row], self.data[start:end], has_crc=self.crc_property)

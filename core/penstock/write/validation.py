@@ -132,7 +132,7 @@ def transaction_refused() -> MessageError:
 
 def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batch:
     """Return messages as one batch; raises at the first message that cannot be stored, and writes nothing."""
-    batch, given = Batch(encoder, seals=False), list(messages)
+    batch, given = Batch(encoder), list(messages)
     while len(batch) < len(given):
         # In parts: during a call no other thread runs, and no signal is handled.
         first = len(batch)
@@ -153,7 +153,7 @@ def encode_copies(encoder: RecordEncoder, copies: Iterable[tuple[Message, bytes]
         encoder: of the store.
         copies: messages, each with its properties text in place of its own tag, keys and properties.
     """
-    batch = Batch(encoder, seals=False)
+    batch = Batch(encoder)
     for message, text in copies:
         add_copy(batch, message, text)
     return batch

@@ -16,8 +16,6 @@ from penstock.format.properties import (
     check_zeros,
     decode_properties,
     encode_properties,
-    tag_text,
-    texts_of,
     without_crc,
 )
 from penstock.format.rocketmq_json import parse_rocketmq_json
@@ -117,15 +115,6 @@ def test_the_crc_of_another_record_is_neither_written_nor_read() -> None:
 def test_of_a_name_given_twice_the_last_counts_and_torn_pairs_do_not() -> None:
     text = b"n\x011\x02n\x012\x02\x01v\x02name\x02empty\x01\x02\xff\x01v"
     assert decode_properties(text) == {"n": "2", "\ufffd": "v"}
-
-
-@pytest.mark.parametrize(
-    "keys", [[("a",), ("b",)], [("a",), ("b", "c")], [("a", "b"), ("c",)], [("\t",), ("c",)], [("a",), ()]]
-)  # fmt: skip
-@pytest.mark.parametrize("tags", [["x", "x"], ["x", "y"], ["", ""]])
-def test_many_texts_are_those_of_each(tags: list[str], keys: list[tuple[str, ...]]) -> None:
-    assert texts_of(tags, keys) == [encode_properties(*each) for each in zip(tags, keys, strict=True)]  # fmt: skip
-    assert tag_text("") == b""
 
 
 def test_a_sector_of_zeros_in_a_value_is_refused_naming_it() -> None:

@@ -50,7 +50,7 @@ def test_records_that_an_append_has_not_stamped_yet_are_encoded_as_they_were(
     disk: SimulatedDisk,
 ) -> None:
     """Their own CRCs are of offsets and times that an append sets, so only the append computes them."""
-    batch = Batch(encoder(), seals=False)
+    batch = Batch(encoder())
     batch.add(Message("t", b"body", queue=0, tag="x", keys=["k"]))
     writer = StagedWriter(disk, Path("/unsealed"), HOST, crc_property=True)
     writer.add(batch)
