@@ -42,8 +42,11 @@ def test_what_is_not_understood_is_in_the_docs_as_in_the_code() -> None:
     text = (DOCS / "broker-directories.md").read_text()
     for kind in KINDS:
         writing = "refused" if kind.stops_writing else "continues"
-        row = (kind.name, kind.what, kind.signs, kind.reading, writing, kind.why)
-        assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in text, kind.name
+        row = re.search(
+            rf"^\| `{kind.name}` \| (.*) \| .* \| .* \| (.*) \| .* \|$", text, re.MULTILINE
+        )
+        assert row, kind.name
+        assert row.groups() == (kind.what, writing)
     assert text.count("\n| `") == len(KINDS)
 
 

@@ -5,7 +5,8 @@ writes. If a put would have to update such data, writing is refused: opening for
 reindex raise `ForeignContentError` and change nothing. Data that no put has to update is ignored.
 Reading works for everything that Penstock understands; it raises for the rest, and never shows it as empty.
 
-`KINDS` is the list with the reasons; docs/broker-directories.md shows the same, and a test compares them.
+`KINDS` is the list; docs/broker-directories.md says how each kind is recognised, what can be read beside it, and why
+it stops writing or does not.
 Kinds that only the content of a derived file reveals are reported by the dispatcher that owns the file
 (`Dispatcher.not_understood`).
 
@@ -32,108 +33,35 @@ _JSON_BYTES_MAX = 256 << 20
 _NAMED_MAX = 5
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Kind:
     """One row of the table.
 
     Attributes:
         name: its name in `stats()` and errors.
         what: a description.
-        signs: how it is recognised.
-        reading: what can be read.
         stops_writing: whether opening for writing, repair and reindex are refused.
-        why: the reason why they are refused, or are not.
     """
 
     name: str
     what: str
-    signs: str
-    reading: str
-    stops_writing: bool
-    why: str
+    stops_writing: bool = attrs.field(kw_only=True)
 
 
-BATCH_QUEUES = Kind(
-    name="batch-queues",
-    what="topics with batch queues (BatchCQ)",
-    signs="`queue.type` is `BatchCQ` in `config/topics.json`, or a queue below `batchconsumequeue/`",
-    reading="all other topics are read; reading such a topic raises",
-    stops_writing=True,
-    why="a queue folder made for such a topic below `consumequeue/` keeps the broker from starting",
-)
-LIGHT_QUEUES = Kind(
-    name="light-queues",
-    what="light message queues (`%LMQ%`)",
-    signs="a queue below `consumequeue/` of a topic whose name begins with `%LMQ%`",
-    reading="they are read like any other queue",
-    stops_writing=True,
-    why="a put is not added to the light queues that it names, and a rebuild of the queues would lose the light ones",
-)
-ROCKSDB_QUEUES = Kind(
-    name="rocksdb-queues",
-    what="consume queues in RocksDB",
-    signs="a file `CURRENT` in `consumequeue/`, or a folder `consumequeue_rocksdb/`",
-    reading="by key, message id and log offset; reads by queue raise if the queues are in RocksDB only",
-    stops_writing=True,
-    why="the broker would not see messages put here",
-)
-ROCKSDB_CONFIG = Kind(
-    name="rocksdb-config",
-    what="topics, groups or offsets in RocksDB",
-    signs="a folder below `config/` that has a file `CURRENT`",
-    reading="everything except committed offsets, which raise",
-    stops_writing=True,
-    why="it is not known which topics have other kinds of queues, and the broker would not see offsets committed here",
-)
+BATCH_QUEUES = Kind("batch-queues", "topics with batch queues (BatchCQ)", stops_writing=True)
+LIGHT_QUEUES = Kind("light-queues", "light message queues (`%LMQ%`)", stops_writing=True)
+ROCKSDB_QUEUES = Kind("rocksdb-queues", "consume queues in RocksDB", stops_writing=True)
+ROCKSDB_CONFIG = Kind("rocksdb-config", "topics, groups or offsets in RocksDB", stops_writing=True)
 ROCKSDB_STORE = Kind(
-    name="rocksdb-store",
-    what="index, timers or transactions in RocksDB",
-    signs="a file in `rocksdbstore/` whose name ends in `.sst`, or a non-empty one whose name ends in `.log`",
-    reading="everything; finding by key looks into the files of `index/` only",
-    stops_writing=True,
-    why="messages put here would be missing from that database",
+    "rocksdb-store", "index, timers or transactions in RocksDB", stops_writing=True
 )
 TAG_KEYS = Kind(
-    name="tag-keys",
-    what="tags in the key index, as RocketMQ writes them since 5.4",
-    signs="a folder `rocksdbstore/`, or the hash of `topic#T#tag` among the newest entries of `index/`",
-    reading="everything",
-    stops_writing=True,
-    why="the tags of messages put here would be missing from the index",
+    "tag-keys", "tags in the key index, as RocketMQ writes them since 5.4", stops_writing=True
 )
-COMPACTION = Kind(
-    name="compaction-topics",
-    what="compacted topics",
-    signs="`cleanup.policy` is `COMPACTION` in `config/topics.json`, or a queue below `compaction/`",
-    reading="everything that the log has; the broker shows the newest message of each key",
-    stops_writing=True,
-    why="messages put here would be missing from the compacted copy, which the broker reads",
-)
-POP_STATE = Kind(
-    name="pop-state",
-    what="state of POP consumers",
-    signs="`kvStore/`",
-    reading="everything",
-    stops_writing=False,
-    why="it concerns messages that consumers have received; a put does not change it",
-)
-BROKER_CONFIG = Kind(
-    name="broker-config",
-    what="the broker's own configuration",
-    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json`, `consumerOffset.json`, "
-    "`delayOffset.json` and `timercheck`",
-    reading="everything",
-    stops_writing=False,
-    why="no put changes it",
-)
-UNKNOWN = Kind(
-    name="unknown",
-    what="files that belong to no store",
-    signs="any other name in the store's folder",
-    reading="everything",
-    stops_writing=False,
-    why="nothing in the store refers to them",
-)
+COMPACTION = Kind("compaction-topics", "compacted topics", stops_writing=True)
+POP_STATE = Kind("pop-state", "state of POP consumers", stops_writing=False)
+BROKER_CONFIG = Kind("broker-config", "the broker's own configuration", stops_writing=False)
+UNKNOWN = Kind("unknown", "files that belong to no store", stops_writing=False)
 KINDS = (
     BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, COMPACTION,
     POP_STATE, BROKER_CONFIG, UNKNOWN,
