@@ -97,8 +97,8 @@ def no_folder_sync() -> list[Any]:
 
 
 def rename_before_sync() -> list[Any]:
-    def write_whole(files: Files, path: Path, data: bytes) -> None:
-        fresh = path.with_name(path.name + ".new")
+    def write_whole(files: Files, path: Path, data: bytes, fresh: Path | None = None) -> None:
+        fresh = fresh or path.with_name(path.name + ".new")
         if files.exists(fresh):
             files.remove(fresh)
         file = files.create(fresh)

@@ -30,11 +30,11 @@ import penstock
 from penstock.files import Files
 kind = sys.argv[2]
 class Stopping(Files):
-    def write_whole(self, path, data):
+    def write_whole(self, path, data, fresh=None):
         if kind == "stops" and path.name == "topics.json":
             print("begun", flush=True)
             signal.pause()
-        super().write_whole(path, data)
+        super().write_whole(path, data, fresh)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 settings = {"extensions.use": []} if kind == "plain" else {}
 with penstock.open(sys.argv[1], environ={}, files=Stopping(), **settings):

@@ -287,9 +287,12 @@ class Files:
             number += 1
         return path.with_name(f"{path.name}-{number}")
 
-    def write_whole(self, path: Path, data: bytes) -> None:
-        """Write a small file atomically and durably: a crash leaves the old content or the new."""
-        fresh = path.with_name(path.name + ".new")
+    def write_whole(self, path: Path, data: bytes, fresh: Path | None = None) -> None:
+        """Write a small file atomically and durably: a crash leaves the old content or the new.
+
+        It is first written as `fresh`, by default beside it with `.new` after its name.
+        """
+        fresh = fresh or path.with_name(path.name + ".new")
         if self.exists(fresh):
             self.remove(fresh)
         file = self.create(fresh)

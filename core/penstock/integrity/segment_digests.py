@@ -14,7 +14,6 @@ only if another program has written the store, which may have cut the log and fi
 A digest is redundant: if it is lost, the segment is read again. A file without valid content is treated as missing.
 """
 
-import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,20 +140,7 @@ class Digests:
         """
         self._files.make_folder_durably(self.folder)
         fresh = self.folder.parent / f"new-digests-{segment_name(digest.base_offset)}"
-        if self._files.exists(fresh):
-            self._files.remove(fresh)
-        file = self._files.create(fresh)
-        try:
-            file.pwrite(digest.encode(), 0)
-            file.sync_all()
-            self._files.rename(fresh, self.path(digest.base_offset))
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.remove(fresh)
-            raise
-        finally:
-            file.close()
-        self._files.sync_folder(self.folder)
+        self._files.write_whole(self.path(digest.base_offset), digest.encode(), fresh)
 
     def remove(self, base_offset: int) -> None:
         """Delete a segment's digest durably, if it exists."""

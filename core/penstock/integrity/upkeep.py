@@ -10,6 +10,7 @@ nothing, and reading and writing continue. Pages in the system's page cache are 
 disk.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +34,75 @@ MIB = 1 << 20
 _WAITING_S = 1.0
 
 
-class Sealer:
-    """Seals the segments of one log. Only one worker may call `step`; the rest is safe from any thread.
+class SegmentWork(ABC):
+    """Reads segments of one log, block by block. Only one worker may call `step`; the rest is safe from any thread.
+
+    Attributes:
+        bytes_read: the number of bytes read so far.
+    """
+
+    def __init__(self, files: Files, digests: Digests, log: SegmentedLog, mib_per_s: int) -> None:
+        self._files, self._digests, self._log = files, digests, log
+        self._mib_per_s = mib_per_s
+        self.bytes_read = 0
+        self._reader: DigestReader | None = None
+
+    def step(self) -> float | None:
+        """Read one block; returns the seconds to pause, None if there is nothing left to read."""
+        if self._reader is None:
+            chosen = self._choose()
+            if not isinstance(chosen, Segment):
+                return chosen
+            try:
+                self._reader = DigestReader(self._files, chosen)
+            except OSError as error:
+                self._on_error(chosen, 0, error)
+                return 0.0
+        size = self._advance(self._reader)
+        self.bytes_read += size
+        return size / (self._mib_per_s * MIB)
+
+    def _advance(self, reader: DigestReader) -> int:
+        """Read the next block; returns the bytes read, 0 at the end of the segment."""
+        size = 0
+        try:
+            size = reader.step()
+            if size == 0:
+                self._on_end(reader)
+        except OffsetError:
+            self._on_deleted(reader.segment)
+        except OSError as error:
+            self._on_error(reader.segment, reader.position, error)
+            size = 0
+        if size == 0:
+            self.close()
+        return size
+
+    @abstractmethod
+    def _choose(self) -> Segment | float | None:
+        """Return the segment to read next, or what `step` returns if none is to be read now."""
+
+    @abstractmethod
+    def _on_end(self, reader: DigestReader) -> None:
+        """Use the digest of a segment that was read completely."""
+
+    @abstractmethod
+    def _on_error(self, segment: Segment, position: int, error: OSError) -> None:
+        """Skip a segment that could not be read at a position, or whose digest could not be used."""
+
+    def _on_deleted(self, segment: Segment) -> None:
+        """Skip a segment that was deleted while it was read."""
+        logger.debug("segment %s was deleted while it was read", segment.path.name)
+
+    def close(self) -> None:
+        """Close the file; the segment will be read again from its start."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class Sealer(SegmentWork):
+    """Seals the segments of one log; see `SegmentWork`.
 
     Attributes:
         sealed: base offsets of the segments that have a digest.
@@ -44,57 +112,25 @@ class Sealer:
         self, files: Files, digests: Digests, log: SegmentedLog, flusher: Flusher, mib_per_s: int,
         sealed: list[int],
     ) -> None:  # fmt: skip
-        self._files = files
-        self._digests = digests
-        self._log, self._flusher = log, flusher
-        self._mib_per_s = mib_per_s
+        super().__init__(files, digests, log, mib_per_s)
+        self._flusher = flusher
         self.sealed = set(sealed)
         # Segments that could not be read, or whose digest could not be written; the next open retries them.
         self._failed: set[int] = set()
-        self._reader: DigestReader | None = None
 
     @property
     def waiting(self) -> int:
         """The number of full segments that are not sealed yet."""
         return sum(s.base_offset not in self.sealed for s in self._log.segments[:-1])
 
-    def step(self) -> float | None:
-        """Read one block; returns the seconds to pause, None if there is nothing left to seal."""
-        if self._reader is None:
-            segment = self._next()
-            if segment is None:
-                return None
-            if segment.end_offset > self._flusher.flushed_offset:
-                return _WAITING_S
-            try:
-                self._reader = DigestReader(self._files, segment)
-            except OSError as error:
-                self._give_up(segment, error)
-                return 0.0
-        return self._advance(self._reader) / (self._mib_per_s * MIB)
-
-    def _next(self) -> Segment | None:
+    def _choose(self) -> Segment | float | None:
         done = self.sealed | self._failed
-        return next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
+        segment = next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
+        if segment is not None and segment.end_offset > self._flusher.flushed_offset:
+            return _WAITING_S
+        return segment
 
-    def _advance(self, reader: DigestReader) -> int:
-        """Read the next block, and seal after the last; returns the bytes read, 0 at the end of the segment."""
-        size = 0
-        try:
-            size = reader.step()
-            if size == 0:
-                self._seal(reader)
-        except OffsetError:
-            # The segment is being deleted; the next step must not choose it again.
-            self._failed.add(reader.segment.base_offset)
-        except OSError as error:
-            self._give_up(reader.segment, error)
-            size = 0
-        if size == 0:
-            self.close()
-        return size
-
-    def _seal(self, reader: DigestReader) -> None:
+    def _on_end(self, reader: DigestReader) -> None:
         segment = reader.segment
         self._digests.write(reader.digest())
         self.sealed.add(segment.base_offset)
@@ -102,7 +138,10 @@ class Sealer:
             # The segment was deleted while its digest was written, possibly after `forget` was called.
             self.forget(segment.base_offset)
 
-    def _give_up(self, segment: Segment, error: OSError) -> None:
+    def _on_deleted(self, segment: Segment) -> None:
+        self._failed.add(segment.base_offset)
+
+    def _on_error(self, segment: Segment, position: int, error: OSError) -> None:
         self._failed.add(segment.base_offset)
         logger.warning(
             "segment %s could not be sealed (%s); its data is not affected, and the next open retries it",
@@ -124,20 +163,14 @@ class Sealer:
                 error,
             )
 
-    def close(self) -> None:
-        """Close the file; the segment will be read again from its start."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
 
 _HOUR_S = 3600.0
 # The number of findings kept for `Store.stats()`.
 _FINDINGS_MAX = 20
 
 
-class Scrubber:
-    """Scrubs the sealed segments of one log. Only one worker may call `step`; the rest is safe from any thread.
+class Scrubber(SegmentWork):
+    """Scrubs the sealed segments of one log; see `SegmentWork`.
 
     Attributes:
         findings: the latest findings.
@@ -147,37 +180,23 @@ class Scrubber:
         self, files: Files, digests: Digests, log: SegmentedLog, fire: Callable[..., None], mib_per_s: int,
         interval_hours: float,
     ) -> None:  # fmt: skip
-        self._files = files
-        self._digests = digests
-        self._log, self._fire = log, fire
-        self._mib_per_s = mib_per_s
+        super().__init__(files, digests, log, mib_per_s)
+        self._fire = fire
         self._interval_s = interval_hours * _HOUR_S
         self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
-        self.found = self.passes = self.bytes_read = 0
-        self._reader: DigestReader | None = None
+        self.found = self.passes = 0
         # The log offset from which segments remain in this pass; None before the first pass.
         self._from: int | None = None
 
-    def step(self) -> float:
-        """Compare one block; returns the seconds to pause."""
-        if self._from is None:
-            self._from = 0
-            return self._interval_s
-        if self._reader is None:
+    def _choose(self) -> Segment | float:
+        if self._from is not None:
             segment = self._next(self._from)
-            if segment is None:
-                self._from = 0
-                self.passes += 1
-                return self._interval_s
-            self._from = segment.end_offset
-            try:
-                self._reader = DigestReader(self._files, segment)
-            except OSError as error:
-                self._report_unreadable(segment, 0, error)
-                return 0.0
-        size = self._advance(self._reader)
-        self.bytes_read += size
-        return size / (self._mib_per_s * MIB)
+            if segment is not None:
+                self._from = segment.end_offset
+                return segment
+            self.passes += 1
+        self._from = 0
+        return self._interval_s
 
     def _next(self, start: int) -> Segment | None:
         return next(
@@ -186,23 +205,7 @@ class Scrubber:
             None,
         )  # fmt: skip
 
-    def _advance(self, reader: DigestReader) -> int:
-        """Read the next block, and compare after the last; returns the bytes read, 0 at the end of the segment."""
-        size = 0
-        try:
-            size = reader.step()
-            if size == 0:
-                self._compare(reader)
-        except OffsetError:
-            logger.debug("segment %s was deleted while it was scrubbed", reader.segment.path.name)
-        except OSError as error:
-            self._report_unreadable(reader.segment, reader.position, error)
-            size = 0
-        if size == 0:
-            self.close()
-        return size
-
-    def _compare(self, reader: DigestReader) -> None:
+    def _on_end(self, reader: DigestReader) -> None:
         segment = reader.segment
         known = self._digests.read(segment)
         ranges = known.differing(reader.digest()) if known is not None else []
@@ -210,7 +213,7 @@ class Scrubber:
             for start, stop in ranges:
                 self._report(damaged_blocks(segment.path, segment.base_offset, start, stop))
 
-    def _report_unreadable(self, segment: Segment, position: int, error: OSError) -> None:
+    def _on_error(self, segment: Segment, position: int, error: OSError) -> None:
         if segment.lease.is_available:
             log_offset = segment.base_offset + position
             text = f"the segment cannot be read: {error}"
@@ -224,12 +227,6 @@ class Scrubber:
             "penstock_damage_found", path=str(finding.path), position=finding.position,
             log_offset=finding.log_offset, text=finding.text,
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Close the file; the segment will be read again from its start."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
 
 @attrs.define(eq=False)
