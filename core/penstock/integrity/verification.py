@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -81,37 +81,6 @@ def used_bytes(segment: Segment) -> int:
     return 0
 
 
-class Advance:
-    """Counts a scan of the whole log in a tally, as one more time that its bytes are read.
-
-    Call it with the log offset that the scan has reached.
-    """
-
-    def __init__(self, log: SegmentedLog, tally: Tally, on_progress: OnProgress) -> None:
-        self._tally = tally
-        self._on_progress = on_progress
-        self._log = log
-        self._spans: list[tuple[int, int]] = []
-        self._before = 0
-
-    def begin(self, *, is_in_total: bool = False) -> None:
-        """Note where the log begins and ends, and add it to the total unless it is in there."""
-        self._spans = [(each.base_offset, used_bytes(each)) for each in self._log.segments]
-        self._before = self._tally.bytes_seen
-        if not is_in_total:
-            self._tally.bytes_total += sum(size for _, size in self._spans)
-
-    def __call__(self, log_offset: int) -> None:
-        """Count what the scan has read."""
-        read = sum(min(max(log_offset - base, 0), size) for base, size in self._spans)
-        self._tally.bytes_seen = self._before + read
-        self._on_progress(self._tally)
-
-    def end(self) -> None:
-        """Count all of it."""
-        self._tally.bytes_seen = self._before + sum(size for _, size in self._spans)
-
-
 @attrs.frozen(kw_only=True)
 class Scope:
     """The log ranges in which log, queues and index must agree, and the state of the store.
@@ -156,8 +125,7 @@ Result = tuple[list[Finding], Tally, list[object]]
 
 
 # Checks segments in so many processes, which end with the iterator; yields the result of each, in order.
-# The last argument is called with the number of bytes that all of them have checked so far, while a result is awaited.
-Spread = Callable[[list[int], Scope, int, Callable[[int], None]], Iterator[Result]]
+Spread = Callable[[list[int], Scope, int], Iterator[Result]]
 
 
 class Verification:
@@ -217,18 +185,24 @@ class Verification:
         if not scope.is_live:
             self._log.coverage = ranges.coverage
             self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
-        notes = self._reject_by_counts(ranges, Advance(self._log, tally or Tally(), on_progress))
+        notes = self._reject_by_counts(ranges, tally or Tally(), on_progress)
         notes += () if scope.is_live else self._short_files()
         rejected = tuple(sorted(self._log.rejected.items()))
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
-    def _reject_by_counts(self, ranges: Ranges, advance: "Advance") -> list[Finding]:
+    def _reject_by_counts(
+        self, ranges: Ranges, tally: Tally, on_progress: OnProgress
+    ) -> list[Finding]:
         """Count the records of each queue, and set the corrupt ones in the log; returns findings that are notes."""
+        if needs_counts(self._log):
+            tally.bytes_total += sum(map(used_bytes, self._log.segments))
+
+        def on_read(segment: Segment) -> None:
+            tally.bytes_seen += used_bytes(segment)
+            on_progress(tally)
+
         try:
-            if needs_counts(self._log):
-                advance.begin()
-            found = reject_by_counts(self._log, ranges.is_own, ranges.gaps, advance)
-            advance.end()
+            found = reject_by_counts(self._log, ranges.is_own, ranges.gaps, on_read)
         except OSError:
             # The check of the segment that cannot be read reports it; without its records, counts mean nothing.
             return []
@@ -409,13 +383,7 @@ class Verification:
         can_split = all(checker.is_splittable for checker in checkers)
         if jobs > 1 and can_split and self._spread is not None and len(segments) > 1:
             bases = [segment.base_offset for segment in segments]
-            before = tally.bytes_seen
-
-            def on_bytes(count: int) -> None:
-                tally.bytes_seen = before + count
-                on_progress(tally)
-
-            results = self._spread(bases, scope, jobs, on_bytes)
+            results = self._spread(bases, scope, jobs)
             yield from self._merge_results(checkers, results, tally, on_progress)
             return
         for segment in segments:
@@ -425,12 +393,8 @@ class Verification:
     def _merge_results(
         checkers: list[Checker], results: Iterable[Result], tally: Tally, on_progress: OnProgress
     ) -> Iterator[Finding]:
-        done = tally.bytes_seen
         for findings, part, seen in results:
-            # The processes may have checked parts of later segments, which `on_bytes` has counted.
-            ahead, done = tally.bytes_seen, done + part.bytes_seen
             tally.add(part)
-            tally.bytes_seen = max(ahead, done)
             for checker, one in zip(checkers, seen, strict=True):
                 checker.take(one)
             yield from findings
@@ -582,18 +546,12 @@ def is_last(log: SegmentedLog, stop: int) -> bool:
 
 # The number of segments queued for each process.
 _AHEAD = 2
-# How often the caller learns how far the processes are, in seconds.
-_REPORT_S = 0.2
 
 
 class SegmentWorker:
-    """Checks segments of a store, one by one, in one process. Not thread-safe.
+    """Checks segments of a store, one by one, in one process. Not thread-safe."""
 
-    Adds the bytes that it has checked to `checked`, a number shared by all processes.
-    """
-
-    def __init__(self, recipe: Recipe, scope: Scope, checked: Any = None) -> None:
-        self._checked = checked
+    def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
         view = StoreView.open(files, recipe)
         self._log, self._scope = view.log, scope
@@ -607,21 +565,13 @@ class SegmentWorker:
 
     def check(self, base: int) -> Result:
         """Check one segment; a segment that was deleted has no findings."""
-        tally = Tally()
-        seen = 0
-
-        def on_progress(so_far: Tally) -> None:
-            nonlocal seen
-            if self._checked is not None:
-                with self._checked.get_lock():
-                    self._checked.value += so_far.bytes_seen - seen
-            seen = so_far.bytes_seen
-
-        segment = self._log.find(base)
+        tally, segment = Tally(), self._log.find(base)
         findings = []
         if segment is not None:
             findings = list(
-                self._verification.segment(segment, self._checkers, self._scope, tally, on_progress)
+                self._verification.segment(
+                    segment, self._checkers, self._scope, tally, lambda _: None
+                )
             )
         return findings, tally, [checker.seen() for checker in self._checkers]
 
@@ -629,9 +579,9 @@ class SegmentWorker:
 _process: SegmentWorker | None = None
 
 
-def _open_worker(recipe: Recipe, scope: Scope, checked: Any) -> None:
+def _open_worker(recipe: Recipe, scope: Scope) -> None:
     global _process  # noqa: PLW0603 - one worker per process, created before its first segment
-    _process = SegmentWorker(recipe, scope, checked)
+    _process = SegmentWorker(recipe, scope)
 
 
 def _check(base: int) -> Result:
@@ -645,31 +595,20 @@ def spread_over(files: Files, recipe: Recipe) -> Spread | None:
     if type(files) is not Files or any("<locals>" in name for name in names):
         return None
 
-    def spread(
-        bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
-    ) -> Iterator[Result]:
+    def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
         import multiprocessing  # noqa: PLC0415 - slow to import, and every store that is opened imports this module
-        from concurrent.futures import ProcessPoolExecutor, wait  # noqa: PLC0415 - as above
+        from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - as above
 
         context = multiprocessing.get_context("spawn")
-        checked = context.Value("q", 0)
-        pool = ProcessPoolExecutor(
-            min(jobs, len(bases)), context, _open_worker, (recipe, scope, checked)
-        )
-
-        def result(future: "Future[Result]") -> Result:
-            while not wait([future], _REPORT_S).done:
-                on_bytes(checked.value)
-            return future.result()
-
+        pool = ProcessPoolExecutor(min(jobs, len(bases)), context, _open_worker, (recipe, scope))
         waiting: deque[Future[Result]] = deque()
         try:
             for base in bases:
                 if len(waiting) >= jobs * _AHEAD:
-                    yield result(waiting.popleft())
+                    yield waiting.popleft().result()
                 waiting.append(pool.submit(_check, base))
             while waiting:
-                yield result(waiting.popleft())
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -388,12 +388,11 @@ def reject_by_counts(
     log: SegmentedLog,
     is_own: Callable[[int], bool],
     gaps: Sequence[tuple[int, int]],
-    on_scanned: Callable[[int], None] = lambda _: None,
+    on_read: Callable[[Segment], None] = lambda _: None,
 ) -> list[Note]:
     """Set `log.rejected` to the records that their queues' offsets show to be corrupt; return notes on new generations.
 
-    Nothing is scanned unless `needs_counts`. `on_scanned` is called during the scan, with the log offset it has
-    reached.
+    Nothing is scanned unless `needs_counts`. `on_read` is called with each segment after it was scanned.
     """
     log.rejected = {}
     if not needs_counts(log):
@@ -411,8 +410,8 @@ def reject_by_counts(
                 generations.lose(piece.start, piece.stop)
             elif not piece.is_blank:
                 generations.lose(piece.start, segment.end_offset)
-            on_scanned(piece.start)
         expected = segment.end_offset
+        on_read(segment)
     found = generations.finish()
     log.rejected = found.rejected
     return found.notes

@@ -192,9 +192,7 @@ def test_two_segments_are_enough_for_two_processes(tmp_path: Path) -> None:
     recipe = Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
     view = StoreView.open(Files(), recipe)
 
-    def spread(
-        bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
-    ) -> Iterator[Any]:
+    def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Any]:
         assert scope is not None
         asked.append((bases, jobs))
         return iter(())

@@ -41,7 +41,6 @@ from penstock.integrity.checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, Sums, sum_up, sums_of
 from penstock.integrity.verification import (
     NO_LIMIT,
-    Advance,
     OnProgress,
     Scope,
     Tally,
@@ -49,7 +48,7 @@ from penstock.integrity.verification import (
     used_bytes,
 )
 from penstock.log.queue_evidence import messages_within, use_entries
-from penstock.log.resync import Corrupt, Resync, Valid, reject_by_counts, walk_segment
+from penstock.log.resync import Corrupt, Resync, Valid, needs_counts, reject_by_counts, walk_segment
 from penstock.log.scan import is_followed, is_torn_filler, note_of
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -430,7 +429,7 @@ class Planner:
 
     def _inspect_log(self, ranges: Ranges) -> None:
         """Find where the next opening cuts off a torn tail, and all corruption."""
-        log, tally = self._plan.log, self._plan.tally
+        log = self._plan.log
         torn_at = torn_end(
             self._files, self._root, log, ranges, after_repair=bool(self._plan.new_notes)
         )
@@ -438,10 +437,9 @@ class Planner:
         log.torn_at = None
         self._plan.cut_records = 0 if torn_at is None else self._records_from(torn_at)
         log.torn_at = torn_at
-        advance = Advance(log, tally, self._on_progress)
-        advance.begin(is_in_total=True)
-        reject_by_counts(log, ranges.is_own, ranges.gaps, advance)
-        advance.end()
+        if not needs_counts(log):
+            self._count(sum(map(used_bytes, log.segments)))
+        reject_by_counts(log, ranges.is_own, ranges.gaps, lambda s: self._count(used_bytes(s)))
         self._find_corruption()
 
     def _quarantine(self, ranges: Ranges) -> None:
