@@ -1,4 +1,7 @@
-"""The queue index for readers, in which no queue that is not understood looks empty; and the space of topics."""
+"""The queue index for readers, in which no queue that is not understood looks empty; and the space of topics.
+
+Readers do not see the entries of hidden records either; see `recovery.inspection`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,13 +11,20 @@ from penstock.contracts import QueueBounds, QueueEntries, QueueReader
 from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 from penstock.errors import ForeignContentError
 from penstock.format.arrays import np
+from penstock.log.segmented_log import SegmentedLog
+
+# Entries that are read at once, from a queue's end backwards.
+_CHUNK = 512
 
 
-def served(index: QueueReader, root: Path, found: Sequence[Foreign]) -> QueueReader:
-    """Return the queue index for readers, which raises for queues that are not understood.
+def served(
+    index: QueueReader, log: SegmentedLog, root: Path, found: Sequence[Foreign]
+) -> QueueReader:
+    """Return the queue index for readers, without hidden records; it raises for queues that are not understood.
 
     Args:
         index: the queues, opened read-only.
+        log: the log, which knows what is hidden.
         root: the store's folder.
         found: the content that is not understood.
     """
@@ -24,7 +34,9 @@ def served(index: QueueReader, root: Path, found: Sequence[Foreign]) -> QueueRea
     # queue files has replaced them, and the remaining files may be outdated.
     if elsewhere and all(each.path.name != "consumequeue" for each in elsewhere) and index.queues():
         elsewhere = ()
-    return ServedQueues(index, root, batch, elsewhere) if batch or elsewhere else index
+    if batch or elsewhere or log.hidden_from is not None:
+        return ServedQueues(index, log, root, batch, elsewhere)
+    return index
 
 
 def has_queues(index: QueueReader) -> bool:
@@ -33,16 +45,21 @@ def has_queues(index: QueueReader) -> bool:
 
 
 class ServedQueues(QueueReader):
-    """A read-only queue index that raises for queues that are not understood. As thread-safe as the wrapped index."""
+    """A read-only queue index without the entries of hidden records, which raises for queues that are not understood.
+
+    As thread-safe as the wrapped index.
+    """
 
     def __init__(
         self,
         index: QueueReader,
+        log: SegmentedLog,
         root: Path,
         batch: tuple[Foreign, ...],
         elsewhere: tuple[Foreign, ...],
     ) -> None:
         self._index = index
+        self._log = log
         self._root = root
         self._batch = batch
         self._elsewhere = elsewhere
@@ -64,8 +81,13 @@ class ServedQueues(QueueReader):
             self._root, what, [(each.kind.name, each.text) for each in found]
         )
 
+    def _begin(self) -> int | None:
+        """Return the log offset from which records are hidden; None if none are."""
+        hidden = self._log.hidden_from
+        return None if hidden is None else hidden()
+
     def queues(self) -> list[tuple[str, int]]:
-        """See `QueueReader`; without the topics that cannot be read."""
+        """See `QueueReader`; without the topics that cannot be read, but with queues that only have hidden records."""
         self._check()
         return [place for place in self._index.queues() if place[0] not in self._refused]
 
@@ -75,18 +97,34 @@ class ServedQueues(QueueReader):
 
     def max_offset(self, topic: str, queue: int) -> int:
         self._check(topic)
-        return self._index.max_offset(topic, queue)
+        begin = self._begin()
+        low, high = self._index.ends(topic, queue)
+        if begin is None:
+            return high
+        while high > low:
+            start = max(high - _CHUNK, low)
+            offsets, sizes, _ = self._index.entries(topic, queue, start, high)
+            shown = ((sizes > 0) & (offsets < begin)).nonzero()[0]
+            if len(shown):
+                return start + int(shown[-1]) + 1
+            if not (sizes > 0).any():
+                # Nothing is known of these places, and nothing is hidden.
+                return high
+            high = start
+        return high
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        self._check(topic)
-        return self._index.entries(topic, queue, start, stop)
+        return self._index.entries(topic, queue, start, min(stop, self.max_offset(topic, queue)))
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        self._check(topic)
-        return self._index.resume_at(topic, queue, offset)
+        end = self.max_offset(topic, queue)
+        return min(self._index.resume_at(topic, queue, offset), end)
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
         self._check()
+        begin = self._begin()
+        if begin is not None:
+            below = begin if below is None else min(below, begin)
         known = lambda topic: topic not in self._refused and wanted(topic)  # noqa: E731 - a predicate
         found = list(self._index.bounds(known, below))
         if not found:
@@ -97,7 +135,8 @@ class ServedQueues(QueueReader):
 
     def end_log_offset(self) -> int:
         self._check()
-        return self._index.end_log_offset()
+        begin, end = self._begin(), self._index.end_log_offset()
+        return end if begin is None else min(begin, end)
 
     def close(self) -> None:
         self._index.close()

@@ -5,7 +5,7 @@ of some records of a batch. The next open for writing cuts off the former, and a
 readers see nothing from where the first such batch begins, or from where the log will be cut.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import attrs
@@ -13,8 +13,6 @@ import attrs
 from penstock.contracts import (
     Context,
     Dispatcher,
-    QueueBounds,
-    QueueEntries,
     QueueIndex,
     QueueReader,
 )
@@ -313,10 +311,6 @@ def _least_known_ms(found: OpenState) -> int:
     return min(found.times.log_ms, found.times.queues_ms, found.state.last_time_ms)
 
 
-# Entries that are read at once, from a queue's end backwards.
-_CHUNK = 512
-
-
 def hide_part_of_batch(
     context: Context, log: SegmentedLog, dispatchers: Sequence[Dispatcher]
 ) -> None:
@@ -396,59 +390,3 @@ def _sequence(files: Files, root: Path) -> int:
     except FormatVersionError:
         return -1
     return progress.sequence
-
-
-class ShownQueues(QueueReader):
-    """A read-only queue index without the entries of hidden records. As thread-safe as the wrapped index."""
-
-    def __init__(self, index: QueueReader, log: SegmentedLog) -> None:
-        self._index = index
-        self._log = log
-
-    def _begin(self) -> int | None:
-        hidden = self._log.hidden_from
-        return None if hidden is None else hidden()
-
-    def queues(self) -> list[tuple[str, int]]:
-        """See `QueueReader`; also a queue that has only hidden records."""
-        return self._index.queues()
-
-    def min_offset(self, topic: str, queue: int) -> int:
-        return self._index.min_offset(topic, queue)
-
-    def max_offset(self, topic: str, queue: int) -> int:
-        begin = self._begin()
-        low, high = self._index.ends(topic, queue)
-        if begin is None:
-            return high
-        while high > low:
-            start = max(high - _CHUNK, low)
-            offsets, sizes, _ = self._index.entries(topic, queue, start, high)
-            shown = ((sizes > 0) & (offsets < begin)).nonzero()[0]
-            if len(shown):
-                return start + int(shown[-1]) + 1
-            if not (sizes > 0).any():
-                # Nothing is known of these places, and nothing is hidden.
-                return high
-            high = start
-        return high
-
-    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        return self._index.entries(topic, queue, start, min(stop, self.max_offset(topic, queue)))
-
-    def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        following = self._index.resume_at(topic, queue, offset)
-        return min(following, self.max_offset(topic, queue))
-
-    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        begin = self._begin()
-        if begin is not None:
-            below = begin if below is None else min(below, begin)
-        return self._index.bounds(wanted, below)
-
-    def end_log_offset(self) -> int:
-        begin, end = self._begin(), self._index.end_log_offset()
-        return end if begin is None else min(begin, end)
-
-    def close(self) -> None:
-        self._index.close()

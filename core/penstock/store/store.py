@@ -41,7 +41,6 @@ from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Durability, Message, Receipt, StoreStats
 from penstock.read.queues import TopicSpace, has_queues, served, space_by_topic
-from penstock.recovery.inspection import ShownQueues
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.runner import RetentionForecast
 from penstock.runtime.waking import Wakes
@@ -106,10 +105,7 @@ class Store(ExtensionCalls, Producer):
         queue_index: QueueReader
         queue_index, key_index = pick_indexes(dispatchers)
         self._not_understood = tuple(not_understood)
-        if not_understood:
-            queue_index = served(queue_index, path, not_understood)
-        if log.hidden_from is not None:
-            queue_index = ShownQueues(queue_index, log)
+        queue_index = served(queue_index, log, path, not_understood)
         super().__init__(
             log,
             queue_index,

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,10 @@ def test_a_corrupt_message_is_not_missed_silently_by_its_key(
         assert store.stats()["damaged_reads"] == 1
 
 
+# A log that hides nothing.
+ALL: Any = SimpleNamespace(hidden_from=None)
+
+
 class TwoTopics(OneQueue):
     """Topics `t` and `batch`."""
 
@@ -97,7 +102,7 @@ def asked(index: Any, topic: str) -> list[Any]:
 def test_a_topic_of_batch_queues_raises_by_its_name_and_others_are_served(
     index: TwoTopics,
 ) -> None:
-    made = served(index, Path("/s"), [Foreign(BATCH_QUEUES, Path("/s/x"), ("batch",))])
+    made = served(index, ALL, Path("/s"), [Foreign(BATCH_QUEUES, Path("/s/x"), ("batch",))])
     assert isinstance(made, ServedQueues)
     assert made.queues() == [("t", 0)]
     for ask in asked(made, "batch"):
@@ -110,7 +115,7 @@ def test_a_topic_of_batch_queues_raises_by_its_name_and_others_are_served(
 
 def test_queues_in_a_database_raise_whatever_is_asked(index: TwoTopics) -> None:
     found = [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue"))]
-    made = served(index, Path("/s"), found)
+    made = served(index, ALL, Path("/s"), found)
     for ask in (made.queues, made.end_log_offset, *asked(made, "t")):
         with pytest.raises(ForeignContentError, match="queues cannot be read"):
             ask()
@@ -120,6 +125,6 @@ def test_queues_in_a_database_raise_whatever_is_asked(index: TwoTopics) -> None:
 def test_a_database_beside_the_files_hides_none_of_them(tmp_path: Path) -> None:
     found = [Foreign(ROCKSDB_QUEUES, Path("/s/consumequeue_rocksdb"))]
     full, empty = OneQueue(tmp_path / "a", ROWS), OneQueue(tmp_path / "b", [])
-    assert served(full, Path("/s"), found) is full
+    assert served(full, ALL, Path("/s"), found) is full
     empty.queues = list  # type: ignore[method-assign] # it has none
-    assert not has_queues(served(empty, Path("/s"), found))
+    assert not has_queues(served(empty, ALL, Path("/s"), found))
