@@ -385,7 +385,7 @@ def unquoted(name: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         found = json.loads(path.read_bytes())

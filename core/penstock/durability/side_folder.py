@@ -340,7 +340,7 @@ def visible_offset(files: Files, root: Path) -> Callable[[], int | None]:
         state = Progress(files, root).read()
         if not penstock_wrote_last(files, root, state.lock_mtime_ns):
             return None
-        if clean is not None and files.version(side_folder.path / "clean") == noted:
+        if clean and any(noted) and files.version(side_folder.path / "clean") == noted:
             # The newer slot of the progress file may have been lost since the close.
             return max(state.visible_offset, clean.log_end)
         return state.visible_offset

@@ -53,6 +53,7 @@ from penstock.log.scan import (
     Checks,
     Scanned,
     StopReason,
+    is_filler,
     is_torn_filler,
     quarantined_at,
     scan_segment,
@@ -346,7 +347,8 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
             else:
                 yield from _without_rejected(log, records, at, end)
             at = end
-        if is_torn_filler(log, segment, at):
+        is_damaged = reason is StopReason.FILLER and not is_filler(log, segment, at)
+        if is_damaged or is_torn_filler(log, segment, at):
             # Readers go on all the same, but a copy of the log takes no other size.
             yield Corrupt(at, segment.end_offset)
             break

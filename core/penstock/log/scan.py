@@ -215,20 +215,22 @@ def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
 def is_torn_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
     """Return whether a power cut tore the head of filler at `at`, where the records of a segment end.
 
-    Either its magic is there without its size, in two sectors, or in the last bytes of a segment its size and a part of
-    its magic. Of longer filler that is only begun, the zeros at the sector's end tell. Without a segment behind it
-    nothing is missing.
+    Either the magic is there, in the next sector, and bytes of the size are still zero; or, in the last bytes of a
+    segment, the size and a part of the magic. Of longer filler that is only begun, the zeros at the sector's end tell.
+    Without a segment behind it nothing is missing.
     """
     left = segment.end_offset - at
     if left < BLANK_SIZE or is_filler(log, segment, at):
         return False
     there = bytes(log.read_from(segment, at, min(left, BLANK_SIZE + TORN_BYTES)))
-    if SIZE_AND_MAGIC.unpack_from(there)[1] == MAGIC_BLANK:
-        return True
-    begun, whole = len(there.rstrip(b"\0")), BLANK.pack(left, MAGIC_BLANK)
+    whole = BLANK.pack(left, MAGIC_BLANK)
+    size = SIZE_AND_MAGIC.size // 2
+    if there[size:BLANK_SIZE] == whole[size:]:
+        return all(byte in (0, right) for byte, right in zip(there[:size], whole, strict=False))
+    begun = len(there.rstrip(b"\0"))
     return (
         left < BLANK_SIZE + TORN_BYTES
-        and SIZE_AND_MAGIC.size // 2 <= begun < BLANK_SIZE
+        and size <= begun < BLANK_SIZE
         and there[:begun] == whole[:begun]
         and log.find(segment.end_offset) is not None
     )

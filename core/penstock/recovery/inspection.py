@@ -239,6 +239,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(
         log, start, least_ms, torn_from=durable if found.is_ours else None,
+        was_killed=found.is_ours or found.was_abnormal,
         generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
     flushed = found.state.flushed_offset

@@ -144,17 +144,19 @@ def find_end(
     last_time_ms: int,
     *,
     torn_from: int | None = None,
+    was_killed: bool = False,
     generations: QueueGenerations | None = None,
 ) -> LogEnd:
     """Scan from `start`, the beginning of a record or the end, and return the end of the valid records.
 
-    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations`
-    checks the queue offsets of records that do not end with a CRC of the whole record.
+    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `was_killed`: the
+    last writer did not close the store. `generations` checks the queue offsets of records that do not end with a CRC of
+    the whole record.
     """
     at, reason, last, torn = start, _IS_FULL, None, list[int]()
     while (segment := log.find(at)) is not None:
         at, stop, time_ms, last = _scan_to_end(log, segment, at, generations, torn_from)
-        if is_torn_filler(log, segment, at):
+        if was_killed and is_torn_filler(log, segment, at):
             stop = StopReason.FILLER
             torn.append(at)
         last_time_ms = max(last_time_ms, time_ms)
@@ -415,8 +417,8 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
     return done
 
 
-def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd, start: int) -> list[str]:
-    """Write the heads of torn filler from `start` on, which may not have been durable; return what was mended.
+def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd) -> list[str]:
+    """Write the heads of torn filler; return what was mended.
 
     Where the magic is there, in the next sector, it is enough for a reader, RocketMQ's too; a copy of the log takes no
     other size.
@@ -424,7 +426,7 @@ def complete_fillers(files: Files, log: SegmentedLog, end: LogEnd, start: int) -
     mended = []
     for at in end.torn_fillers:
         segment = log.find(at)
-        if start <= at < end.offset and segment is not None:
+        if at < end.offset and segment is not None:
             with files.open(segment.path, writable=True) as file:
                 blank = BLANK.pack(segment.end_offset - at, MAGIC_BLANK)
                 file.pwrite(blank, at - segment.base_offset)

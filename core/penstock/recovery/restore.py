@@ -92,10 +92,9 @@ def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
         found.saved_to = save_tail(log, found.side_folder, end)
         keep_in = found.side_folder.saved
     found.mended.extend(log.truncate(end.offset, keep_in))
-    durable = found.state.flushed_offset if found.is_ours else found.scanned_from
-    found.mended.extend(complete_fillers(files, log, end, durable))
+    found.mended.extend(complete_fillers(files, log, end))
     if found.is_ours:
-        found.rewritten = rewrite(files, log, durable, end.offset)
+        found.rewritten = rewrite(files, log, found.state.flushed_offset, end.offset)
     elif found.was_abnormal:
         # It is not known how much of the log the other program synced.
         log.sync_from(found.scanned_from)

@@ -90,22 +90,37 @@ class Question:
             late_is_error = options.late_is_error and options.since is None
             requested_ranges = []
             for b in found:
-                start = _resolve(starting, store, b, key, late_is_error=late_is_error)
-                stop = _resolve(ending, store, b, key, late_is_error=False)
-                requested_ranges.append(
-                    RequestedRange(start, max(start, stop), b, generations[b.topic])
-                )
+                number = generations[b.topic]
+                start = _resolve(starting, store, b, key, number, late_is_error=late_is_error)
+                stop = _resolve(ending, store, b, key, number)
+                requested_ranges.append(RequestedRange(start, max(start, stop), b, number))
             return StoreRanges(seen, requested_ranges)
 
 
 def _resolve(
-    bound: Bound, store: "penstock.Store", bounds: Bounds, key: str, *, late_is_error: bool
+    bound: Bound,
+    store: "penstock.Store",
+    bounds: Bounds,
+    key: str,
+    generation: int,
+    *,
+    late_is_error: bool = False,
 ) -> int:
-    """Return the offset of a bound in one queue; raise `OffsetError` if it is out of range."""
+    """Return the offset of a bound in one queue of a generation of its topic.
+
+    Raises:
+        OffsetError: it is out of range.
+        ConfigError: the bound is of another generation, or later than every message.
+    """
     low, high = bounds.min_offset, bounds.max_offset
     default = {EARLIEST: low, LATEST: high}[bound.word]
     named = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
     given = None if named is None else named.number
+    if named is not None and named.generation not in (None, generation):
+        raise ConfigError(
+            f"{bound.name} names queue {bounds.queue} of topic {bounds.topic!r} after {named.generation} removals of "
+            f"it, but {store.path} knows {generation}: it is another queue now"
+        )
     time_ms = bound.time_ms if bound.time_ms is not None else given if bound.are_times else None
     if time_ms is not None:
         # A later time is the same: after every message.
@@ -244,21 +259,15 @@ def _check_named(
 ) -> None:
     """Raise `ConfigError` for a queue that offsets name and the read does not have."""
     names = {locations.key(location.name): location.name for location in locations.stores}
-    there = {place[:3]: place.generation for place in places}
+    there = {place[:3] for place in places}
     for key, topics in bound.numbers.items():
         if key not in names:
             raise _wrong_form(bound.name, key, locations)
         for topic, queues in topics.items():
-            for queue, given in queues.items():
-                generation = there.get((names[key], topic, queue))
-                if generation is not None and given.generation in (None, generation):
+            for queue in queues:
+                if (names[key], topic, queue) in there:
                     continue
-                if generation is not None:
-                    what = (
-                        f"after {given.generation} removals of the topic, but {names[key]} knows {generation}: with "
-                        "each its offsets begin anew, so name others"
-                    )
-                elif not options.wants(topic) or not options.wants_queue(topic, queue):
+                if not options.wants(topic) or not options.wants_queue(topic, queue):
                     what = "which this read does not subscribe to"
                 else:
                     what = f"which does not exist in {names[key]}"

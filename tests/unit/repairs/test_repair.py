@@ -33,7 +33,7 @@ from penstock.errors import (
 from penstock.format.record import crc32
 from penstock.integrity.segment_digests import decode
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
-from penstock.testing.kit import messages
+from penstock.testing.kit import copy_store, messages
 from penstock_tools.repairs.repair import RepairReport
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -112,7 +112,6 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "bit of a size": ("turn-back", lambda p: flip(segment(p, 1), 2)),
     "bit of a body": ("turn-back", lambda p: flip(segment(p, 1), 95)),
     "bit of a blank record": ("turn-back", lambda p: flip(segment(p, 1), SEGMENT - 1)),
-    "size of a blank record": ("fill", lambda p: two_bytes(segment(p, 1), last_record(p)[1] + 2)),
     "bits in two segments": (
         "turn-back",
         lambda p: both(lambda: flip(segment(p, 0), 3000), lambda: flip(segment(p, 3), 5000)),
@@ -209,6 +208,7 @@ STANDING: dict[str, tuple[int, Callable[[Path], object]]] = {
     "segment short": (9999, lambda p: os.truncate(segment(p, 2), 20000)),
     "segment lost": (9999, lambda p: segment(p, 2).unlink()),
     "blank record": (0, lambda p: wipe_blank(p)),  # noqa: PLW0108 - defined below
+    "size of a blank record": (0, lambda p: two_bytes(segment(p, 1), last_record(p)[1] + 2)),
     "last record of a segment": (1, lambda p: break_last(p)),  # noqa: PLW0108 - defined below
 }  # fmt: skip
 
@@ -461,6 +461,26 @@ def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Pat
     assert not done.standing
     assert findings(tmp_path / "crashed", deep=True) == []
     assert len(bodies(tmp_path / "crashed")) == COUNT + 1
+
+
+def test_torn_filler_is_whole_after_a_repair(tmp_path: Path) -> None:
+    """Without the abort marker, which a repair removes, the next opening took it for corruption."""
+    store = open_store(tmp_path / "s", spawn=ManualWorkers())
+    size = store.put("t", b"w" * 63_000).size
+    store.put("t", b"x" * (SEGMENT - 12 - 2 * size + 63_000))
+    store.put("t", b"y" * 99)
+    before = tree(copy_store(tmp_path / "s", tmp_path / "whole") / "commitlog")
+    killed = copy_store(tmp_path / "s", tmp_path / "killed")
+    store.close()
+    patch(killed / "commitlog" / f"{0:020d}", SEGMENT - 12 + 6, bytes(2))
+    done = repair(killed, apply=True)
+    assert done.steps[0].action == "fill"
+    assert done.standing == ()
+    assert {k: v[0] for k, v in tree(killed / "commitlog").items()} == {k: v[0] for k, v in before.items()}  # fmt: skip
+    assert len(bodies(killed)) == 3
+    with open_store(killed, spawn=ManualWorkers()) as again:
+        assert again.recovery is not None
+        assert again.recovery.mended == ()
 
 
 def test_a_brokers_store_is_changed_only_where_it_must_be(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 The steps, in order; each is planned against the log as the steps before will leave it:
 
     1. A block of a sealed segment that differs from its digest by one flipped bit: the bit is restored.
-    2. Other corruption is left unrepaired, unless a quarantine or a cut was requested. A quarantine notes each corrupt
+    2. Filler whose head a power cut tore gets it back, in a segment that has no digest yet.
+       Other corruption is left unrepaired, unless a quarantine or a cut was requested. A quarantine notes each corrupt
        range that a valid record follows; the rest of the plan is that of the next opening, whose scan goes on there.
        With a cut, corruption that extends to the end of its segment, with a segment after it, is covered by a blank
        record, which is valid there. At any other corruption the log is cut, since records cannot be moved.
@@ -524,11 +525,18 @@ class Planner:
             self._count(seen + used_bytes(segment) - plan.tally.bytes_seen)
 
     def _sort(self, segment: Segment, part: Corrupt) -> None:
-        """Add a corrupt range to those noted or to the damages; of torn filler, plan to write its head again."""
+        """Add a corrupt range to those noted or to the damages; of torn filler, plan to write its head again.
+
+        A sealed segment was durable, so that no power cut tore it, and its digest tells of all that has changed.
+        """
         plan, found = self._plan, _describe(self._plan.log, segment, part)
         if part.is_noted:
             plan.noted.append(found)
-        elif found.can_note and is_torn_filler(plan.log, segment, part.start):
+        elif (
+            found.can_note
+            and is_torn_filler(plan.log, segment, part.start)
+            and self._digests.read(segment) is None
+        ):
             blank = BLANK.pack(segment.end_offset - part.start, MAGIC_BLANK)
             why = "write the head of the filler up to the segment's end again: it is torn"
             plan.log.patches.append(Patch(part.start, blank, why))
