@@ -6,16 +6,13 @@ a report, `page` shows it. `soak` explores crashes and failures on all of them.
 A report is plain JSON::
 
     {"made": ISO time, "seconds": how long it took, "machine": {name: text}, "plan": {name: number},
-     "settings": {dotted key: value, for all combinations},
      "metrics": {metric: {"title", "unit", "better": "higher" | "lower"}},
      "rows": [{"label", "write", "alloc", "flush", "acknowledged", "process_crash",
                "machine_crash", "config": TOML, "failure": text or null,
                "figures": {metric: {"median", "low", "high", "rounds": [...]}}}],
      "refused": [{"label", "write", "alloc", "flush", "reason"}],
-     "best": {"throughput" | "p99" | "durability": label},
-     "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
+     "best": {"throughput" | "p99" | "durability": label}}
 
 `sync_bytes` is missing from "figures" if the system does not count written bytes, as on a tmpfs. A refused combination
-is one with which no store can be opened; a row that failed may have figures of earlier rounds. An effect is the median
-of the ratio of `name` to `against`, over all pairs of rows that differ in nothing else.
+is one with which no store can be opened; a row that failed may have figures of earlier rounds.
 """

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from penstock.errors import MissingExtraError
-from penstock_tools.matrix.report import Report, Row
+from penstock_tools.matrix.report import Report, Row, best_value
 
 # A colour used for nothing else, which is then replaced by the text colour of the page.
 _INK = "#123456"
@@ -133,12 +133,9 @@ _CARDS = (
     ("p99", "Lowest p99 of a put", "put_p99_us"),
     ("durability", "Most durable puts, many threads", "sync_threads_per_s"),
 )
-# The minimum number of pairs for a verdict: fewer pairs agree by chance.
-_PAIRS_LEAST = 3
 _COLUMNS = (
     "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_bytes",
-    "sync_threads_per_s", "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms",
-    "disk_per_byte", "memory_mib",
+    "sync_threads_per_s", "synced_mib_s", "lag_ms", "recovery_ms", "disk_per_byte", "memory_mib",
 )  # fmt: skip
 
 
@@ -152,7 +149,7 @@ def render(report: Report) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Penstock matrix, {escape(report['made'][:10])}</title><style>{style}</style></head><body><main>",
-        *_head(report), *_cards(report), *_heat(report), *_effects(report), *_plots(report), *_table(report),
+        *_head(report), *_cards(report), *_heat(report), *_plots(report), *_table(report),
         *_refused(report), *_method(report),
         f'</main><script type="application/json" id="report">{data}</script><script>{script}</script></body></html>',
     ])  # fmt: skip
@@ -175,9 +172,8 @@ def _head(report: Report) -> Iterable[str]:
         f"{'thread' if plan['threads'] == 1 else 'threads'}; medians of {plan['rounds']} interleaved rounds. "
         f'Made {escape(report["made"])} in {report["seconds"]:.0f} s.</p><ul class="facts">'
     )
-    facts = {**report["machine"], **{f"--set {key}": v for key, v in report["settings"].items()}}
-    for name, text in facts.items():
-        yield f"<li>{escape(name)} <b>{escape(str(text))}</b></li>"
+    for name, text in report["machine"].items():
+        yield f"<li>{escape(name)} <b>{escape(text)}</b></li>"
     yield "</ul>"
 
 
@@ -243,38 +239,6 @@ def _cell(row: int | None) -> str:
     return f'<td class="cell" data-row="{row}"></td>'
 
 
-def _effects(report: Report) -> Iterable[str]:
-    """Yield the table of what each choice changes."""
-    if not report["effects"]:
-        return
-    yield "<h2>What each choice changes</h2>"
-    yield (
-        "<p>The median ratio over pairs of combinations that differ in nothing else, with the lowest and the "
-        "highest pair. A ratio above 1 means more of the metric: good for rates, bad for times. It is green or red if "
-        "all pairs agree; otherwise this run is inconclusive.</p>"
-    )
-    yield '<div class="scroll"><table><thead><tr><th>choice</th><th class="text">against</th>'
-    yield '<th class="text">where</th><th class="text">metric</th><th>ratio</th><th>pairs</th></tr></thead><tbody>'
-    for effect in report["effects"]:
-        about = report["metrics"][effect["metric"]]
-        yield (
-            f'<tr><td>{escape(effect["name"])}</td><td class="text">{escape(effect["against"])}</td>'
-            f'<td class="text">{escape(effect["where"] or "all")}</td>'
-            f'<td class="text">{escape(about["title"])}, {escape(about["unit"])}</td>'
-            f'<td class="{_verdict(effect, about["better"])}">{effect["median"]:.2f}'
-            f'<span class="spread">{effect["low"]:.2f} to '
-            f"{effect['high']:.2f}</span></td><td>{effect['pairs']}</td></tr>"
-        )
-    yield "</tbody></table></div>"
-
-
-def _verdict(effect: dict[str, Any], better: str) -> str:
-    """Return the CSS class of an effect's cell: better or worse only if all pairs agree."""
-    if effect["pairs"] < _PAIRS_LEAST or effect["low"] <= 1 <= effect["high"]:
-        return "unclear"
-    return "best" if (effect["low"] > 1) == (better == "higher") else "worse"
-
-
 def _plots(report: Report) -> Iterable[str]:
     for title, about, svg in plots(report):
         yield f'<h2>{escape(title)}</h2><p>{escape(about)}</p><div class="plot">{svg}</div>'
@@ -283,7 +247,7 @@ def _plots(report: Report) -> Iterable[str]:
 def _table(report: Report) -> Iterable[str]:
     """Yield the table of all figures."""
     metrics = report["metrics"]
-    tops = {name: _top(report["rows"], name, metrics[name]["better"]) for name in _COLUMNS}
+    tops = {name: best_value(report["rows"], name) for name in _COLUMNS}
     yield "<h2>Every figure</h2><p>Medians, with the lowest and the highest round. Click a heading to sort.</p>"
     yield '<div class="scroll"><table id="all"><thead><tr><th data-sort="label">combination</th>'
     yield '<th class="text" data-sort="acknowledged">a put returns</th>'
@@ -299,15 +263,6 @@ def _table(report: Report) -> Iterable[str]:
             f'<td class="text" title="{_loses(row)}">{escape(row["acknowledged"])}</td>{cells}</tr>'
         )
     yield "</tbody></table></div>"
-
-
-def _top(rows: list[Row], metric: str, better: str) -> float | None:
-    values: list[float] = [
-        row["figures"][metric]["median"] for row in rows if metric in row["figures"]
-    ]
-    if not values:
-        return None
-    return max(values) if better == "higher" else min(values)
 
 
 def _figure(row: Row, metric: str, top: float | None) -> str:

@@ -1,10 +1,9 @@
-"""Makes a report: every combination of installed strategies, measured in rounds; medians, best ones, effects.
+"""Makes a report: every combination of installed strategies, measured in rounds; medians, best ones.
 
 Each combination runs in its own process, in a different order each round.
 """
 
 import itertools
-import json
 import multiprocessing
 import os
 import platform
@@ -12,7 +11,7 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ from penstock.config.model import Config
 from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry
 from penstock_tools.matrix import measure
-from penstock_tools.matrix.measure import FAILED, FIGURES, REFUSED, Answer, MeasurePlan
+from penstock_tools.matrix.measure import FAILED, Answer, MeasurePlan
 
 KINDS = ("write", "alloc", "flush")
 _IN_MEMORY = "messages that were not committed yet, a contiguous tail"
@@ -50,21 +49,9 @@ class Combo(NamedTuple):
         """Return the settings with which `penstock.open` picks the combination."""
         return self._asdict()
 
-    def toml(self, settings: Mapping[str, Any] | None = None) -> str:
-        """Return the configuration to paste: the picks, and those of `settings` that apply to them."""
-        picks = {"write.use": self.write, "alloc.use": self.alloc, "flush.use": self.flush}
-        tables: dict[str, dict[str, Any]] = {}
-        for key, value in {**picks, **(settings or {})}.items():
-            table, _, name = key.rpartition(".")
-            kind, _, strategy = table.partition(".")
-            if not strategy or picks.get(f"{kind}.use", strategy) == strategy:
-                tables.setdefault(table, {})[name] = value
-        return "\n".join(
-            (f"[{table}]\n" if table else "")
-            # JSON strings, numbers and lists are valid TOML.
-            + "".join(f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in rows.items())
-            for table, rows in sorted(tables.items(), key=_table_order)
-        )
+    def toml(self) -> str:
+        """Return the configuration to paste."""
+        return "\n".join(f'[{kind}]\nuse = "{name}"\n' for kind, name in self._asdict().items())
 
     def conflict(self, registry: Registry) -> str | None:
         """Return the reason why a store cannot be opened with the combination; None if it can."""
@@ -77,14 +64,6 @@ class Combo(NamedTuple):
             if reason is not None:
                 return reason
         return None
-
-
-def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
-    """Return the sort key of a table: keys without a table first, then in the order of a combination."""
-    table = item[0]
-    kinds = (*KINDS, "index")
-    kind = table.partition(".")[0]
-    return bool(table), kinds.index(kind) if kind in kinds else len(kinds), table
 
 
 class Promise(NamedTuple):
@@ -126,15 +105,11 @@ _SEED = 20_130_612
 
 @attrs.define
 class RunOutcome:
-    """The results of one combination: a dictionary of figures per round, or the reason why there are none.
-
-    `failure` is the error of a round; `refusal` is the reason why no store can be opened with the combination.
-    """
+    """The results of one combination: a dictionary of figures per round, and the error of the round that failed."""
 
     combo: Combo
     rounds: list[dict[str, float]] = attrs.Factory(list)
     failure: str | None = None
-    refusal: str | None = None
 
 
 def run(
@@ -142,13 +117,11 @@ def run(
     combos: Sequence[Combo],
     plan: MeasurePlan,
     *,
-    settings: dict[str, Any],
     on_progress: Callable[[RunOutcome], None] = lambda _: None,
 ) -> list[RunOutcome]:
     """Measure every combination in every round; `on_progress` is called after each.
 
-    `settings` apply to all combinations; the picks of a combination take precedence. Works in a temporary folder
-    inside `folder`, and deletes it in every case.
+    Works in a temporary folder inside `folder`, and deletes it in every case.
     """
     outcomes = [RunOutcome(combo) for combo in combos]
     spawner = multiprocessing.get_context("forkserver")
@@ -159,31 +132,24 @@ def run(
             order = list(outcomes)
             random.Random(_SEED + number).shuffle(order)
             for outcome in order:
-                if outcome.failure is None and outcome.refusal is None:
-                    given = {**settings, **outcome.combo.settings()}
-                    _measure(spawner, home / "store", outcome, given, plan)
+                if outcome.failure is None:
+                    _measure(spawner, home / "store", outcome, plan)
                 on_progress(outcome)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return outcomes
 
 
-def _measure(
-    spawner: Any, path: Path, outcome: RunOutcome, settings: dict[str, Any], plan: MeasurePlan
-) -> None:
-    """Measure one combination once, and add figures, failure or refusal to its outcome."""
+def _measure(spawner: Any, path: Path, outcome: RunOutcome, plan: MeasurePlan) -> None:
+    """Measure one combination once, and add figures or failure to its outcome."""
     figures: dict[str, float] = {}
     try:
         for work in (measure.measure, measure.recover):
-            kind, answer = _ask(spawner, work, path, settings, plan)
-            if kind == FIGURES:
-                figures |= answer
-            elif kind == REFUSED:
-                outcome.refusal = answer
-                return
-            else:
+            kind, answer = _ask(spawner, work, path, outcome.combo.settings(), plan)
+            if kind == FAILED:
                 outcome.failure = answer
                 return
+            figures |= answer
         outcome.rounds.append(figures)
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -233,7 +199,6 @@ Report = dict[str, Any]
 
 METRICS: dict[str, tuple[str, str, str]] = {
     "put_per_s": ("put", "messages/s", "higher"),
-    "put_mib_s": ("put, bytes", "MiB/s", "higher"),
     "put_p50_us": ("put p50", "us", "lower"),
     "put_p99_us": ("put p99", "us", "lower"),
     "put_p999_us": ("put p99.9", "us", "lower"),
@@ -244,29 +209,11 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "sync_bytes": ("written per durable put", "bytes", "lower"),
     "sync_threads_per_s": ("durable puts, many threads", "puts/s", "higher"),
     "synced_mib_s": ("synced bytes", "MiB/s", "higher"),
-    "sync_ms_per_mib": ("a sync of 1 MiB", "ms", "lower"),
     "lag_ms": ("dispatch lag", "ms", "lower"),
     "recovery_ms": ("open after SIGKILL", "ms", "lower"),
-    "recovery_own_ms": ("recovery part of it", "ms", "lower"),
     "disk_per_byte": ("disk per byte of body", "bytes", "lower"),
     "memory_mib": ("peak memory without mapped files", "MiB", "lower"),
 }
-_BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async"}
-# The effects to report: kind, metric, and the (kind, name) pairs that restrict the rows.
-_EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
-    ("write", "sync_per_s", (("flush", "sync"),)),
-    ("write", "sync_threads_per_s", (("flush", "sync"),)),
-    ("write", "sync_bytes", (("flush", "sync"),)),
-    ("write", "put_per_s", (("flush", "async"),)),
-    ("write", "put_p99_us", (("flush", "async"),)),
-    ("alloc", "put_p99_us", (("flush", "async"),)),
-    ("alloc", "put_p999_us", (("flush", "async"),)),
-    ("alloc", "put_max_us", (("flush", "async"),)),
-    ("alloc", "synced_mib_s", ()),
-    ("alloc", "sync_bytes", (("flush", "sync"),)),
-    ("alloc", "sync_ms_per_mib", ()),
-    ("flush", "put_per_s", ()),
-)
 
 
 def make_report(
@@ -277,35 +224,27 @@ def make_report(
     *,
     folder: Path,
     seconds: float,
-    settings: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Return the report of a run; see `penstock_tools.matrix`.
-
-    `refused` are the combinations that were not tried; `settings` are the settings of all combinations.
-    """
-    rows = [_row(outcome, registry, settings or {}) for outcome in outcomes if not outcome.refusal]
-    tried = [(each.combo, each.refusal) for each in outcomes if each.refusal]
+    """Return the report of a run; see `penstock_tools.matrix`. `refused` are the combinations that conflict."""
+    rows = [_row(outcome, registry) for outcome in outcomes]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "machine": machine(folder),
         "plan": attrs.asdict(plan),
-        "settings": dict(settings or {}),
         "metrics": {
             name: {"title": title, "unit": unit, "better": better}
             for name, (title, unit, better) in METRICS.items()
         },
         "rows": rows,
         "refused": [
-            {"label": combo.label, **combo._asdict(), "reason": reason}
-            for combo, reason in (*refused, *tried)
+            {"label": combo.label, **combo._asdict(), "reason": reason} for combo, reason in refused
         ],
         "best": best(rows),
-        "effects": list(effects(rows)),
     }
 
 
-def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -> Row:
+def _row(outcome: RunOutcome, registry: Registry) -> Row:
     """Return the report's row for one combination."""
     combo = outcome.combo
     figures = {}
@@ -320,7 +259,7 @@ def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -
         "label": combo.label,
         **combo._asdict(),
         **promise(combo, registry)._asdict(),
-        "config": combo.toml(settings),
+        "config": combo.toml(),
         "failure": outcome.failure,
         "figures": figures,
     }
@@ -339,48 +278,33 @@ def best(rows: Sequence[Row]) -> dict[str, str]:
         ("p99", "put_p99_us", valid),
         ("durability", "sync_threads_per_s", durable),
     ):
-        measured = [row for row in among if metric in row["figures"]]
-        if measured:
-            sign = 1 if METRICS[metric][2] == "higher" else -1
-            top = max(measured, key=lambda row: sign * row["figures"][metric]["median"])
-            found[name] = top["label"]
+        top = best_value(among, metric)
+        if top is not None:
+            found[name] = next(row["label"] for row in among if value(row, metric) == top)
     return found
 
 
-def effects(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yield the effect of each choice, over pairs of rows that differ in nothing else."""
-    for kind, metric, where in _EFFECTS:
-        inside = [row for row in rows if all(row[k] == name for k, name in where)]
-        for name in sorted({row[kind] for row in inside} - {_BASE[kind]}):
-            ratios = list(_ratios(inside, kind, name, metric))
-            if ratios:
-                yield {
-                    "kind": kind, "name": name, "against": _BASE[kind], "metric": metric,
-                    "where": " ".join(name for _, name in where), "median": median(ratios),
-                    "low": min(ratios), "high": max(ratios), "pairs": len(ratios),
-                }  # fmt: skip
+def value(row: Row, metric: str) -> float | None:
+    """Return the median of a metric in a row; None if it was not measured."""
+    figure: dict[str, float] | None = row["figures"].get(metric)
+    return None if figure is None else figure["median"]
 
 
-def _ratios(rows: Sequence[Row], kind: str, name: str, metric: str) -> Iterator[float]:
-    others = [each for each in KINDS if each != kind]
-    bases = {tuple(row[each] for each in others): row for row in rows if row[kind] == _BASE[kind]}
-    for row in rows:
-        base = bases.get(tuple(row[each] for each in others))
-        if row[kind] == name and base is not None:
-            ours, theirs = row["figures"].get(metric), base["figures"].get(metric)
-            if ours and theirs and theirs["median"]:
-                yield ours["median"] / theirs["median"]
+def best_value(rows: Sequence[Row], metric: str) -> float | None:
+    """Return the best median of a metric among the rows that did not fail; None if there is none."""
+    medians = [value(row, metric) for row in rows if not row["failure"]]
+    pick = max if METRICS[metric][2] == "higher" else min
+    return pick((each for each in medians if each is not None), default=None)
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """Return a description of the machine and of the disk of `folder`."""
+    """Return a description of the machine and of the file system of `folder`."""
     kind, device = file_system(folder.resolve())
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
         "file system": f"{kind} on {device}",
-        "disk": _disk(folder),
         "python": platform.python_version(),
         "penstock": penstock.__version__,
         **{name: version(name) for name in ("numpy", "crc32c")},
@@ -402,23 +326,3 @@ def file_system(folder: Path) -> tuple[str, str]:
         if folder.is_relative_to(at) and len(at) >= len(found[0]):
             found = (at, kind, device)
     return found[1], found[2]
-
-
-def _disk(folder: Path) -> str:
-    """Return the disk of a folder: name, model, size, and the reported type of its write cache."""
-    number = folder.stat().st_dev
-    part = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    disk = next((at for at in (part, part.parent) if (at / "queue").is_dir()), None)
-    if disk is None:
-        return "unknown"
-    size = int(_line(disk / "size") or 0) * 512 / (1 << 30)
-    facts = [" ".join((disk.name, _line(disk / "device" / "model"))).strip(), f"{size:.0f} GiB"]
-    cache = _line(disk / "queue" / "write_cache")
-    return ", ".join(facts + ([f"write cache: {cache}"] if cache else []))
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

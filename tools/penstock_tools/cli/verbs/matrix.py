@@ -1,33 +1,27 @@
 """The verb `matrix`: measures every combination of strategies on the user's own disk."""
 
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import attrs
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from penstock.config.sources import gather
-from penstock.escape import visible
 from penstock.plugins.registry import load_registry
-from penstock_tools.cli.output import Bar, chosen, json_option, note, out_json
+from penstock_tools.cli.output import Bar, json_option, note, out_json, table
 from penstock_tools.cli.root import NO, examples
 from penstock_tools.matrix.measure import MeasurePlan, open_store
 from penstock_tools.matrix.page import number, ready, render
 from penstock_tools.matrix.report import (
-    METRICS,
     Combo,
     Report,
+    Row,
     RunOutcome,
+    best_value,
     combinations,
     make_report,
     run,
+    value,
 )
 
 # Metric and a heading short enough for a terminal.
@@ -37,9 +31,6 @@ _SHOWN = {
     "recovery_ms": "recovery ms",
 }  # fmt: skip
 _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
-_PICKED = {"write.use": "write", "alloc.use": "alloc", "flush.use": "flush"}
-_SEGMENT = "geometry.segment_bytes"
-_PIPE_COLUMNS = 160
 
 
 @click.command(
@@ -77,14 +68,6 @@ _PIPE_COLUMNS = 160
     help="How long each metric is measured.  [0.3, quick: 0.05]",
 )  # fmt: skip
 @click.option(
-    "--config", type=click.Path(dir_okay=False),
-    help="A TOML file of settings for all combinations; the strategies picked in it are ignored.",
-)  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE",
-    help="A setting for all combinations, for example index.use=...; may be given more than once.",
-)  # fmt: skip
-@click.option(
     "--html", default="penstock-matrix.html", show_default=True,
     help="The HTML page to write; '' writes none.",
 )  # fmt: skip
@@ -99,8 +82,6 @@ def command(
     quick: bool,
     rounds: int | None,
     seconds: float | None,
-    config: str | None,
-    settings: tuple[str, ...],
     html: str,
     quiet: bool,
     as_json: bool,
@@ -120,8 +101,7 @@ def command(
         # A segment must hold more than one body.
         segment_bytes=max((4 if quick else 16) << 20, 4 * (body + 4096) // 4096 * 4096),
     )  # fmt: skip
-    given, plan = _settings(config, settings, plan)
-    report = _measure_all(Path(path), [_pair(text) for text in only], plan, given, quiet=quiet)
+    report = _measure_all(Path(path), [_pair(text) for text in only], plan, quiet=quiet)
     # Printed before the page is written, which may fail.
     _print_report(report, json_wanted=as_json)
     if html:
@@ -147,31 +127,8 @@ def _pair(text: str) -> tuple[str, str]:
     return kind.strip(), name.strip()
 
 
-def _settings(
-    config: str | None, settings: tuple[str, ...], plan: MeasurePlan
-) -> tuple[dict[str, Any], MeasurePlan]:
-    """Return the settings for all combinations, and the plan with the segment size they set."""
-    asked = {key: value for key, (value, _) in gather(None, {}, chosen(settings, None)).items()}
-    for key in asked.keys() & _PICKED.keys():
-        kind = _PICKED[key]
-        raise click.UsageError(
-            f"--set {key}: the matrix varies this setting itself; "
-            f"to measure one value only, use --only {kind}={asked[key]}"
-        )
-    found = gather(Path(config) if config else None, {}, asked)
-    given = {key: value for key, (value, _) in found.items() if key not in _PICKED}
-    if isinstance(given.get(_SEGMENT), int):
-        plan = attrs.evolve(plan, segment_bytes=given.pop(_SEGMENT))
-    return given, plan
-
-
 def _measure_all(
-    folder: Path,
-    only: list[tuple[str, str]],
-    plan: MeasurePlan,
-    given: dict[str, Any],
-    *,
-    quiet: bool,
+    folder: Path, only: list[tuple[str, str]], plan: MeasurePlan, *, quiet: bool
 ) -> Report:
     """Return the report on all selected combinations."""
     registry = load_registry()
@@ -180,20 +137,16 @@ def _measure_all(
     refused = [(combo, reason) for combo, reason in reasons if reason is not None]
     allowed = [combo for combo, reason in reasons if reason is None]
     began = time.monotonic()
-    outcomes = _run(folder, allowed, plan, given, quiet=quiet)
-    return make_report(
-        outcomes, refused, plan, registry, folder=folder, seconds=time.monotonic() - began,
-        settings=given,
-    )  # fmt: skip
+    outcomes = _run(folder, allowed, plan, quiet=quiet)
+    seconds = time.monotonic() - began
+    return make_report(outcomes, refused, plan, registry, folder=folder, seconds=seconds)
 
 
-def _run(
-    folder: Path, combos: list[Combo], plan: MeasurePlan, given: dict[str, Any], *, quiet: bool
-) -> list[RunOutcome]:
+def _run(folder: Path, combos: list[Combo], plan: MeasurePlan, *, quiet: bool) -> list[RunOutcome]:
     """Measure the combinations with a progress bar, and return the outcomes."""
-    # A wrong setting or an unwritable disk is reported here once, instead of by every child process.
+    # An unwritable disk is reported here once, instead of by every child process.
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-", dir=folder) as probe:
-        open_store(str(Path(probe) / "s"), given, plan).close()
+        open_store(str(Path(probe) / "s"), {}, plan).close()
     total = len(combos) * plan.rounds
     with Bar("matrix", total, "runs", quiet=quiet) as bar:
         done = 0
@@ -203,7 +156,7 @@ def _run(
             done += 1
             bar.set(done, done)
 
-        return run(folder, combos, plan, settings=given, on_progress=on_progress)
+        return run(folder, combos, plan, on_progress=on_progress)
 
 
 def _print_report(report: Report, *, json_wanted: bool) -> None:
@@ -223,38 +176,25 @@ def _print_report(report: Report, *, json_wanted: bool) -> None:
 
 
 def _show(report: Report) -> None:
-    """Show the table, the fastest combination first; the best value of a column has a star, visible in a pipe too."""
-    made = Table(header_style="bold")
-    made.add_column("combination", overflow="fold")
-    made.add_column("ack")
-    for heading in _SHOWN.values():
-        made.add_column(heading, justify="right")
-    tops = {name: _best(report, name) for name in _SHOWN}
-    for row in sorted(report["rows"], key=lambda row: -(_median(row, "put_per_s") or 0)):
-        answer = "failed" if row["failure"] else row["acknowledged"].rpartition(" ")[2]
-        none = "-" if row["failure"] else "n/a"
-        cells = (_cell(_median(row, name), tops[name], none) for name in _SHOWN)
-        made.add_row(Text(visible(row["label"])), Text(answer), *cells)
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(made)
+    """Show the table, the fastest combination first; the best value of a column has a star."""
+    rows = sorted(report["rows"], key=lambda row: -(value(row, "put_per_s") or 0))
+    tops = {name: best_value(rows, name) for name in _SHOWN}
+    table(
+        "",
+        ("combination", "ack", *_SHOWN.values()),
+        [
+            (
+                row["label"],
+                "failed" if row["failure"] else row["acknowledged"].rpartition(" ")[2],
+                *(_cell(row, name, tops[name]) for name in _SHOWN),
+            )
+            for row in rows
+        ],
+    )
 
 
-def _cell(value: float | None, top: float | None, none: str) -> Text:
-    if value is None:
-        return Text(none)
-    return Text(f"{number(value)} *", style="bold") if value == top else Text(f"{number(value)}  ")
-
-
-def _median(row: dict[str, Any], metric: str) -> float | None:
-    figure: dict[str, float] | None = row["figures"].get(metric)
-    return None if figure is None else figure["median"]
-
-
-def _best(report: Report, metric: str) -> float | None:
-    values = [
-        value
-        for row in report["rows"]
-        if not row["failure"] and (value := _median(row, metric)) is not None
-    ]
-    if not values:
-        return None
-    return max(values) if METRICS[metric][2] == "higher" else min(values)
+def _cell(row: Row, metric: str, top: float | None) -> str:
+    found = value(row, metric)
+    if found is None:
+        return f"{'-' if row['failure'] else 'n/a':>9}"
+    return f"{number(found):>9} *" if found == top else f"{number(found):>9}"
