@@ -2,9 +2,8 @@
 
 import pytest
 from tests.lanes import NIGHT
-from tests.matrix.combos import ALLOWED, name_of, settings_of
+from tests.matrix.combos import ALLOWED, name_of, plot_of
 
-from penstock.testing.crash import Plot
 from penstock.testing.failures import ERRNOS, explore_failures
 from penstock_tools.matrix.report import Combo
 
@@ -21,12 +20,10 @@ def kinds_of(combo: Combo) -> tuple[str, ...]:
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_a_call_that_fails_costs_no_promise(combo: Combo) -> None:
     """Named error or none; after the power is cut, all that was promised is there."""
-    settings = settings_of(combo)
-    if combo.write == "transient-pool":
-        settings["write.transient-pool.buffers"] = 2
-    plot = Plot(seed=ALLOWED.index(combo), settings=settings)
     kinds = kinds_of(combo)
-    outcomes = list(explore_failures(plot, COUNT if NIGHT else len(kinds), kinds=kinds))
+    outcomes = list(
+        explore_failures(plot_of(combo, steps=24), COUNT if NIGHT else len(kinds), kinds=kinds)
+    )
     assert not [f"{o.failure}: {o.problem}" for o in outcomes if o.problem]
     # A story that never makes most of these calls would say nothing.
     assert len({outcome.failure.call for outcome in outcomes}) > (len(kinds) - 1) // 2

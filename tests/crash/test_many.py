@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import SMALL
+from tests.matrix.combos import AS_MANY
 
 import penstock
 from penstock.files import volume
@@ -13,7 +14,6 @@ from penstock.recovery import restore
 from penstock.testing import FaultyFiles
 from penstock.testing.crash import Plot, explore
 from penstock.testing.kit import copy_store
-from penstock_tools.matrix.soak import AS_MANY
 
 MANY: dict[str, Any] = {**SMALL, **AS_MANY}
 

@@ -34,10 +34,9 @@ KILLS = [
     "tests/replicas/test_kills.py",
 ]
 # Those whose rounds differ by their seeds; the others run once.
-SEEDED = {"kills", "explorations", "properties", "spark", "soak"}
+SEEDED = {"kills", "explorations", "properties", "spark"}
 # Nothing is passed over for want of a program.
 NEEDED = ("INTEROP", "SPARK", "STRACE", "CHROMIUM", "SHELLS", "REDIS", "DISK", "ZIG")
-# What the words of a command stand for: {minutes} for the part's share, {seed} for the round's.
 PARTS: dict[str, list[str]] = {
     "kills": [*PYTEST, "tests/night/kills", "tests/examples", *KILLS],
     "explorations": [*PYTEST, "tests/crash", "tests/replicas", "tests/matrix", "tests/damage", "tests/plants"],
@@ -49,13 +48,12 @@ PARTS: dict[str, list[str]] = {
     "faults": [*PYTEST, "tests/faults", "tests/night/faults"],
     "packages": [*PYTEST, "tests/packaging", "tests/night/packages"],
     "pythons": [sys.executable, "-m", "tests.packaging.installs", "--extras", "--lowest"],
-    "soak": [sys.executable, "-m", "penstock_tools.matrix.soak", "--minutes", "{minutes}", "--seed", "{seed}"],
 }  # fmt: skip
 
 
-def run_round(part: str, seed: int, minutes: float) -> int:
+def run_round(part: str, seed: int) -> int:
     """Run a part once; returns the exit code of its command."""
-    words = [word.format(minutes=minutes, seed=seed) for word in PARTS[part]]
+    words = PARTS[part]
     required = {f"PENSTOCK_REQUIRE_{name}": "1" for name in NEEDED}
     environ = {**os.environ, **required, "PENSTOCK_NIGHT": "1", "PENSTOCK_SEED": str(seed)}
     print(f"{part}: PENSTOCK_NIGHT=1 PENSTOCK_SEED={seed} {' '.join(words)}", flush=True)
@@ -70,7 +68,7 @@ def run_part(part: str, minutes: float, commit: str) -> Night:
     code = 0
     while not code and (not seeds or (part in SEEDED and time.monotonic() < end)):
         seeds.append(random.SystemRandom().randrange(1 << 31))
-        code = run_round(part, seeds[-1], minutes)
+        code = run_round(part, seeds[-1])
     result = f"exit code {code} with the last seed" if code else "passed"
     return Night(f"{began:%Y-%m-%d}", commit, part, len(seeds), seeds, result)
 

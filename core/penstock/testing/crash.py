@@ -7,11 +7,13 @@ three ways. It crashes the opening itself at one of its calls. Or it cuts the po
 found must still be there, also if more messages were put where the tail was cut off. Or it closes the store, which must
 be clean and unchanged at the next open.
 
-Everything is determined by a seed: `replay` runs one case again.
+Everything is determined by a seed: `replay`, or `python -m penstock.testing.crash`, runs one case again.
 """
 
+import argparse
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,7 +106,7 @@ class Plot:
         """Return the command that runs one case again."""
         settings = shlex.quote(json.dumps(dict(self.settings)))
         return (
-            f"python -m penstock_tools.matrix.soak --seed {self.seed} --steps {self.steps} --point "
+            f"python -m penstock.testing.crash --seed {self.seed} --steps {self.steps} --point "
             f"{case.point} --survival {case.survival.value} --settings {settings}"
         )
 
@@ -374,3 +376,24 @@ class Look:
         return wrong_with(seen, self._promised, least=self._promised.durable) or wrong_within(
             store, seen, self._promised
         )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the case that `Plot.command` names; returns 1 if there is a problem, otherwise 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.testing.crash", description="Run one crash again."
+    )
+    parser.add_argument("--seed", type=int, required=True, help="of the story")
+    parser.add_argument("--steps", type=int, required=True, help="of the story")
+    parser.add_argument("--point", type=int, required=True, help="the number of the call")
+    parser.add_argument("--survival", required=True, choices=[each.value for each in Survival])
+    parser.add_argument("--settings", default="{}", help="settings of the store, as JSON")
+    asked = parser.parse_args(arguments)
+    plot = Plot(seed=asked.seed, settings=json.loads(asked.settings), steps=asked.steps)
+    outcome = replay(plot, Case(asked.point, Survival(asked.survival)))
+    print(f"before {outcome.call}: {outcome.problem or 'no problem'}")
+    return 1 if outcome.problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """The matrix: measures every allowed combination of installed strategies on the user's own disk.
 
 `measure` runs in a child process for one combination, `report` runs all of them in rounds and combines the results into
-a report, `page` shows it. `soak` explores crashes and failures on all of them.
+a report, `page` shows it.
 
 A report is plain JSON::
 
