@@ -64,7 +64,8 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
         options: of the policy.
         mode: permissions of new files; the owner's alone if None.
     """
-    from penstock_spark.export_folder import Exported, ExportSlice, missing  # noqa: PLC0415 - pyarrow is an extra
+    from penstock_spark.export_folder import Exported, missing  # noqa: PLC0415 - pyarrow is an extra
+    from penstock_spark.stores import StoreSpan  # noqa: PLC0415 - imports much
     from penstock_tools.segmentwise import messages_before  # noqa: PLC0415 - needed when something goes
 
     target = root.parent / (Path(options.to).expanduser() if options.to else f"{root.name}-archive")
@@ -77,7 +78,7 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
         for topic, queue, low, high in messages_before(store, log_stop):
             ranges = done.setdefault((exported.name_of(topic), queue), [])
             for start, stop in missing(ranges, low, high):
-                piece = ExportSlice(name, topic, queue, start, stop)
+                piece = StoreSpan(name, topic, queue, start, stop)
                 count += exported.write(piece, store).rows
                 ranges.append((start, stop))
         exported.note(name, done)

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import attrs
 import numpy as np
@@ -33,6 +33,7 @@ import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
 from penstock_spark.arrow import converter, pa, pq, store_columns
+from penstock_spark.stores import StoreSpan
 
 FORMAT = 1
 # All but `topic`, which is in the path, as Hive does it. A format of files, which does not grow with the source.
@@ -56,16 +57,6 @@ _ROWS = 65_536
 _DAY_MS = 86_400_000
 
 Ranges = list[tuple[int, int]]
-
-
-class ExportSlice(NamedTuple):
-    """Messages [start, stop) of one queue, which one task exports."""
-
-    store: str
-    topic: str
-    queue: int
-    start: int
-    stop: int
 
 
 @attrs.frozen
@@ -213,7 +204,7 @@ class Exported:
     # --- messages
 
     def write(
-        self, piece: ExportSlice, source: "penstock.Store", *, counts_lost: bool = False
+        self, piece: StoreSpan, source: "penstock.Store", *, counts_lost: bool = False
     ) -> Written:
         """Export one slice, with a file for each date; a repeated export keeps the files of an earlier attempt.
 
@@ -249,7 +240,7 @@ class Exported:
                 part.discard()
             raise
 
-    def _files_of(self, piece: ExportSlice) -> dict[Path, tuple[int, int]]:
+    def _files_of(self, piece: StoreSpan) -> dict[Path, tuple[int, int]]:
         """Return the complete files of one slice with their ranges, whichever attempt wrote them."""
         found = {}
         for path in self._folder_of(piece.topic).glob("date=*/*.parquet"):
@@ -263,7 +254,7 @@ class Exported:
                     found[path] = start, stop
         return found
 
-    def _with_earlier(self, piece: ExportSlice, lost: int) -> Written:
+    def _with_earlier(self, piece: StoreSpan, lost: int) -> Written:
         """Return the result of a slice some of whose messages were deleted: an earlier attempt may have had them."""
         files = self._files_of(piece)
         rows = sum(pq.read_metadata(path).num_rows for path in files)
@@ -312,7 +303,7 @@ class _Part:
         self._rows += rows.num_rows
 
     def finish(
-        self, done: Written, piece: ExportSlice, start: int, stop: int, earlier: Ranges
+        self, done: Written, piece: StoreSpan, start: int, stop: int, earlier: Ranges
     ) -> Written:
         """Sync the file and rename it to its final name, unless an earlier attempt has exported its messages.
 
@@ -343,13 +334,12 @@ def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:
 
 
 def _by_day(
-    piece: ExportSlice, source: "penstock.Store", lost: "penstock.Lost"
+    piece: StoreSpan, source: "penstock.Store", lost: "penstock.Lost"
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
-    span = penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])
     convert = converter(EXPORTED)
     for batch in source.lowlevel.arrow_spans(
-        [span], store_columns(EXPORTED), rows=_ROWS, lost=lost
+        [piece.span], store_columns(EXPORTED), rows=_ROWS, lost=lost
     ):
         whole = convert(batch, str(source.path))
         # The store's own column: it has every time.

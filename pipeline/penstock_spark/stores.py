@@ -31,10 +31,8 @@ from penstock_spark.remote_files import RemoteFiles, UrlPath, is_url, matching_f
 MANIFEST = "penstock-dataset.json"
 FORMAT = 1
 SHARDS_MAX = 1000
-# Below the folder of a dataset, or of a store that a sink writes to. The sink makes the other one with all
-# stores in place as well, and did so before there was a mark.
+# Below the folder of a dataset, or of a store that a sink writes to.
 MADE = "penstock/sink/made"
-MADE_TOO = "penstock/sink/ledger"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAGIC = "*?["
 _THREADS = 16
@@ -75,7 +73,7 @@ def shards_of(root: Path) -> list[Path]:
 
 def is_made(root: Path) -> bool:
     """Return whether the store of a sink, or all shards of a dataset, have existed before."""
-    return (root / MADE).exists() or (root / MADE_TOO).is_dir()
+    return (root / MADE).exists()
 
 
 def is_store(shard: Path) -> bool:
@@ -200,14 +198,14 @@ def find_stores(paths: Sequence[str]) -> Locations:
     names: list[str] = []
     are_plain = True
     for path in paths:
-        found, is_plain = _remote(path) if is_url(path) else _local(_without_scheme(path))
+        found, is_plain = _remote(path) if is_url(path) else _local(without_scheme(path))
         names += found
         are_plain = are_plain and is_plain
     stores = tuple(Location(name) for name in dict.fromkeys(names))
     return Locations(stores, is_one=len(paths) == 1 and are_plain)
 
 
-def _without_scheme(path: str) -> str:
+def without_scheme(path: str) -> str:
     """Remove `file:`, which Spark's own sources allow."""
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")
@@ -257,10 +255,8 @@ def _remote_shards(files: RemoteFiles, base: str, names: Sequence[str]) -> list[
     """Return the shards that exist, as `written_shards` does."""
     shards = [f"{base}/{name}" for name in names]
     there = [s for s in shards if files.is_folder(UrlPath(f"{s}/commitlog"))]
-    if len(there) < len(shards):
-        made = UrlPath(f"{base}/{MADE}"), UrlPath(f"{base}/{MADE_TOO}")
-        if files.exists(made[0]) or files.is_folder(made[1]):
-            raise lost(next(shard for shard in shards if shard not in there), base)
+    if len(there) < len(shards) and files.exists(UrlPath(f"{base}/{MADE}")):
+        raise lost(next(shard for shard in shards if shard not in there), base)
     return there
 
 

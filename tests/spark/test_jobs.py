@@ -34,7 +34,6 @@ from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.cli import group
 from penstock_spark.export_folder import (
     Exported,
-    ExportSlice,
     Written,
     merged,
     missing,
@@ -43,7 +42,7 @@ from penstock_spark.export_folder import (
 )
 from penstock_spark.jobs import export, reindex, stats, verify
 from penstock_spark.jobs.tasks import fresh_folder, local_folder, stores_of
-from penstock_spark.stores import make_dataset
+from penstock_spark.stores import StoreSpan, make_dataset
 from penstock_tools.cli import root as cli
 from penstock_tools.segmentwise import Checkup
 
@@ -133,16 +132,16 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
         penstock.open(original, read_only=True, environ={}) as store,
     ):
         out.claim("store", original)
-        done = out.write(ExportSlice("store", "topic1", 1, 10, 50), store)
+        done = out.write(StoreSpan("store", "topic1", 1, 10, 50), store)
         assert (done.rows, done.files) == (40, 1)
-        assert out.write(ExportSlice("store", "topic1", 1, 10, 50), store) == done
+        assert out.write(StoreSpan("store", "topic1", 1, 10, 50), store) == done
         (file,) = (tmp_path / "out").glob("topic=topic1/date=*/*")
         assert file.name == f"store-1-{10:019d}-{50:019d}.parquet"
         assert file.stat().st_mode & 0o777 == 0o600
         # The format of the files: a column of the source that changes must not change it.
         assert [(f.name, f.type) for f in pq.read_schema(file)] == EXPORT_SCHEMA
         assert out.done("store") == {("topic1", 1): [(10, 50)]}
-        assert out.write(ExportSlice("store", "topic1", 1, 50, 50), store) == Written()
+        assert out.write(StoreSpan("store", "topic1", 1, 50, 50), store) == Written()
         file.with_name(".store-left").touch()
         out.clear("store")
         assert len(list(file.parent.iterdir())) == 1
@@ -161,7 +160,7 @@ def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
             store.put("t", b"%d" % n, queue=0)
             clock.now_ms += 8 * 3_600_000
         with Exported(tmp_path / "out") as out:
-            done = out.write(ExportSlice("store", "t", 0, 0, 9), store)
+            done = out.write(StoreSpan("store", "t", 0, 0, 9), store)
             assert done.rows == 9
             assert done.files >= 3
             assert out.done("store") == {("t", 0): [(0, 9)]}
@@ -517,7 +516,7 @@ def test_verbs_say_what_is_wrong_by_exit_code(
             (str(healthy), f) for f in store.verify()
         ]
     code, out, err = shown("verify", "nowhere", capsys=capsys)
-    assert (code, "no such folder" in err) == (4, True)
+    assert (code, "nothing at this path" in err) == (4, True)
     code, out, err = shown("export", str(root), "--to", "x", "--name", "y", capsys=capsys)
     assert (code, "STORE=NAME" in err) == (2, True)
     code, out, err = shown("stats", str(root), "--master", "a", "--remote", "b", capsys=capsys)

@@ -15,7 +15,7 @@ from penstock.durability.progress import Progress
 from penstock.files import Files
 from penstock.testing import ManualClock
 from penstock_spark.errors import DataLossError
-from penstock_spark.export_folder import Exported, ExportSlice
+from penstock_spark.export_folder import Exported
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of
 from penstock_spark.jobs.messages import messages_of
@@ -105,7 +105,7 @@ def test_a_task_does_not_pass_over_what_is_gone(source: Path) -> None:
 
 def test_an_export_counts_what_went_while_it_ran(source: Path, tmp_path: Path) -> None:
     gone = lose(source)
-    piece = ExportSlice("source", "t", 0, 0, COUNT)
+    piece = StoreSpan("source", "t", 0, 0, COUNT)
     with Exported(tmp_path / "out") as exported, penstock.open(source, read_only=True) as store:
         done = exported.write(piece, store, counts_lost=True)
     assert (done.lost, done.rows) == (gone, COUNT - gone)
@@ -122,7 +122,7 @@ def test_a_retried_export_keeps_what_its_first_attempt_has_written(
         for _ in range(2):
             store.put_many([Message("t", b"x" * 500, queue=0) for _ in range(COUNT // 2)])
             clock.now_ms += 86_400_000
-    piece = ExportSlice("source", "t", 0, 0, COUNT)
+    piece = StoreSpan("source", "t", 0, 0, COUNT)
     with Exported(out) as exported, penstock.open(root, read_only=True) as store:
         whole = exported.write(piece, store, counts_lost=True)
     assert (whole.rows, whole.files, whole.lost) == (COUNT, 2, 0)

@@ -229,7 +229,7 @@ def test_sources_and_targets_that_cannot_be(
     pq.write_table(pa.table({"other": [1]}), tmp_path / "other.parquet")
     target = str(tmp_path / "target")
     for given, to, text in (
-        (tmp_path / "gone", target, "no such folder"), (tmp_path / "empty", target, "no Parquet"),
+        (tmp_path / "gone", target, "nothing at this path"), (tmp_path / "empty", target, "no Parquet"),
         (tmp_path / "full", target, "not a valid Parquet file"),
         (tmp_path / "other.parquet", target, "no column 'value'"),
         (source, str(tmp_path / "full"), "nor empty"), (source, str(source), "both source and target"),

@@ -108,7 +108,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"Queue": "0"}, "is called 'assign' here"),
     ({"startingTimestamp": "-1"}, "startingTimestamp"),
     ({"startingOffsetsByTimestamp": '{"a":{"0":-2}}'}, "from 0 on"),
-    ({"startingOffsetsByTimestampStrategy": "guess"}, "error, latest"),
     ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign"),
     ({"subscribePattern": "a", "assign": '{"a":[0]}'}, "subscribePattern and assign"),
     ({"subscribe": " , "}, "names no topic"),

@@ -13,7 +13,7 @@ from penstock_spark.sink.commit import Decision, Part, SinkCommitter
 from penstock_spark.sink.options import SinkOptions, parse_options
 from penstock_spark.sink.rows import Stager, staged_name
 from penstock_spark.sink.writer import Target, find_target
-from penstock_spark.stores import MADE, MADE_TOO, MANIFEST, find_stores, make_dataset
+from penstock_spark.stores import MADE, MANIFEST, find_stores, make_dataset
 
 
 def options_for(root: Path, **more: str) -> SinkOptions:
@@ -120,21 +120,15 @@ def test_a_dataset_that_was_half_made_is_finished(tmp_path: Path) -> None:
     assert (root / "shard-001" / "commitlog").is_dir()
 
 
-@pytest.mark.parametrize("mark", [MADE, MADE_TOO])
-def test_readers_and_the_sink_know_a_made_dataset_by_either_mark(tmp_path: Path, mark: str) -> None:
-    """The ledger's folder stood for it before there was a mark."""
+def test_readers_and_the_sink_know_a_made_dataset_by_its_mark(tmp_path: Path) -> None:
     root = tmp_path / "d"
     find_target(options_for(root, shards="2"))
-    shutil.rmtree(root / MADE_TOO)
     (root / MADE).unlink()
     shutil.rmtree(root / "shard-001")
     # Not known to have been whole: a shard that is still to come.
     for path in (str(root), f"{tmp_path}/*"):
         assert [one.name for one in find_stores([path]).stores] == [str(root / "shard-000")]
-    if mark == MADE:
-        (root / MADE).touch()
-    else:
-        (root / MADE_TOO).mkdir()
+    (root / MADE).touch()
     for path in (str(root), f"{tmp_path}/*"):
         with pytest.raises(StorageError, match="shard-001"):
             find_stores([path])

@@ -31,7 +31,7 @@ from penstock.errors import (
     TopicError,
     UnknownTopicError,
 )
-from penstock.files import Files
+from penstock.files import Files, write_line
 from penstock.staged import Encoder
 from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
@@ -47,8 +47,6 @@ from penstock_spark.sink.commit import (
     Patience,
     ShardProgress,
     SinkCommitter,
-    read_line,
-    write_line,
 )
 from penstock_spark.sink.rows import Stager
 
@@ -562,4 +560,3 @@ def test_a_decision_that_cannot_be_is_damage(facts: dict[str, Any], tmp_path: Pa
     write_line(Files(), tmp_path / FOLDER / "decision", facts)
     with pytest.raises(CorruptionError):
         ledger.decision()
-    assert read_line(Files(), tmp_path / "none") is None

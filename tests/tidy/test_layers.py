@@ -226,7 +226,8 @@ SPARK_PATHS = [path for path in PIPELINE if path.is_relative_to(SPARK)]
 # As `ORDER`, for the pipeline. `cli` imports a job only by its name, when it is run.
 SPARK_ORDER = [
     "arrow errors option_parser java remote_files",
-    "stores export_folder",
+    "stores",
+    "export_folder",
     "sink archive",
     "source",
     "__init__ cli",

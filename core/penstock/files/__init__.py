@@ -1,10 +1,11 @@
 """The file system. The only folder that calls the operating system for files, maps, locks and syncs.
 
 In reading order: `file` (one open file), `file_system` (paths, folders, renames), `blocks` (disk blocks allocated ahead
-of the writes), `volume` (a file system synced as a whole), `lock_file` (who may write). `penstock.testing` implements
-the same interface on a simulated disk.
+of the writes), `volume` (a file system synced as a whole), `lock_file` (who may write), `checked_line` (facts in one
+line). `penstock.testing` implements the same interface on a simulated disk.
 """
 
+from penstock.files.checked_line import read_line, write_line
 from penstock.files.file import (
     FOLIO_BYTES,
     NO_ROOM,
@@ -32,5 +33,7 @@ __all__ = [
     "Volume",
     "address_of",
     "page_start",
+    "read_line",
     "system_error",
+    "write_line",
 ]

@@ -18,7 +18,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
-from penstock_spark.export_folder import Exported, ExportSlice, Ranges, missing, shortened
+from penstock_spark.export_folder import Exported, Ranges, missing, shortened
 from penstock_spark.jobs.tasks import (
     OnProgress,
     Report,
@@ -31,6 +31,7 @@ from penstock_spark.jobs.tasks import (
     tasks_for,
     watched,
 )
+from penstock_spark.stores import StoreSpan
 
 # Messages of one file, at most.
 FILE_ROWS = 200_000
@@ -69,7 +70,7 @@ class ExportReport(Report):
 class _Plan:
     """The slices of all stores to export."""
 
-    pieces: list[ExportSlice] = attrs.Factory(list)
+    pieces: list[StoreSpan] = attrs.Factory(list)
     roots: dict[str, Path] = attrs.Factory(dict)
     done: dict[str, dict[tuple[str, int], Ranges]] = attrs.Factory(dict)
     lost: int = 0
@@ -170,11 +171,11 @@ def _plan(
                     if ranges:
                         plan.lost += max(low - ranges[-1][1], 0)
                     for start, stop in missing(ranges, low, high):
-                        plan.pieces += _cut(ExportSlice(name, topic, queue, start, stop), file_rows)
+                        plan.pieces += _cut(StoreSpan(name, topic, queue, start, stop), file_rows)
     return plan
 
 
-def _cut(piece: ExportSlice, rows: int) -> list[ExportSlice]:
+def _cut(piece: StoreSpan, rows: int) -> list[StoreSpan]:
     return [
         piece._replace(start=at, stop=min(at + rows, piece.stop))
         for at in range(piece.start, piece.stop, rows)

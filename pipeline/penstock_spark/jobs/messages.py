@@ -26,7 +26,7 @@ from penstock.files import Files
 from penstock_spark.arrow import converter, ddl_of, pa, pq, store_columns
 from penstock_spark.export_folder import EXPORTED, unquoted, whole_topic
 from penstock_spark.jobs.tasks import over, over_slices, refuse_loss, tasks_for
-from penstock_spark.stores import StoreSpan, is_dataset, keep_folder
+from penstock_spark.stores import StoreSpan, is_dataset, keep_folder, without_scheme
 
 _COLUMNS = (*EXPORTED, "topic")
 _TASK_ROWS = 50_000
@@ -80,7 +80,7 @@ def messages_of(
 
 def parquet_files(text: str) -> list[Path]:
     """Return the Parquet files of a folder, sorted by the date in the path, if any, then by name."""
-    root = Path(text.removeprefix("file://")).expanduser().absolute()
+    root = Path(without_scheme(text)).expanduser().absolute()
     if root.is_file():
         return [root]
     if not root.is_dir():

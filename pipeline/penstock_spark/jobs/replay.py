@@ -40,7 +40,7 @@ from penstock_spark.jobs.tasks import (
     still_there,
     stores_of,
 )
-from penstock_spark.stores import StoreSpan, is_dataset
+from penstock_spark.stores import StoreSpan, is_dataset, without_scheme
 
 BATCH_ROWS = 500_000
 # With a rate, a batch is what may go in so many seconds.
@@ -152,7 +152,7 @@ class _Source:
 
 def _stores(text: str) -> list[Path]:
     """Return the stores that a text names; empty if it names Parquet files."""
-    root = Path(text.removeprefix("file://")).expanduser()
+    root = Path(without_scheme(text)).expanduser()
     is_parquet = root.exists() and not ((root / "commitlog").is_dir() or is_dataset(root))
     return [] if is_parquet else stores_of(text)
 

@@ -5,7 +5,6 @@ Connect. A separate thread reads the progress from Spark's status tracker. A ses
 tracker, so nothing is reported until the end.
 """
 
-import glob
 import itertools
 import json
 import threading
@@ -23,12 +22,11 @@ from penstock.escape import near
 from penstock.format.names import is_hidden, is_waiting
 from penstock_spark.arrow import pa
 from penstock_spark.errors import DataLossError
-from penstock_spark.stores import StoreSpan, is_dataset, shards_of
+from penstock_spark.stores import StoreSpan, find_stores, is_store, without_scheme
 
 OnProgress = Callable[[int, int], None]
 _T = TypeVar("_T")
 
-_LOCAL = "file://"
 _ADVICE = "run the job again with skip_lost (--skip-lost) to skip and count them"
 _PAUSE_S = 0.1
 # A task that goes through log takes about so much of it: it costs 30 ms, and this some 50.
@@ -40,7 +38,7 @@ _TASK_BYTES = 64 << 20
 
 def local_folder(text: str, what: str) -> Path:
     """Return the absolute path of a folder that driver and tasks open."""
-    plain = text.removeprefix(_LOCAL) if text.startswith(_LOCAL) else text
+    plain = without_scheme(text)
     if not plain or "://" in plain:
         raise ConfigError(
             f"{what} is {text!r}; it must be a folder that the driver and all tasks see under one path"
@@ -52,11 +50,13 @@ def stores_of(paths: Sequence[str] | str) -> list[Path]:
     """Return the stores that paths name: folders, globs, and datasets, which represent their shards."""
     found: dict[Path, None] = {}
     for text in [paths] if isinstance(paths, str) else paths:
-        for folder in _folders(text):
-            for store in shards_of(folder) if is_dataset(folder) else [folder]:
-                if not (store / "commitlog").is_dir():
-                    raise NotAStoreError(store, "there is no commitlog folder in it")
-                found[store] = None
+        folder = local_folder(text, "the path of a store")
+        named = [Path(each.name) for each in find_stores([str(folder)]).stores]
+        # Other things may lie beside the stores that a glob matches.
+        stores = [store for store in named if is_store(store)]
+        if not stores:
+            raise NotAStoreError(folder, "no folder with a commitlog is at this path")
+        found |= dict.fromkeys(stores)
     if not found:
         raise ConfigError("give at least one store: its folder, a glob, or a dataset")
     return list(found)
@@ -70,20 +70,6 @@ def one_store(path: str) -> Path:
             f"{path} names {len(found)} stores; the job takes one store: run it once for each"
         )
     return found[0]
-
-
-def _folders(text: str) -> list[Path]:
-    folder = local_folder(text, "the path of a store")
-    if folder.is_dir():
-        return [folder]
-    if not glob.has_magic(text):
-        raise NotAStoreError(folder, "there is no such folder")
-    # Other things may lie beside the stores.
-    matches = [Path(name) for name in sorted(glob.glob(str(folder), recursive=True))]  # noqa: PTH207 - absolute
-    stores = [path for path in matches if (path / "commitlog").is_dir() or is_dataset(path)]
-    if not stores:
-        raise NotAStoreError(folder, "no store matches")
-    return stores
 
 
 def fresh_folder(text: str, what: str) -> Path:

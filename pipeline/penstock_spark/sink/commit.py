@@ -28,7 +28,6 @@ being written after a flush; a root has one decision at a time.
 """
 
 import hashlib
-import json
 import re
 import secrets
 import time
@@ -40,12 +39,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import attrs
-import crc32c
 
 import penstock
 from penstock.errors import CorruptionError, MessageError, StorageError, StoreLockedError
 from penstock.escape import get_logger
-from penstock.files import Files, Lock
+from penstock.files import Files, Lock, read_line, write_line
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
 from penstock_spark.errors import StaleCheckpointError
 from penstock_spark.stores import MADE, keep_folder, lost
@@ -55,17 +53,14 @@ logger = get_logger(__name__)
 FOLDER = Path("penstock") / "sink"
 # What the name of a staged file ends with.
 SUFFIX = ".staged"
-FORMAT = 1
 # They mostly wait for disks, or are within calls that let other threads run.
 THREADS = 8
 # So many staged files are held open between their check and their append, at most.
 _OPEN_MAX = 128
 _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-_LIMIT_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _BIG = 1 << 63
-# What text of any content may raise on its way through JSON.
-_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_ADVICE = "see 'What is on disk' in the sink's documentation"
 
 _T = TypeVar("_T")
 _One = TypeVar("_One")
@@ -174,40 +169,6 @@ def _name(value: object) -> str:
     return value
 
 
-def write_line(files: Files, path: Path, facts: dict[str, Any]) -> None:
-    """Write facts to a file, durably and atomically."""
-    text = json.dumps({"format": FORMAT, **facts}, separators=(",", ":")).encode()
-    files.write_whole(path, b"%08x %s\n" % (crc32c.crc32c(text), text))
-
-
-def read_line(files: Files, path: Path) -> dict[str, Any] | None:
-    """Return the facts of a file, None if it does not exist; raise `CorruptionError` if it is corrupt."""
-    if not files.exists(path):
-        return None
-    data = files.read_whole(path, _LIMIT_BYTES)
-    sum_, _, text = data.removesuffix(b"\n").partition(b" ")
-    if sum_ != b"%08x" % crc32c.crc32c(text):
-        raise _damaged(path, "a line with its CRC-32C", f"{data[:40]!r}")
-    try:
-        found = json.loads(text)
-        version = found["format"]
-    except _NOT_UNDERSTOOD as error:
-        raise _damaged(path, "JSON", repr(error)) from error
-    if version != FORMAT:
-        raise _damaged(path, f"format {FORMAT}", f"{version!r}")
-    facts: dict[str, Any] = found
-    return facts
-
-
-def _damaged(path: Path, expected: str, found: str) -> CorruptionError:
-    return CorruptionError(
-        path, 0, expected, found, "see 'What is on disk' in the sink's documentation"
-    )
-
-
-_Fact = TypeVar("_Fact", Decision, BatchProgress)
-
-
 class Ledger:
     """The small files of one root. A caller that changes them must hold the root's lock. Not thread-safe."""
 
@@ -236,7 +197,7 @@ class Ledger:
 
     def decision(self) -> Decision | None:
         """Return the batch that is decided and not complete, or None."""
-        return _read(Decision, self._files, self._decision)
+        return read_line(self._files, self._decision, Decision.of, _ADVICE)
 
     def decide(self, decision: Decision) -> None:
         """Write a decision durably; after this, the batch will be in the store."""
@@ -263,16 +224,13 @@ class Ledger:
 
     def last(self, app: str) -> tuple[int, int]:
         """Return the last batch of an application that is in the store, and its number of rows; -1 and 0 for none."""
-        path = self._path_of(app)
-        found = read_line(self._files, path)
-        if found is None:
-            return -1, 0
-        try:
-            if found["app"] == app:
-                return _whole(found["batch"]), _whole(found["rows"])
-        except _NOT_UNDERSTOOD as error:
-            raise _damaged(path, "an application's last batch", repr(error)) from error
-        raise _damaged(path, f"application {app!r}", f"{found['app']!r}")
+
+        def parse(found: dict[str, Any]) -> tuple[int, int]:
+            if found["app"] != app:
+                raise ValueError(f"it is of application {found['app']!r}, not {app!r}")
+            return _whole(found["batch"]), _whole(found["rows"])
+
+        return read_line(self._files, self._path_of(app), parse, _ADVICE) or (-1, 0)
 
     def note_batch(self, decision: Decision) -> None:
         """Record that a batch is in the store."""
@@ -296,20 +254,12 @@ class ShardProgress:
 
     def read(self, mark: int) -> BatchProgress | None:
         """Return the progress of the batch with that mark; None if it was not begun."""
-        found = _read(BatchProgress, self._files, self.path)
+        found = read_line(self._files, self.path, BatchProgress.of, _ADVICE)
         return found if found is not None and found.mark == mark else None
 
     def write(self, progress: BatchProgress) -> None:
         """Write the progress durably."""
         write_line(self._files, self.path, progress.to_json())
-
-
-def _read(cls: type[_Fact], files: Files, path: Path) -> _Fact | None:
-    found = read_line(files, path)
-    try:
-        return None if found is None else cls.of(found)
-    except _NOT_UNDERSTOOD as error:
-        raise _damaged(path, f"a {cls.__name__.lower()}", repr(error)) from error
 
 
 # --- the commit

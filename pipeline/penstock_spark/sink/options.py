@@ -20,7 +20,7 @@ from penstock_spark.option_parser import (
     seconds_of,
     whole,
 )
-from penstock_spark.stores import SHARDS_MAX
+from penstock_spark.stores import SHARDS_MAX, without_scheme
 
 _READING = "is for reading; the sink takes"
 _OTHERS = {
@@ -51,8 +51,7 @@ _VERSION_MAX = (1 << 63) - 1
 def _root(_name: str, path: str) -> Path:
     if not path:
         raise ConfigError(_NO_PATH)
-    path = path.removeprefix("file://") if path.startswith("file:///") else path
-    path = path.removeprefix("file:") if path.startswith("file:/") else path
+    path = without_scheme(path)
     if "://" in path:
         raise ConfigError(
             f"the sink writes to folders of this machine's file system, not to {path}"

@@ -87,7 +87,7 @@ class Question:
                 return StoreRanges(seen, whole)
             key = "" if self.is_one else location.name
             starting, ending = options.starting, options.ending
-            late_is_error = options.late_is_error and options.since is None
+            late_is_error = options.since is None
             requested_ranges = []
             for b in found:
                 number = generations[b.topic]
@@ -129,7 +129,7 @@ def _resolve(
         if at == high and late_is_error:
             raise ConfigError(
                 f"{bound.name}: queue {bounds.queue} of topic {bounds.topic!r} in {store.path} has no message "
-                f"at {time_ms} or later; give startingOffsetsByTimestampStrategy=latest to begin at its end"
+                f"at {time_ms} or later; give since to begin at its end"
             )
         return at
     if given is None:

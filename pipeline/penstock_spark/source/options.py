@@ -16,7 +16,6 @@ from penstock.format.names import is_waiting
 from penstock_spark.option_parser import (
     GivenOptions,
     Parser,
-    choice,
     declared,
     json_of,
     option,
@@ -270,8 +269,6 @@ class SourceOptions:
         "a time to start at for each queue")
     ending_times: Bound | None = optional("endingOffsetsByTimestamp", times(LATEST), None,
         "a time to end at for each queue")
-    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}),
-        "error", "for a starting time after the last message: an error, or the end of the queue")
     fail_on_loss: bool = option("failOnDataLoss", truth, "true",
         "missing messages are an error; if false, they are skipped with a warning")
     rows_per_trigger: int = optional("maxOffsetsPerTrigger", whole(1, NUMBER_MAX), 0,

@@ -103,7 +103,7 @@ class Order:
     file: File | None = None
 
 
-class Ahead:
+class AheadAllocator(Allocator):
     """Creates files in the background before they are needed. Safe from any thread.
 
     Orders are processed in file name order, which is offset order: the file needed first comes first. If a file is
@@ -111,27 +111,37 @@ class Ahead:
     to a limit. A failed order is dropped: the caller that needs the file tries again, and gets the current error.
     """
 
-    def __init__(self, make: Callable[[Path, int, bool], File], timeout_ms: int) -> None:
-        self._make = make
-        self._timeout_ms = timeout_ms
+    capabilities: ClassVar[frozenset[str]] = frozenset({"ahead"})
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._files = context.files
         self._orders: dict[Path, Order] = {}
         self._changed = threading.Condition()
         self._is_closed = False
+        self._worker: Stoppable | None = None
 
-    @property
-    def ready(self) -> int:
-        """The number of files that are created and not yet obtained."""
-        return sum(order.file is not None for order in list(self._orders.values()))
-
-    def order(self, paths: Sequence[Path], size: int, *, allocated: bool) -> bool:
-        """Order files; return whether any order is waiting to be processed."""
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        if self._worker is None:
+            self._worker = self.context.spawn("penstock-allocate", self.step)
         with self._changed:
             for path in paths:
                 if path not in self._orders and not self._is_closed:
                     self._orders[path] = Order(size, allocated)
-            return any(not order.is_begun for order in self._orders.values())
+            is_waiting = any(not order.is_begun for order in self._orders.values())
+        if is_waiting:
+            self._worker.wake()
 
-    def work(self) -> None:
+    def _wake(self) -> None:
+        if self._worker is not None:
+            self._worker.wake()
+
+    def step(self) -> float | None:
+        """Create the ordered files; the worker's step."""
+        self._create_ordered()
+        return None
+
+    def _create_ordered(self) -> None:
         """Create the ordered files one by one until no order is left."""
         while True:
             with self._changed:
@@ -142,7 +152,7 @@ class Ahead:
                 order = self._orders[path]
                 order.is_begun = True
             try:
-                order.file = self._make(path, order.size, order.allocated)
+                order.file = self.create(path, order.size, allocated=order.allocated)
             except OSError:
                 with self._changed:
                     self._orders.pop(path, None)
@@ -161,67 +171,36 @@ class Ahead:
             if order is not None and order.is_begun:
                 done = self._changed.wait_for(
                     lambda: order.file is not None or path not in self._orders,
-                    self._timeout_ms / 1000,
+                    self.options.timeout_ms / 1000,
                 )
                 if not done:
                     raise BusyError(
-                        f"the next segment {path.name} has not been ready", self._timeout_ms
+                        f"the next segment {path.name} has not been ready", self.options.timeout_ms
                     )
             self._orders.pop(path, None)
         if order is not None and order.file is not None:
             return order.file
-        return self._make(path, size, allocated)
+        return self.create(path, size, allocated=allocated)
 
-    def close(self) -> list[File]:
-        """Accept no more orders; return the files that were not obtained, the last one first.
+    @abstractmethod
+    def create(self, path: Path, size: int, *, allocated: bool) -> File:
+        """Create one file."""
 
-        Removing them in this order leaves no gap between segments, even if the process dies in between.
+    def stats(self) -> dict[str, int]:
+        return {"files_ready": sum(o.file is not None for o in list(self._orders.values()))}
+
+    def close(self) -> None:
+        """Stop the background work, and remove created files that were not obtained, the last one first.
+
+        This order leaves no gap between segments, even if the process dies in between.
         """
+        if self._worker is not None:
+            self._worker.stop()
         with self._changed:
             self._is_closed = True
             orders = [self._orders[path] for path in sorted(self._orders, reverse=True)]
-            left = [order.file for order in orders if order.file is not None]
             self._orders.clear()
-        return left
-
-
-class _AheadAllocator(Allocator):
-    """An allocator whose thread creates files ahead."""
-
-    capabilities: ClassVar[frozenset[str]] = frozenset({"ahead"})
-
-    def __init__(self, options: Any, context: Context) -> None:
-        super().__init__(options, context)
-        self._files = context.files
-        self._ahead = Ahead(self._make, options.timeout_ms)
-        self._worker: Stoppable | None = None
-
-    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        if self._worker is None:
-            self._worker = self.context.spawn("penstock-allocate", self._step)
-        if self._ahead.order(paths, size, allocated=allocated):
-            self._worker.wake()
-
-    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
-        return self._ahead.obtain(path, size, allocated=allocated)
-
-    def _wake(self) -> None:
-        if self._worker is not None:
-            self._worker.wake()
-
-    @abstractmethod
-    def _step(self) -> float | None:
-        """Create the ordered files, and do what else is waiting."""
-
-    @abstractmethod
-    def _make(self, path: Path, size: int, allocated: bool) -> File:
-        """Create one file."""
-
-    def close(self) -> None:
-        """Stop the background work, and remove created files that were not obtained."""
-        if self._worker is not None:
-            self._worker.stop()
-        for file in self._ahead.close():
+        for file in (order.file for order in orders if order.file is not None):
             file.close()
             remove_file(self._files, file.path)
 
@@ -242,7 +221,7 @@ class PreallocateOptions:
     timeout_ms: int = attrs.field(default=5000, validator=limits(1, MS_MAX))
 
 
-class PreallocateAllocator(_AheadAllocator):
+class PreallocateAllocator(AheadAllocator):
     """Creates segments ahead, so a roll needs no system call; uses disk space for up to two more segments."""
 
     name: ClassVar[str] = "preallocate"
@@ -266,15 +245,15 @@ class PreallocateAllocator(_AheadAllocator):
         self._locked.pop(path, None)
         remove_file(self.context.files, path)
 
-    def _step(self) -> float | None:
+    def step(self) -> float | None:
         while self._full:
             memory = self._locked.pop(self._full.pop(), None)
             if memory is not None:
                 self.context.files.unlock_memory(memory)
-        self._ahead.work()
+        self._create_ordered()
         return None
 
-    def _make(self, path: Path, size: int, allocated: bool) -> File:
+    def create(self, path: Path, size: int, *, allocated: bool) -> File:
         files, root = self.context.files, self.context.root
         if not self._prefaults:
             return make_file(files, root, path, size, allocated=True)
@@ -305,7 +284,7 @@ class PreallocateAllocator(_AheadAllocator):
             self._prefaults = self._locks = False
 
     def stats(self) -> dict[str, int]:
-        return {"files_ready": self._ahead.ready, "segments_locked": len(self._locked)}
+        return {**super().stats(), "segments_locked": len(self._locked)}
 
     def close(self) -> None:
         super().close()
@@ -325,7 +304,7 @@ class RecycleOptions:
     timeout_ms: int = attrs.field(default=5000, validator=limits(1, MS_MAX))
 
 
-class RecycleAllocator(_AheadAllocator):
+class RecycleAllocator(AheadAllocator):
     """Reuses expired segments, and creates new ones ahead as long as there are none."""
 
     name: ClassVar[str] = "recycle"
@@ -372,11 +351,11 @@ class RecycleAllocator(_AheadAllocator):
 
     # --- in the background
 
-    def _step(self) -> float | None:
-        self._ahead.work()
+    def step(self) -> float | None:
+        self._create_ordered()
         while self._used:
             self._overwrite(self._used[0])
-            self._ahead.work()
+            self._create_ordered()
         return None
 
     def _overwrite(self, spare: Path) -> None:
@@ -398,7 +377,7 @@ class RecycleAllocator(_AheadAllocator):
         with self._files.open(spare, writable=True) as file:
             file.renew()
 
-    def _make(self, path: Path, size: int, allocated: bool) -> File:
+    def create(self, path: Path, size: int, *, allocated: bool) -> File:
         with self._guard:
             spare = self._clean.pop(0) if self._clean else None
         if spare is None:
@@ -421,13 +400,13 @@ class RecycleAllocator(_AheadAllocator):
 
     def stats(self) -> dict[str, int]:
         return {
-            "files_ready": self._ahead.ready,
+            **super().stats(),
             "spares": len(self._used) + len(self._clean),
             "segments_recycled": self._recycled,
         }
 
     def close(self) -> None:
-        """See `_AheadAllocator`; also remove the spare files."""
+        """See `AheadAllocator`; also remove the spare files."""
         super().close()
         for spare in (*self._used, *self._clean):
             if self._files.exists(spare):

@@ -14,7 +14,7 @@ from penstock.files import File, Files
 from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context
 from penstock.testing.disk import SimulatedFile
 from penstock_alloc.allocators import (
-    Ahead,
+    AheadAllocator,
     OnDemandAllocator,
     PreallocateAllocator,
     PreallocateOptions,
@@ -96,81 +96,90 @@ def test_on_demand_nothing_is_made_ahead(disk: SimulatedDisk, workers: ManualWor
 # --- orders: nearest first, made once, waited for, and forgotten when they fail
 
 
-class Maker:
-    """Makes files in a folder, in the order asked; fails as often as it is told to, and stops at a gate if it has one."""
+class Maker(AheadAllocator):
+    """Fails as often as it is told to, and stops at a gate if it has one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    name = "maker"
+
+    def __init__(self, disk: SimulatedDisk, workers: ManualWorkers) -> None:
+        context = make_context(ROOT, files=disk, spawn=workers)
+        super().__init__(PreallocateOptions(timeout_ms=1), context)
+        self.workers = workers
         self.made: list[str] = []
         self.failures = 0
         self.began, self.gate = threading.Semaphore(0), threading.Event()
         self.gate.set()
 
-    def __call__(self, path: Path, size: int, allocated: bool) -> File:
+    def create(self, path: Path, size: int, *, allocated: bool) -> File:
         self.began.release()
         assert self.gate.wait(30)
         if self.failures:
             self.failures -= 1
             raise OSError(errno.ENOSPC, "full")
         self.made.append(path.name)
-        file = Files().create(self.folder / path.name)
-        file.resize(size)
-        return file
+        return make_file(self.context.files, ROOT, path, size, allocated=allocated)
+
+    def discard(self, path: Path, *, in_use: bool = False) -> None:
+        raise NotImplementedError
+
+    def order(self, *numbers: str) -> bool:
+        """Expect segments; return whether the worker has to create any."""
+        self.expect([LOG / number for number in numbers], SIZE, allocated=True)
+        worker = self.workers.by_name[WORKER]
+        is_awake, worker.is_awake = worker.is_awake, False
+        return is_awake
+
+    def take(self, number: str) -> File:
+        return self.obtain(LOG / number, SIZE, allocated=True)
 
 
 @pytest.fixture
-def maker(tmp_path: Path) -> Maker:
-    return Maker(tmp_path)
+def maker(disk: SimulatedDisk, workers: ManualWorkers) -> Maker:
+    return Maker(disk, workers)
 
 
-@pytest.fixture
-def ahead(maker: Maker) -> Ahead:
-    return Ahead(maker, 1)
-
-
-def order(ahead: Ahead, *numbers: str) -> bool:
-    return ahead.order([Path(number) for number in numbers], 10, allocated=True)
-
-
-def test_the_nearest_is_made_first_each_once_and_the_last_comes_back_first(
-    ahead: Ahead, maker: Maker
+def test_the_nearest_is_made_first_each_once_and_the_last_is_removed_first(
+    maker: Maker, disk: SimulatedDisk
 ) -> None:
-    assert order(ahead, "2", "1")
-    assert order(ahead, "1", "3")
-    ahead.work()
-    ahead.work()
+    assert maker.order("2", "1")
+    assert maker.order("1", "3")
+    maker.step()
+    maker.step()
     assert maker.made == ["1", "2", "3"]
-    assert not order(ahead, "1"), "there is nothing to do"
-    assert ahead.obtain(Path("2"), 10, allocated=True).size == 10
-    assert (ahead.ready, maker.made) == (2, ["1", "2", "3"])
-    assert [file.path.name for file in ahead.close()] == ["3", "1"]
-    assert not order(ahead, "4")
-    ahead.work()
+    assert not maker.order("1"), "there is nothing to do"
+    assert maker.take("2").size == SIZE
+    assert (maker.stats(), maker.made) == ({"files_ready": 2}, ["1", "2", "3"])
+    removed: list[str] = []
+    disk.plan.watch = lambda call, path: removed.append(path.name) if call == "remove" else None
+    maker.close()
+    assert removed == ["3", "1"]
+    assert not maker.order("4")
+    maker.step()
     assert maker.made == ["1", "2", "3"]
 
 
-def test_an_order_that_failed_is_tried_again_by_who_needs_it(ahead: Ahead, maker: Maker) -> None:
-    order(ahead, "1", "2")
+def test_an_order_that_failed_is_tried_again_by_who_needs_it(maker: Maker) -> None:
+    maker.order("1", "2")
     maker.failures = 2
-    ahead.work()
-    assert ahead.ready == 0
+    maker.step()
+    assert maker.stats() == {"files_ready": 0}
     with pytest.raises(OSError, match="full"):
-        ahead.obtain(Path("1"), 10, allocated=True)
-    assert ahead.obtain(Path("1"), 10, allocated=True).size == 10
+        maker.take("1")
+    assert maker.take("1").size == SIZE
 
 
-def test_one_in_the_making_is_waited_for_up_to_the_limit(ahead: Ahead, maker: Maker) -> None:
-    order(ahead, "1", "2")
+def test_one_in_the_making_is_waited_for_up_to_the_limit(maker: Maker) -> None:
+    maker.order("1", "2")
     maker.gate.clear()
-    thread = threading.Thread(target=ahead.work)
+    thread = threading.Thread(target=maker.step)
     thread.start()
     maker.began.acquire()
     with pytest.raises(BusyError, match="segment 1 has not been ready for 1 ms"):
-        ahead.obtain(Path("1"), 10, allocated=True)
+        maker.take("1")
     maker.gate.set()
     thread.join()
-    assert ahead.ready == 2
-    assert ahead.obtain(Path("1"), 10, allocated=True).size == 10
+    assert maker.stats() == {"files_ready": 2}
+    assert maker.take("1").size == SIZE
 
 
 # --- preallocation: blocks, pages that are brought in, and locked ones

@@ -18,24 +18,22 @@ the next row in every field would be taken for it.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import attrs
-import crc32c
 
-from penstock.errors import CorruptionError, NoRecordError, StorageError
-from penstock.files import Files
+from penstock.errors import NoRecordError, StorageError
+from penstock.files import Files, read_line, write_line
 from penstock.format.names import SIDE_FOLDER
 from penstock.message import StoredMessage
 from penstock.store.store import Store
 
 FOLDER = "loads"
-_FORMAT = 1
-_LIMIT_BYTES = 1 << 20
-_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_ADVICE = (
+    "find out which rows are stored; --restart begins with the first row, and stores those again"
+)
 _INT64 = 1 << 63
 
 Row = TypeVar("Row")
@@ -82,29 +80,12 @@ class SourceNote:
 
     def read(self) -> Reached | None:
         """Return what the note says, None if there is none; raises `CorruptionError` if it is corrupt."""
-        if not self._files.exists(self.path):
-            return None
-        data = self._files.read_whole(self.path, _LIMIT_BYTES)
-        sum_, _, text = data.removesuffix(b"\n").partition(b" ")
-        try:
-            if sum_ != b"%08x" % crc32c.crc32c(text):
-                raise ValueError("another CRC-32C")
-            found = json.loads(text)
-            if found.pop("format") != _FORMAT:
-                raise ValueError("another format")
-            return _reached(found)
-        except _NOT_UNDERSTOOD as error:
-            raise CorruptionError(
-                self.path, 0, "a note of what was loaded", str(error),
-                "find out which rows are stored; --restart begins with the first row, and stores those again",
-            ) from error  # fmt: skip
+        return read_line(self._files, self.path, _reached, _ADVICE)
 
     def write(self, reached: Reached) -> None:
         """Write the note durably; the caller has flushed the store up to `log_offset`."""
         self._files.make_folder_durably(self.path.parent)
-        text = json.dumps({"format": _FORMAT, **attrs.asdict(reached)}, separators=(",", ":"))
-        data = text.encode()
-        self._files.write_whole(self.path, b"%08x %s\n" % (crc32c.crc32c(data), data))
+        write_line(self._files, self.path, attrs.asdict(reached))
 
 
 def _reached(found: dict[str, object]) -> Reached:

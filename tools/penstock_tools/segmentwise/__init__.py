@@ -16,7 +16,6 @@ from penstock_tools.segmentwise.checkup import (
     CheckTask,
     Checkup,
     CheckWorker,
-    MessageRange,
     messages_before,
     start_reindex,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "Checkup",
     "Finding",
     "Made",
-    "MessageRange",
     "Reindex",
     "ReindexReport",
     "ReindexTask",

@@ -204,16 +204,7 @@ def start_reindex(
     return Reindex(opener, recipe_of(opener), shards=shards)
 
 
-class MessageRange(NamedTuple):
-    """Messages [start, stop) of one queue."""
-
-    topic: str
-    queue: int
-    start: int
-    stop: int
-
-
-def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
+def messages_before(store: Store, log_offset: int) -> Iterator[QueueSpan]:
     """Yield for each queue the range of messages whose records begin before a log offset.
 
     Reads a few records of each queue, which takes milliseconds for a hundred queues.
@@ -221,7 +212,7 @@ def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
     for topic, queues in store.topics(system=True).items():
         for queue in queues:
             low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
-            yield MessageRange(topic, queue, low, _first_at(store, topic, queue, log_offset, high))
+            yield QueueSpan(topic, queue, low, _first_at(store, topic, queue, log_offset, high))
 
 
 def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) -> int:
