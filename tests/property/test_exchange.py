@@ -24,7 +24,7 @@ from penstock_tools.exchange import (
     import_file,
     import_stream,
 )
-from penstock_tools.exchange.importing import ImportOptions, SourceFile
+from penstock_tools.exchange.importing import ImportOptions, file_rows
 from penstock_tools.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
 from penstock_tools.exchange.text_files import ColumnNames, kind_of
 
@@ -153,8 +153,9 @@ def check_stream(store: Store, path: Path, kind: str) -> None:
 def read_back(store: Store, path: Path) -> list[dict[str, Any]]:
     """Return the columns of a file that an import does not restore."""
     with path.open("rb") as file:
-        source = SourceFile(file, str(path), kind_of(str(path)), ColumnNames())
-        found = [row.fields for row in source.rows(0, 1 << 20)]
+        kind = kind_of(str(path))
+        rows = file_rows(file, str(path), kind, ColumnNames(), skip=0, line_bytes_max=1 << 20)
+        found = [row.fields for row in rows]
     return [
         {name: _typed(name, fields[name]) for name in COLUMNS if name in ASSIGNED_ANEW}
         for fields in found

@@ -17,7 +17,7 @@ from penstock_tools.exchange import importing
 from penstock_tools.exchange.importing import (
     Hooks,
     ImportOptions,
-    SourceFile,
+    file_rows,
     import_file,
     import_stream,
 )
@@ -164,10 +164,6 @@ class Pipe(io.BytesIO):
         return False
 
 
-def opened(path: Path) -> SourceFile:
-    return SourceFile(path.open("rb"), str(path), kind_of(str(path)), ColumnNames())
-
-
 def test_progress_says_how_much_of_the_file_was_read_and_nothing_of_a_pipe(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
@@ -186,13 +182,14 @@ def test_progress_says_how_much_of_the_file_was_read_and_nothing_of_a_pipe(
     ids=["empty", "plain", "truncated", "wrong sum"],
 )
 def test_a_file_that_is_not_gzip_or_truncated_is_an_error(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "a.csv.gz").write_bytes(data)
-    made = opened(tmp_path / "a.csv.gz")
-    with made.file, pytest.raises(ImportFileError, match=r"a\.csv\.gz"):
-        list(made.rows(0, 1000))
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(data)
+    kind = kind_of(str(path))
+    with path.open("rb") as file, pytest.raises(ImportFileError, match=r"a\.csv\.gz"):
+        list(file_rows(file, str(path), kind, ColumnNames(), skip=0, line_bytes_max=1000))
 
 
 def test_parquet_is_not_read_from_a_pipe() -> None:
-    made = SourceFile(Pipe(), "-", kind_of("-", "parquet"), ColumnNames())
+    kind = kind_of("-", "parquet")
     with pytest.raises(ConfigError, match="write it to a file first"):
-        list(made.rows(0, 1000))
+        list(file_rows(Pipe(), "-", kind, ColumnNames(), skip=0, line_bytes_max=1000))

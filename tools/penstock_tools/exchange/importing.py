@@ -25,7 +25,7 @@ from penstock.escape import get_logger
 from penstock.message import Message, StoredMessage
 from penstock.store.batches import with_queues
 from penstock.store.store import Store
-from penstock_tools.exchange.progress import Reached, Resumed, SourceNote, stored_from
+from penstock_tools.exchange.progress import Reached, SourceNote, stored_from
 from penstock_tools.exchange.rows import (
     ASSIGNED_ANEW,
     ColumnError,
@@ -269,17 +269,17 @@ def import_stream(
     is_whole = asked.whole is not None
     names = None if is_whole else ColumnNames(asked.columns, ignores_unknown=asked.ignore_unknown)
     kind = kind_of(path, asked.kind, LINES if is_whole else None)
-    source = SourceFile(file, path, kind, names)
     loader = Loader(store, file, path, asked, hooks or Hooks())
     limit = row_bytes_max(store.lowlevel.body_bytes_max)
 
     def rows() -> Iterator[LoadRow]:
-        for row in source.rows(asked.from_row - 1, limit):
+        skip = asked.from_row - 1
+        for row in file_rows(file, path, kind, names, skip=skip, line_bytes_max=limit):
             yield _load_row(row, asked)
 
     loader.load(rows)
     return ImportSummary(
-        path=path, format=source.kind.format, stored=loader.reached.stored - loader.before.stored,
+        path=path, format=kind.format, stored=loader.reached.stored - loader.before.stored,
         stored_before=loader.before.stored, skipped=loader.reached.skipped, rows=loader.reached.rows,
         resumed_at=loader.before.rows, topics=dict(sorted(loader.topics.items())),
     )  # fmt: skip
@@ -306,48 +306,40 @@ def _load_row(row: FileRow, options: ImportOptions) -> LoadRow:
 _TEXT = {NDJSON: ndjson_rows, CSV: csv_rows, LINES: line_rows}
 
 
-@attrs.define
-class SourceFile:
-    """An open file to import. Not thread-safe.
+def file_rows(
+    file: BinaryIO,
+    path: str,
+    kind: FileFormat,
+    names: ColumnNames | None,
+    *,
+    skip: int,
+    line_bytes_max: int,
+) -> Iterator[FileRow]:
+    """Yield the rows of an open file after the first `skip`; raises `ImportFileError` if the file is not valid.
 
-    Attributes:
-        file: the file.
-        path: its name for errors.
-        kind: its format.
-        names: what the names of its columns mean; None to read the rows whole.
+    `path` names the file in errors; `names` tell what the names of its columns mean, None reads the rows whole.
     """
-
-    file: BinaryIO
-    path: str
-    kind: FileFormat
-    names: ColumnNames | None
-
-    def rows(self, skip: int, line_bytes_max: int) -> Iterator[FileRow]:
-        """Yield the rows after the first `skip`; raises `ImportFileError` if the file is not valid."""
-        read = _TEXT.get(self.kind.format)
-        if read is None:
-            yield from self._columnar(skip)
-            return
-        file = plain_text(self.file, self.path, is_gzip=self.kind.is_gzip)
+    read = _TEXT.get(kind.format)
+    if read is not None:
+        plain = plain_text(file, path, is_gzip=kind.is_gzip)
         try:
-            yield from read(file, self.path, self.names, skip=skip, line_bytes_max=line_bytes_max)
+            yield from read(plain, path, names, skip=skip, line_bytes_max=line_bytes_max)
         except (EOFError, OSError, zlib.error) as error:
             # What `gzip` raises has no number.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ImportFileError(
-                self.path, "", f"it is not a gzip file, or it is truncated or corrupt: {error}"
+                path, "", f"it is not a gzip file, or it is truncated or corrupt: {error}"
             ) from error
-
-    def _columnar(self, skip: int) -> Iterator[FileRow]:
-        # pyarrow is an extra; this raises `MissingExtraError` if it is not installed.
-        arrow_files = import_module("penstock_tools.exchange.arrow_files")
-        if self.kind.format != "parquet":
-            yield from arrow_files.arrow_rows(self.file, self.path, self.names, skip=skip)
-        elif self.file.seekable():
-            yield from arrow_files.parquet_rows(self.file, self.path, self.names, skip=skip)
-        else:
-            raise ConfigError("Parquet cannot be read from a pipe: write it to a file first")
+        return
+    # pyarrow is an extra; this raises `MissingExtraError` if it is not installed.
+    arrow_files = import_module("penstock_tools.exchange.arrow_files")
+    if kind.format != "parquet":
+        yield from arrow_files.arrow_rows(file, path, names, skip=skip)
+    elif file.seekable():
+        yield from arrow_files.parquet_rows(file, path, names, skip=skip)
+    else:
+        raise ConfigError("Parquet cannot be read from a pipe: write it to a file first")
 
 
 class Loader:
@@ -444,12 +436,38 @@ class Loader:
         return number == found.rows and self._digest.hexdigest() == found.digest
 
     def _after_stored(self, rows: Iterator[LoadRow], log_offset: int) -> Iterator[LoadRow]:
-        stored = stored_from(self._store, log_offset)
+        """Count the rows that are stored already, and return the others.
 
-        def on_row(row: LoadRow, is_stored: bool) -> None:
-            self._count([row], is_stored=is_stored)
+        Rows are stored in their order, so the stored ones are the first, and the log has them in the same order. A
+        row that cannot be stored counts as processed if a later one is stored.
+        """
+        waiting: list[LoadRow] = []
+        row = None
+        for message in stored_from(self._store, log_offset):
+            if row is None:
+                row = self._next_row(rows, message, waiting)
+            if row is None:
+                break
+            if _is_same(row, message):
+                for bad in waiting[:-1]:
+                    self._count([bad], is_stored=False)
+                self._count([row], is_stored=True)
+                waiting.clear()
+                row = None
+        return itertools.chain(waiting, rows)
 
-        return Resumed(rows, stored, _is_same, self._is_bad, on_row).rest()
+    def _next_row(
+        self, rows: Iterator[LoadRow], message: StoredMessage, waiting: list[LoadRow]
+    ) -> LoadRow | None:
+        """Return the next row that can be stored; it and the bad ones before it are added to `waiting`.
+
+        That a row can be stored is not asked if this is its message: another process may have to answer.
+        """
+        for row in rows:
+            waiting.append(row)
+            if _is_same(row, message) or not self._is_bad(row):
+                return row
+        return None
 
     def _is_bad(self, row: LoadRow) -> bool:
         """Return whether the store refuses a row."""

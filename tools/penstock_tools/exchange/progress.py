@@ -9,7 +9,7 @@ Invariants:
     * The note is written after a flush: a crash never leaves a note that says more than the log has.
     * The note may say less than the log has. Which rows after it are stored is derived from the log, not from the note:
       rows are stored in their order, so those stored are the first ones, and they are found in the log after
-      `log_offset` in the same order (`Resumed`).
+      `log_offset` in the same order.
     * A note with `is_exact` was written at the end of a run: no row after it is stored, whatever the log has.
 
 Losing the side folder loses the note: the source is then loaded again from its beginning. If other programs store
@@ -18,9 +18,8 @@ the next row in every field would be taken for it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import attrs
 
@@ -35,8 +34,6 @@ _ADVICE = (
     "find out which rows are stored; --restart begins with the first row, and stores those again"
 )
 _INT64 = 1 << 63
-
-Row = TypeVar("Row")
 
 
 @attrs.frozen(kw_only=True)
@@ -125,59 +122,3 @@ def stored_from(store: Store, log_offset: int) -> Iterator[StoredMessage]:
         else:
             yield message
             at += message.size
-
-
-class Resumed(Generic[Row]):
-    """Separates the rows of a source that are stored already from those that are not. Not thread-safe.
-
-    Args:
-        rows: the rows after those of the note, in their order.
-        stored: the messages of the log after the note's log offset, in their order.
-        is_same: whether a stored message is the one that is stored for a row.
-        is_bad: whether a row cannot be stored; such a row counts as processed if a later one is stored.
-        on_row: called for each row that was processed, with whether it is stored or bad.
-    """
-
-    def __init__(
-        self,
-        rows: Iterable[Row],
-        stored: Iterable[StoredMessage],
-        is_same: Callable[[Row, StoredMessage], bool],
-        is_bad: Callable[[Row], bool],
-        on_row: Callable[[Row, bool], None],
-    ) -> None:
-        self._rows = iter(rows)
-        self._is_same = is_same
-        self._is_bad = is_bad
-        self._on_row = on_row
-        self._waiting: list[Row] = []
-        self._compare(stored)
-
-    def _compare(self, stored: Iterable[StoredMessage]) -> None:
-        row = None
-        for message in stored:
-            row = self._next_row(message) if row is None else row
-            if row is None:
-                return
-            if self._is_same(row, message):
-                for bad in self._waiting[:-1]:
-                    self._on_row(bad, False)
-                self._on_row(row, True)
-                self._waiting.clear()
-                row = None
-
-    def _next_row(self, message: StoredMessage) -> Row | None:
-        """Return the next row that can be stored; it and the bad ones before it wait until one is found stored.
-
-        That a row can be stored is not asked if this is its message: another process may have to answer.
-        """
-        for row in self._rows:
-            self._waiting.append(row)
-            if self._is_same(row, message) or not self._is_bad(row):
-                return row
-        return None
-
-    def rest(self) -> Iterator[Row]:
-        """Yield the rows that are not stored, including bad ones."""
-        yield from self._waiting
-        yield from self._rows
