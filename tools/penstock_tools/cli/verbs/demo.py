@@ -83,7 +83,6 @@ def command(path: str, files: int | None, no_spark: bool) -> int:
     if not no_spark:
         done.spark()
     done.crash()
-    done.reopen()
     table("What was done, and how fast", ("step", "amount", "time", "rate"), done.rows)
     note(f"explore it: penstock stat {root / 'store'}; penstock read {root / 'store'} asyncio")
     return 0
@@ -138,9 +137,6 @@ class Demo:
             note(
                 f"  by time: the first message of {topic} at or after {first.store_time_ms} ms has offset {at}"
             )
-            self._time_step("find by key", "look-ups", lambda: _find_many(store))
-            self._time_step("read by queue", "messages", lambda: _read_some(store))
-            self._time_step("to_reader", "messages", lambda: _arrow_all(store))
 
     def spark(self) -> None:
         """Count messages per topic and tag with Spark, and write the counts as Parquet."""
@@ -184,21 +180,6 @@ class Demo:
         last = max([last, *(int(line) for line in victim.stdout.read().split(b"\n")[:-1] if line)])
         victim.wait()
         self._time_step("recover after kill -9", "messages", lambda: _recover(self._path, last))
-
-    def reopen(self) -> None:
-        """Open and close the whole store once more."""
-        with penstock.open(self._path, read_only=True) as store:
-            count = sum(
-                store.max_offset(t, q) - store.min_offset(t, q)
-                for t, queues in store.topics().items()
-                for q in queues
-            )
-
-        def job() -> int:
-            with _open(self._path):
-                return count
-
-        self._time_step("open and close, clean", "messages", job)
 
 
 def _open(path: Path) -> Store:
@@ -263,30 +244,6 @@ def _kind(line: bytes) -> str:
                 else word.decode().strip()
             )
     return "code"
-
-
-def _find_many(store: Store) -> int:
-    found = 0
-    for topic in list(store.topics())[:50]:
-        key = next(store.scan(topic)).keys[0]
-        for _ in range(4):
-            found += bool(store.find(key, topic, limit=1))
-    return found
-
-
-def _read_some(store: Store) -> int:
-    count = 0
-    for topic, queues in list(store.topics().items())[:20]:
-        for queue in queues:
-            offset = 0
-            while messages := (answer := store.read(topic, queue, offset, 256)).messages:
-                count += len(messages)
-                offset = answer.next_offset
-    return count
-
-
-def _arrow_all(store: Store) -> int:
-    return sum(batch.num_rows for batch in store.to_reader(store.topics()))
 
 
 def _recover(path: Path, last: int) -> int:
