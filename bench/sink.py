@@ -124,7 +124,11 @@ def frames(spark: Any, folder: Path, rows: int, runs: int) -> list[dict[str, obj
         show("sink, no keys", timed(sink(bodies), runs), rows),
         show("sink, keys", timed(sink(whole), runs), rows),
         show("sink, keys, 2 shards", timed(sink(whole, shards="2"), runs), rows),
-        show("sink, keys, 1 GiB segments", timed(sink(whole, profile="rocketmq"), runs), rows),
+        show(
+            "sink, keys, 1 GiB segments",
+            timed(sink(whole, **{"set.profile": "rocketmq"}), runs),
+            rows,
+        ),
     ]
 
 

@@ -186,12 +186,11 @@ _SINK_OPTIONS = click.option("--option", "options", multiple=True, metavar="KEY=
     "verify",
     epilog=examples(
         "penstock spark verify data",
-        "penstock spark verify 'dat*' --deep --findings-to findings --json --quiet",
+        "penstock spark verify 'dat*' --deep --json --quiet",
     ),
 )
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--deep", is_flag=True, help="Also compare digests, checkpoint and progress files.")
-@click.option("--findings-to", metavar="FOLDER", help="A new folder for the findings as Parquet.")
 @_runs(settings=True)
 def verify_command(run: _Run, **given: Any) -> int:
     """Check log, queues and index of stores, every segment in parallel. Exit code 1 if a finding is not a note.
@@ -221,10 +220,6 @@ def verify_command(run: _Run, **given: Any) -> int:
 @click.argument("paths", nargs=-1, required=True)
 @_TOPICS
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many keys.")
-@click.option(
-    "--by", type=click.Choice(["stored", "born"]), default="stored", show_default=True,
-    help="Which time counts.",
-)  # fmt: skip
 @click.option("--plots", metavar="FOLDER", help="A new folder for plots; needs matplotlib.")
 @_runs()
 def stats_command(run: _Run, **given: Any) -> int:
@@ -357,30 +352,17 @@ def export_command(run: _Run, names: tuple[str, ...], **given: Any) -> int:
 @click.option("--partition", metavar="SQL", help="An expression that gives the queue number.")
 @click.option("--rows-per-second", type=click.FloatRange(0), default=0.0,
     help="Maximum number of rows read per second, before the filter.")  # fmt: skip
-@click.option(
-    "--bytes-per-second",
-    metavar="SIZE",
-    help="Maximum number of bytes read per second, for example 10m.",
-)
-@click.option("--batch-rows", type=click.IntRange(0), default=0,
-    help="Rows per batch; by default 500,000, or with a rate those of five seconds.")  # fmt: skip
 @click.option("--app", metavar="NAME", help="The name under which another run continues this one.")
 @_SKIP_LOST
 @_SINK_OPTIONS
 @_runs()
-def replay_command(
-    run: _Run, bytes_per_second: str | None, options: tuple[str, ...], **given: Any
-) -> int:
+def replay_command(run: _Run, options: tuple[str, ...], **given: Any) -> int:
     """Write the messages of SOURCE into the store TARGET: filtered, re-keyed, at a bounded rate, each once.
 
     SOURCE is a store, a glob of stores, a dataset, or a folder or file of Parquet with a column `value`, as
     the verb export writes them. If the command is killed, run it again to continue; a repeated run adds nothing.
     """
-    from penstock_spark.option_parser import size_of  # noqa: PLC0415 - slow to import
-
     replay = _module_of("replay")
-    if bytes_per_second:
-        given["bytes_per_second"] = size_of("--bytes-per-second", bytes_per_second)
     change, pace = (_made_of(cls, given) for cls in (replay.Transform, replay.Pace))
     pairs = _pairs_of(options, "--option", "KEY=VALUE")
     done = run.job("replay", "batches", change=change, pace=pace, options=pairs, **given)
@@ -398,28 +380,20 @@ def _made_of(cls: type, given: dict[str, Any]) -> Any:
     "compact",
     epilog=examples(
         "penstock spark compact data latest orders",
-        "penstock spark compact data latest2 orders --keyless drop --tombstones keep --json",
+        "penstock spark compact data latest2 orders --option partitions=8 --json",
     ),
 )
 @click.argument("source")
 @click.argument("target")
 @click.argument("topic")
-@click.option(
-    "--keyless", type=click.Choice(["keep", "drop"]), default="keep", show_default=True,
-    help="Keep or drop messages that have no key.",
-)  # fmt: skip
-@click.option(
-    "--tombstones", type=click.Choice(["keep", "drop"]), default="drop", show_default=True,
-    help="Keep or drop keys whose latest message has an empty body.",
-)  # fmt: skip
 @_SKIP_LOST
 @_SINK_OPTIONS
 @_runs()
 def compact_command(run: _Run, options: tuple[str, ...], **given: Any) -> int:
     """Write the latest message of each key of TOPIC in the store SOURCE into a new store TARGET.
 
-    Messages are written in the order in which they were stored. A killed command is completed by running it again,
-    which adds nothing twice.
+    Messages without a key are kept; a latest message with an empty body deletes its key. Messages are written in the
+    order in which they were stored. A killed command is completed by running it again, which adds nothing twice.
     """
     pairs = _pairs_of(options, "--option", "KEY=VALUE")
     done = run.job("compact", options=pairs, **given)

@@ -246,12 +246,7 @@ def test_sources_and_targets_that_cannot_be(
 # --- compact
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("keyless", ["keep", "drop"])
-@pytest.mark.parametrize("tombstones", ["keep", "drop"])
-def test_the_latest_message_of_each_key_stays(
-    spark: Any, sink: Sink, tmp_path: Path, keyless: str, tombstones: str
-) -> None:
+def test_the_latest_message_of_each_key_stays(spark: Any, sink: Sink, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     with penstock.open(root, environ={}, **SIZES) as store:
         store.put_many(messages())
@@ -265,9 +260,9 @@ def test_the_latest_message_of_each_key_stays(
     keep = {
         m.log_offset
         for m in stored
-        if (latest[" ".join(m.keys)] == m.log_offset and (m.body or tombstones == "keep") if m.keys else keyless == "keep")
-    }  # fmt: skip
-    done = compact.run(spark, str(root), str(target), "topic1", keyless=keyless, tombstones=tombstones)  # fmt: skip
+        if not m.keys or (latest[" ".join(m.keys)] == m.log_offset and m.body)
+    }
+    done = compact.run(spark, str(root), str(target), "topic1")
     expected = [(m.queue, m.body, m.keys) for m in stored if m.log_offset in keep]
     assert [(m.queue, m.body, m.keys) for m in everything(target)] == expected
     assert (done.kept, done.read, done.keys) == (len(expected), len(stored), len(latest))
@@ -275,7 +270,7 @@ def test_the_latest_message_of_each_key_stays(
     # Run again, with more in the source: the same, and nothing twice.
     with penstock.open(root, environ={}) as store:
         store.put("topic1", b"later", queue=0, keys=["k1"])
-    compact.run(spark, str(root), str(target), "topic1", keyless=keyless, tombstones=tombstones)
+    compact.run(spark, str(root), str(target), "topic1")
     assert len(everything(target)) == len(expected)
 
 
@@ -283,8 +278,6 @@ def test_compact_refuses(spark: Any, sink: Sink, source: Path, tmp_path: Path) -
     target = str(tmp_path / "target")
     with pytest.raises(ConfigError, match="no topic 'x'"):
         compact.run(spark, str(source), target, "x")
-    with pytest.raises(ConfigError, match="keyless is"):
-        compact.run(spark, str(source), target, "topic1", keyless="x")
     other = make_store(tmp_path / "other", 5)
     with pytest.raises(ConfigError, match="already exists"):
         compact.run(spark, str(source), str(other), "topic1")

@@ -38,7 +38,7 @@ def test_options_in_any_case_and_settings_by_name() -> None:
     options = parse_options(
         {
             "path": "file:///s", "TOPIC": "t", "partitions": "8", "partitioner": "task", "locktimeout": "500ms",
-            "stagingRetention": "12h", "txnappid": "etl", "txnversion": "7", "profile": "rocketmq",
+            "stagingRetention": "12h", "txnappid": "etl", "txnversion": "7", "set.profile": "rocketmq",
             "set.log.checksum": "crc32+record", "SET.retention.use": '["age"]', "set.log.busy_ms": "5",
         },
         is_stream=False,
@@ -58,11 +58,6 @@ def test_each_save_is_its_own_application_unless_it_is_named() -> None:
     assert one.version is None
 
 
-def test_a_configuration_file_counts_instead_of_the_usual_settings() -> None:
-    options = parse_options({"path": "/s", "config": "/c.toml"}, is_stream=False)
-    assert (options.config, options.settings) == (Path("/c.toml"), {})
-
-
 @pytest.mark.parametrize(
     ("given", "is_stream", "text"),
     [
@@ -80,7 +75,8 @@ def test_a_configuration_file_counts_instead_of_the_usual_settings() -> None:
         ({"path": "/s", "txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion"),
         ({"path": "/s", "txnVersion": "1"}, True, "batch queries"),
         ({"path": "/s", "lockTimeout": "soon"}, False, "duration"),
-        ({"path": "/s", "profile": "huge"}, False, "embedded, rocketmq"),
+        ({"path": "/s", "profile": "rocketmq"}, False, "'set.profile'"),
+        ({"path": "/s", "config": "/c.toml"}, False, "'set.<setting>'"),
     ],
 )
 def test_bad_options_are_refused(given: dict[str, str], is_stream: bool, text: str) -> None:

@@ -40,7 +40,6 @@ from penstock_spark.jobs.tasks import (
 )
 from penstock_spark.stores import StoreSpan
 
-CHOICES = ("keep", "drop")
 _ROWS = 100_000
 _KEYS = pa.schema([("key", pa.string()), ("at", pa.int64()), ("size", pa.int32())])
 
@@ -78,39 +77,32 @@ def run(
     target: str,
     topic: str,
     *,
-    keyless: str = "keep",
-    tombstones: str = "drop",
     skip_lost: bool = False,
     options: Mapping[str, str] | None = None,
     on_progress: OnProgress = ignore,
 ) -> CompactReport:
-    """Write the latest message of each key into a new store.
+    """Write the latest message of each key into a new store, and the messages that have no key.
+
+    A latest message with an empty body deletes its key.
 
     Args:
         spark: a session, classic or over Spark Connect.
         source: the store.
         target: a new folder.
         topic: the topic.
-        keyless: "keep" or "drop" messages that have no key.
-        tombstones: for a key whose latest message has an empty body: "drop" it, or "keep" the message.
         skip_lost: count messages that retention deleted after the job began, instead of raising `DataLossError`.
         options: further options of the sink, as `partitions`.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
-    for name, choice in (("keyless", keyless), ("tombstones", tombstones)):
-        if choice not in CHOICES:
-            raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(CHOICES)}")
     root, folder = one_store(source), local_folder(target, "the new store")
     given = dict(options or {})
-    about = {"source": str(root), "topic": topic, "keyless": keyless, "tombstones": tombstones,
-             "options": given}  # fmt: skip
-    plan = _planned(root, folder, topic, about)
+    plan = _planned(root, folder, topic, {"source": str(root), "topic": topic, "options": given})
     # A batch that is already written is complete, so lost source messages no longer matter.
     skips = skip_lost or plan.done > 0
     slices, lost = still_there([StoreSpan(*part) for part in plan.batches], skips=skips)
     with watched(spark, "compact", on_progress):
-        kept, counts = _latest(spark, slices, keyless, tombstones)
+        kept, counts = _latest(spark, slices)
         if plan.done == 0:
             frame = from_stores(spark, slices).join(kept, "logOffset", "left_semi")
             rows = ordered(changed(frame, Transform(), given), counts["kept"])
@@ -133,9 +125,7 @@ def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Pla
     return plan
 
 
-def _latest(
-    spark: Any, slices: Sequence[StoreSpan], keyless: str, tombstones: str
-) -> tuple[Any, dict[str, int]]:
+def _latest(spark: Any, slices: Sequence[StoreSpan]) -> tuple[Any, dict[str, int]]:
     """Return the log offsets of the messages to keep, and the counts for the report."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
@@ -148,16 +138,12 @@ def _latest(
     )
     others = found.where(~has_key).select(f.col("at").alias("logOffset"))
     row = latest.agg(f.count("*").alias("keys"), f.count_if("gone").alias("deleted")).first()
-    counts = {"read": sum(each.stop - each.start for each in slices), "keys": row["keys"]}
-    counts["keyless"] = others.count()
-    counts["deleted"] = row["deleted"] if tombstones == "drop" else 0
-    kept = latest if tombstones == "keep" else latest.where(~f.col("gone"))
-    kept = kept.select("logOffset")
-    if keyless == "keep":
-        kept = kept.unionAll(others)
-    counts["kept"] = counts["keys"] - counts["deleted"]
-    counts["kept"] += counts["keyless"] if keyless == "keep" else 0
-    return kept, counts
+    counts = {
+        "read": sum(each.stop - each.start for each in slices), "keys": row["keys"],
+        "deleted": row["deleted"], "keyless": others.count(),
+    }  # fmt: skip
+    counts["kept"] = counts["keys"] - counts["deleted"] + counts["keyless"]
+    return latest.where(~f.col("gone")).select("logOffset").unionAll(others), counts
 
 
 def keys_of(piece: StoreSpan, store: "penstock.Store") -> Iterator[pa.RecordBatch]:

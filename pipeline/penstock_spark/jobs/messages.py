@@ -106,15 +106,14 @@ def _in_path(path: str) -> dict[str, str]:
     return found
 
 
-def parquet_about(path: Path) -> tuple[int, int, pa.Schema]:
-    """Return rows, bytes (uncompressed) and schema of a file."""
+def parquet_about(path: Path) -> tuple[int, pa.Schema]:
+    """Return rows and schema of a file."""
     try:
         about = pq.read_metadata(path)
         schema = about.schema.to_arrow_schema()
     except (OSError, pa.ArrowInvalid) as error:
         raise ConfigError(f"{path} is not a valid Parquet file: {error}") from error
-    size = sum(about.row_group(n).total_byte_size for n in range(about.num_row_groups))
-    return about.num_rows, size, schema
+    return about.num_rows, schema
 
 
 def unified(schemas: Mapping[Path, pa.Schema]) -> pa.Schema:

@@ -49,10 +49,9 @@ _BATCH_S = 5.0
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """Maximum rates; 0 is no limit. Counted before the filter, and bytes by the source's mean message size."""
+    """How fast rows may be read, before the filter, and how many are one batch; 0 is no limit, and the default."""
 
     rows_per_second: float = 0
-    bytes_per_second: float = 0
     batch_rows: int = 0
 
 
@@ -86,20 +85,16 @@ class _Source:
     ) -> None:
         self._spark, self._change, self._options, self._skips = spark, change, options, skips
         self.stores = _stores(text)
-        self.mean = 0.0
         if self.stores:
             self._slices = slices_of(self.stores, change.topics, 1 << 62)
             self.rows = sum(each.stop - each.start for each in self._slices)
-            size = sum(_log_bytes(root) for root in self.stores)
         else:
             self._files = parquet_files(text)
             abouts = [parquet_about(path) for path in self._files]
             self._counts = [about[0] for about in abouts]
             self.rows = sum(self._counts)
-            size = sum(about[1] for about in abouts)
-            schemas = [about[2] for about in abouts]
+            schemas = [about[1] for about in abouts]
             self.schema = spark_schema(unified(dict(zip(self._files, schemas, strict=True))))
-        self.mean = size / max(self.rows, 1)
 
     def batches(self, rows: int) -> list[list[list[Any]]]:
         """Divide the source into batches of about `rows` rows, as plain values."""
@@ -157,10 +152,6 @@ def _stores(text: str) -> list[Path]:
     return [] if is_parquet else stores_of(text)
 
 
-def _log_bytes(root: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (root / "commitlog").iterdir())
-
-
 def run(
     spark: Any,
     source: str,
@@ -182,7 +173,7 @@ def run(
         source: a store, a glob of stores, a dataset, or a folder or file of Parquet.
         target: the store's folder; created if it does not exist.
         change: the filter, and the changes to messages that pass it.
-        pace: maximum rates.
+        pace: how fast, and in which batches.
         app: the name under which a run can be continued; derived from the other arguments if None.
         skip_lost: count messages that retention deleted after the replay began, instead of raising `DataLossError`.
         options: further options of the sink, as `partitions` or `partitioner`.
@@ -199,14 +190,14 @@ def run(
     name = check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
     plan = Plan(folder, name)
     is_there = plan.load(about)
-    batches = plan.batches if is_there else read.batches(_batch_rows(pace, read.mean))
+    batches = plan.batches if is_there else read.batches(_batch_rows(pace))
     if batches:
         # Invalid expressions are reported before the plan is stored.
         read.frame(batches[0])
     if not is_there:
         plan.save(about, batches)
     first = plan.done
-    rows, lost = _write(plan, read, given, on_progress, _rate(pace, read.mean), clock, sleep)
+    rows, lost = _write(plan, read, given, on_progress, pace.rows_per_second, clock, sleep)
     return ReplayReport(
         source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
         written=len(plan.batches) - first, rows=rows, lost=lost, seconds=clock() - began,
@@ -254,18 +245,12 @@ def _listed(_instance: object, _field: object, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _rate(pace: Pace, mean: float) -> float:
-    """Return the maximum rows per second; 0 is no limit."""
-    bounds = [pace.rows_per_second, pace.bytes_per_second / max(mean, 1)]
-    return min((bound for bound in bounds if bound > 0), default=0.0)
-
-
-def _batch_rows(pace: Pace, mean: float) -> int:
-    if pace.rows_per_second < 0 or pace.bytes_per_second < 0 or pace.batch_rows < 0:
+def _batch_rows(pace: Pace) -> int:
+    if pace.rows_per_second < 0 or pace.batch_rows < 0:
         raise ConfigError("a rate or the rows of a batch cannot be negative")
     if pace.batch_rows:
         return pace.batch_rows
-    rate = _rate(pace, mean)
+    rate = pace.rows_per_second
     return max(min(int(rate * _BATCH_S), BATCH_ROWS), 1) if rate else BATCH_ROWS
 
 

@@ -4,7 +4,6 @@ Headers are read, bodies are not: sizes are those of bodies. Quantiles are Spark
 of at most 1 in 10,000. A rate is the number of messages divided by the time from the first to the last.
 """
 
-import functools
 import importlib
 import sys
 import time
@@ -30,7 +29,7 @@ from penstock_spark.jobs.tasks import (
 )
 from penstock_spark.stores import StoreSpan
 
-_NEEDED = ["tag", "keys", "body_size"]
+_NEEDED = ["tag", "keys", "store_time", "body_size"]
 _ROW = pa.schema(
     [
         ("topic", pa.string()), ("tag", pa.string()), ("keys", pa.list_(pa.field("element", pa.string()))),
@@ -41,7 +40,6 @@ _TASK_ROWS = 100_000
 _RANKS = (0.5, 0.99)
 _ACCURACY = 10_000
 _HOUR_MS = 3_600_000
-TIMES = {"stored": "store_time", "born": "born_time"}
 NONE = "(none)"
 
 
@@ -81,7 +79,6 @@ def run(
     *,
     topics: Sequence[str] = (),
     top: int = 20,
-    by: str = "stored",
     plots: str | None = None,
     on_progress: OnProgress = ignore,
 ) -> StatsReport:
@@ -92,13 +89,10 @@ def run(
         paths: stores, globs of them, datasets.
         topics: the topics; all if empty.
         top: how many keys.
-        by: which time counts, "stored" or "born".
         plots: a new folder for plots; needs matplotlib.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
-    if by not in TIMES:
-        raise ConfigError(f"by is {by!r}; it must be one of {', '.join(TIMES)}")
     if top < 1:
         raise ConfigError(f"top is {top}; it must be at least 1")
     folder = fresh_folder(plots, "the folder for plots") if plots else None
@@ -109,8 +103,7 @@ def run(
     with watched(spark, "stats", on_progress):
         count = sum(piece.stop - piece.start for piece in pieces)
         tasks = tasks_for(spark, len(pieces), count, _TASK_ROWS)
-        read = functools.partial(headers, time_column=TIMES[by])
-        frame = over_slices(spark, pieces, tasks, _ROW, read).persist()
+        frame = over_slices(spark, pieces, tasks, _ROW, headers).persist()
         try:
             rows = _figures(frame, top)
         finally:
@@ -121,19 +114,15 @@ def run(
     return report
 
 
-def headers(
-    piece: StoreSpan, store: "penstock.Store", time_column: str
-) -> Iterator[pa.RecordBatch]:
+def headers(piece: StoreSpan, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
     """Yield the counted columns of the messages of one slice."""
-    columns = [*_NEEDED, time_column]
-    for batch in store.lowlevel.arrow_spans([piece.span], columns, verify=False):
+    for batch in store.lowlevel.arrow_spans([piece.span], _NEEDED, verify=False):
         topic = pa.array([piece.topic]).take(pa.array([0] * batch.num_rows, pa.int32()))
-        times = batch.column(time_column).cast(pa.int64())
         arrays = [
             topic,
             batch.column("tag"),
             batch.column("keys").cast(_ROW.field("keys").type),
-            times,
+            batch.column("store_time").cast(pa.int64()),
             batch.column("body_size"),
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=_ROW)

@@ -20,7 +20,6 @@ from penstock_spark.arrow import pa
 from penstock_spark.jobs.tasks import (
     OnProgress,
     Report,
-    fresh_folder,
     ignore,
     kept,
     over,
@@ -97,7 +96,6 @@ def run(
     paths: Sequence[str] | str,
     *,
     deep: bool = False,
-    findings_to: str | None = None,
     config: str | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
@@ -108,13 +106,11 @@ def run(
         spark: a session, classic or over Spark Connect.
         paths: stores, globs of them, datasets.
         deep: also compare sealed segments with their digests, and check checkpoint and progress files.
-        findings_to: a new folder that gets the findings as Parquet.
         config: a TOML file of settings, as for `penstock.open`; the same for all stores.
         settings: as for `penstock.open`.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
-    target = fresh_folder(findings_to, "the folder for findings") if findings_to else None
     planned = {root: _planned(root, config, settings, deep=deep) for root in stores_of(paths)}
     checkups = [each for each in planned.values() if isinstance(each, Checkup)]
     for each in planned.values() if not checkups else ():
@@ -134,13 +130,10 @@ def run(
             its, count = [_failed(root, each)], 0
         findings += [(str(root), finding) for finding in its]
         records += count
-    report = VerifyReport(
+    return VerifyReport(
         stores=len(planned), segments=sum(piece >= 0 for _, piece in pieces), bytes=total,
         records=records, findings=findings, seconds=time.monotonic() - began,
     )  # fmt: skip
-    if target is not None:
-        report.frame(spark).write.parquet(str(target))
-    return report
 
 
 def _planned(

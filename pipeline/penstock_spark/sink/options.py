@@ -37,11 +37,13 @@ _OTHERS = {
         ("delay", "deliver_at", "delay_level", "tag", "key", "queue"),
         "is no option: the sink takes columns, and delivers at once",
     ),
+    "profile": "is a setting of the stores: 'set.profile'",
+    "config": "is no option: give each setting of the stores as 'set.<setting>'",
     "paths": "names several paths; the sink writes to one, and to several stores with 'shards'",
 }
 SETTING = "set."
 _NO_PATH = "give the folder of a store to write to: save(path), or option 'path'"
-# What the sink opens a store with, unless told otherwise: it appends large pieces and closes again, and what
+# What the sink opens a store with, unless `set.` says otherwise: it appends large pieces and closes again, and what
 # may go, and when, is for the store's owner to say.
 USUAL = {"write.use": "file", "retention.use": [], "scrub.digests": False}
 _QUEUES_MAX = 65_536
@@ -63,10 +65,6 @@ def _app(name: str, text: str) -> str:
     if not text.strip():
         raise ConfigError(f"{name} is empty; give the writer's name, or omit the option")
     return text
-
-
-def _file(_name: str, text: str) -> Path:
-    return Path(text)
 
 
 def _one_of(*names: str) -> Parser[str]:
@@ -98,17 +96,13 @@ class SinkOptions:
         "maximum time a commit waits for a store to which another process writes")
     retention_s: float = option("stagingRetention", seconds_of, "7d",
         "age at which staged files that no batch names are deleted")
-    profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "the profile of a new store")
-    config: Path | None = optional("config", _file, None, "a configuration file for the stores")
     store_settings: Mapping[str, Any] = attrs.Factory(dict)
     # fmt: on
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the stores are opened with, by dotted name; a configuration file replaces the defaults."""
-        usual = USUAL if self.config is None else {}
-        profile = {} if self.profile is None else {"profile": self.profile}
-        return {**usual, **profile, **self.store_settings}
+        """The settings that the stores are opened with, by dotted name."""
+        return {**USUAL, **self.store_settings}
 
 
 def parse_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:

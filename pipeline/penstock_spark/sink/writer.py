@@ -59,7 +59,7 @@ class Target:
 
 def open_store(options: SinkOptions, files: Files | None, path: Path) -> penstock.Store:
     """Open one of the stores for writing."""
-    return penstock.open(path, options.config, files=files, **options.settings)
+    return penstock.open(path, files=files, **options.settings)
 
 
 def find_target(options: SinkOptions) -> Target:
@@ -73,7 +73,7 @@ def find_target(options: SinkOptions) -> Target:
                 raise lost(shard, options.root)
             patience.until(partial(open_store, options, None, shard)).close()
     # A record is made to fit into each of them, as they are.
-    encoding = encoding_for(*shards, config=options.config, **options.settings)
+    encoding = encoding_for(*shards, **options.settings)
     found = Target(options=options, shards=shards, encoding=encoding)
     found.committer().prepare()
     return found

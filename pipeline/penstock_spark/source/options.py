@@ -324,8 +324,8 @@ class SourceOptions:
 
 
 _OWN = {option.name for option in declared(SourceOptions).values()}
-# A read ignores these, as it ignores Spark's own.
-_IGNORED = {"stagingRetention", "profile", "config"}
+# A read ignores it, as it ignores Spark's own.
+_IGNORED = {"stagingRetention"}
 # What belongs to writing: the sink's options, one of Spark's, and `queues`, which is called `partitions`.
 SINK_OPTIONS = (
     *(o.name for o in declared(SinkOptions).values() if o.name not in _OWN | _IGNORED),
