@@ -1,12 +1,14 @@
 """A master's log with everything that a follower must cope with, and stores on simulated disks."""
 
 import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import attrs
 from tests.conftest import SMALL
+from tests.lanes import cases
 
 import penstock
 from penstock import FollowedStore, Message
@@ -43,6 +45,22 @@ def crashed(image: Image, survival: Survival, seed: object = 0) -> SimulatedDisk
     """Return what a crash leaves of a disk."""
     clock = ManualClock(1_700_003_600_000)
     return SimulatedDisk.after(image, survival, Random(str(seed)), clock=clock)
+
+
+def images_of(disk: SimulatedDisk, call: Callable[[], object]) -> list[Image]:
+    """Return an image of a disk for each moment before a step of a call that changes it, and one of its end."""
+    images = list[Image]()
+    disk.plan.watch = lambda _call, _path: images.append(disk.image())
+    call()
+    disk.plan.watch = None
+    return [*images, disk.image()]
+
+
+def crashes(images: list[Image], seed: str, of_so_many: int = 10) -> Iterator[SimulatedDisk]:
+    """Yield what crashes leave of some of the images; at night of all."""
+    states = [(number, survival) for number in range(len(images)) for survival in Survival]
+    for number, survival in cases(states, seed, of_so_many=of_so_many):
+        yield crashed(images[number], survival, number)
 
 
 def raw_log(files: Files, root: Path = ROOT) -> bytes:

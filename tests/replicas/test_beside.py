@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.lanes import cases
 from tests.replicas.fakes import FakeLog
 from tests.replicas.logs import (
     ROOT,
@@ -20,10 +19,12 @@ from tests.replicas.logs import (
     check_copy,
     contents,
     crashed,
+    crashes,
     feed,
     findings,
     follower,
     identity,
+    images_of,
     master,
     on,
     reader,
@@ -37,7 +38,7 @@ from penstock.contracts import FollowBegin
 from penstock.errors import CorruptionError, DiskFullError, ReplicationError
 from penstock.files import Files
 from penstock.testing import InlineWorkers, SimulatedDisk, open_store
-from penstock.testing.platter import Image, Survival
+from penstock.testing.platter import Survival
 from penstock_replicate import beside, wire
 from penstock_replicate.beside import ENDS, REMOVED_TOPICS, MasterFiles
 from penstock_replicate.peer import Close, Feed, Level, Read, SideFile
@@ -339,16 +340,15 @@ def test_a_promoted_copy_goes_on_where_queues_without_messages_ended(count: int)
     disk.plan.fail("create", errno.ENOSPC, times=1)
     with pytest.raises(DiskFullError):
         beside.write(copy, ends)
-    images = list[Image]()
-    disk.plan.watch = lambda _call, _path: images.append(disk.image())
-    for _ in range(2):
-        beside.write(copy, ends)
-    disk.plan.watch = None
-    found = [disk, *(crashed(disk.image(), survival) for survival in Survival)]
+
+    def tell() -> None:
+        for _ in range(2):
+            beside.write(copy, ends)
+
+    images = images_of(disk, tell)
+    found = [disk, *(crashed(images[-1], survival) for survival in Survival)]
     copy.close()
-    states = [(number, survival) for number in range(len(images)) for survival in Survival]
-    for number, survival in cases(states, f"ends {count}"):
-        left = crashed(images[number], survival, number)
+    for left in crashes(images, f"ends {count}"):
         with follower(left) as again:
             beside.write(again, ends)
         found.append(left)

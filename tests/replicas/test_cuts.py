@@ -1,7 +1,6 @@
 """A copy becomes a master in one durable step; a log that differs is cut where it parts, and loses no byte."""
 
 import pytest
-from tests.lanes import cases
 from tests.replicas.logs import (
     ROOT,
     SEGMENT,
@@ -11,10 +10,12 @@ from tests.replicas.logs import (
     check_copy,
     contents,
     crashed,
+    crashes,
     feed,
     findings,
     follower,
     identity,
+    images_of,
     master,
     on,
     raw_log,
@@ -26,7 +27,7 @@ from penstock import ArgumentError, FollowerError, StorageError, StoreLockedErro
 from penstock.contracts import FollowBegin, Replica
 from penstock.durability.replica_file import read_replica
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.platter import Image, Survival
+from penstock.testing.platter import Survival
 
 
 def copied(log: MasterLog, torn: bytes | None = None) -> SimulatedDisk:
@@ -113,12 +114,8 @@ def test_a_promoted_store_is_cut_only_if_it_is_expected_and_takes_messages_then(
 
 
 def test_a_crash_loses_nothing_that_is_not_saved(log: MasterLog) -> None:
-    disk, images = copied(log), []
-    at = log.begins[len(log.begins) // 2]
-    disk.plan.watch = lambda _call, _path: images.append(disk.image())
-    cut(disk, at).close()
-    for number, survival in cases([(n, s) for n in range(len(images)) for s in Survival], "cut"):
-        left = crashed(images[number], survival, number)
+    disk, at = copied(log), log.begins[len(log.begins) // 2]
+    for left in crashes(images_of(disk, lambda: cut(disk, at).close()), "cut"):
         with follower(left) as store:
             end = store.end_offset
             assert end >= at
@@ -139,13 +136,10 @@ def test_a_cut_before_the_log_is_refused(log: MasterLog) -> None:
 
 
 def test_a_crash_leaves_a_follower_or_a_master_and_nothing_between(log: MasterLog) -> None:
-    (begin, middle), disk, images = log.batches[2], SimulatedDisk(), list[Image]()
+    (begin, middle), disk = log.batches[2], SimulatedDisk()
     with accepted(disk, log, at=0) as copy:
         copy.feed(0, log.raw[: middle - 1])
-    disk.plan.watch = lambda _call, _path: images.append(disk.image())
-    promote(disk)
-    disk.plan.watch = None
-    images.append(disk.image())
+    images = images_of(disk, lambda: promote(disk))
     replica = read_replica(disk, ROOT)
     assert replica is not None
     # What a master never finished is not in it.
@@ -154,14 +148,11 @@ def test_a_crash_leaves_a_follower_or_a_master_and_nothing_between(log: MasterLo
     with master(disk) as store:
         assert store.put("t", b"new", queue=0).log_offset == begin
         assert not findings(store)
-    roles = []
-    for number, survival in cases(
-        [(n, s) for n in range(len(images)) for s in Survival], "promote"
-    ):
-        disk = crashed(images[number], survival, number)
+    roles = set[str]()
+    for disk in crashes(images, "promote"):
         replica = read_replica(disk, ROOT)
         assert replica is not None
-        roles.append((number, replica.role))
+        roles.add(replica.role)
         if replica.role == "follower":
             with pytest.raises(FollowerError):
                 master(disk)
@@ -170,7 +161,7 @@ def test_a_crash_leaves_a_follower_or_a_master_and_nothing_between(log: MasterLo
             assert store.stats()["log_end_offset"] <= begin
             store.put("t", b"new", queue=0)
             assert not findings(store)
-    assert {role for _, role in roles} == {"follower", "master"}
+    assert roles == {"follower", "master"}
 
 
 def test_only_a_follower_that_nobody_uses_and_a_master_has_accepted_is_promoted(log: MasterLog) -> None:  # fmt: skip

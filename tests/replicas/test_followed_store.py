@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.faults.interrupts import Interrupt
-from tests.lanes import SEED, cases, rounds
+from tests.faults.interrupts import everywhere
+from tests.lanes import SEED, rounds
 from tests.replicas.fakes import data_frame
 from tests.replicas.logs import (
     ROOT,
@@ -21,10 +21,12 @@ from tests.replicas.logs import (
     check_copy,
     contents,
     crashed,
+    crashes,
     feed,
     findings,
     follower,
     identity,
+    images_of,
     make_log,
     master,
     raw_log,
@@ -39,7 +41,7 @@ from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.log.scan import batch_marks
 from penstock.testing import ManualWorkers, SimulatedDisk
-from penstock.testing.platter import Image, Survival
+from penstock.testing.platter import Survival
 from penstock_flush.policies import SyncFlush
 
 
@@ -186,12 +188,15 @@ def test_wrong_bytes_are_named_and_none_of_the_call_is_appended(log: MasterLog) 
         assert raised.value.position == log.begins[8]
         assert (store.end_offset, store.next_offset, store.failure) == (end, end, None)
         store.feed(end, log.raw[end : end + 40])
-        assert store.next_offset == end + 40
-        store.forget()
-        for wrong_place in (end - 1, end + 40):
+        for wrong_place in (end - 1, end + 1, end + 41):
             with pytest.raises(penstock.OffsetError):
                 store.feed(wrong_place, b"x")
-        feed(store, log, log.end)
+        assert (store.end_offset, store.next_offset) == (end, end + 40)
+        # The bytes that wait are sent again, as after a new connection.
+        store.feed(end, log.raw[end : log.begins[12] + 40])
+        assert store.next_offset == log.begins[12] + 40
+        store.forget()
+        assert store.next_offset == store.end_offset == log.begins[12]
 
 
 def test_what_lands_is_what_would_be_fed(log: MasterLog) -> None:
@@ -278,28 +283,23 @@ def test_an_interrupt_anywhere_in_a_feed_leaves_whole_records(
     log: MasterLog, settings: dict[str, Any]
 ) -> None:
     """Plants: `_append_piece` completes nothing; the stream is not set back to the log's end."""
-    number, is_over = 1, False
     start = next(at for at in log.begins if at > SEGMENT - 2000)
-    while not is_over:
-        disk = SimulatedDisk()
+    data = log.raw[start : SEGMENT + 2000]
+    for interrupt in everywhere(rounds(gate=15, night=1), more_than=100):
+        disk, stays_open = SimulatedDisk(), interrupt.number % 2
         with accepted(disk, log, at=0, **settings) as store:
             feed(store, log, start, 5000)
-            interrupt = Interrupt(number)
-            data = log.raw[start : SEGMENT + 2000]
-            is_over = not interrupt.during(lambda: store.feed(start, data))  # noqa: B023
-            assert store.failure is None, interrupt.place
-            if not is_over:
+            if interrupt.during(lambda: store.feed(start, data)):
                 store.forget()
-            if number % 2:
+            assert store.failure is None, interrupt.place
+            if stays_open:
                 feed(store, log, log.end, 5000)
-        if not number % 2:
+        if not stays_open:
             with accepted(disk, log, **settings) as store:
                 end = store.end_offset
                 assert raw_log(disk).rstrip(b"\0") == log.raw[:end].rstrip(b"\0"), interrupt.place
                 feed(store, log, log.end, 5000)
         check_copy(disk, log, interrupt.place)
-        number += rounds(gate=15, night=1)
-    assert number > 100
 
 
 def test_on_a_real_disk_a_child_takes_nothing_and_readers_are_woken(log: MasterLog, tmp_path: Path) -> None:  # fmt: skip
@@ -355,15 +355,10 @@ def test_a_close_within_a_batch_keeps_its_part_and_the_next_opening_goes_on_ther
 @pytest.mark.parametrize("at", [0, SEGMENT])
 def test_a_crash_while_a_copy_begins_leaves_nothing_or_a_follower(log: MasterLog, at: int) -> None:
     """Plant: the role is written after the log. Crashes of a copy that has begun are of the stories, see `pair`."""
-    disk, images = SimulatedDisk(), list[Image]()
-    disk.plan.watch = lambda _call, _path: images.append(disk.image())
-    copy = accepted(disk, log, at=at)
-    disk.plan.watch = None
-    copy.close()
-    states = [(number, survival) for number in range(len(images)) for survival in Survival]
-    found = Counter[bool]()
-    for number, survival in cases(states, f"begin at {at}", of_so_many=5):
-        left = crashed(images[number], survival, number)
+    disk, copies, found = SimulatedDisk(), list[FollowedStore](), Counter[bool]()
+    images = images_of(disk, lambda: copies.append(accepted(disk, log, at=at)))
+    copies[0].close()
+    for left in crashes(images, f"begin at {at}", of_so_many=5):
         is_follower = read_replica(left, ROOT) is not None
         found[is_follower] += 1
         if is_follower:

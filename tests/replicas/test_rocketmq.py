@@ -4,7 +4,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -444,23 +443,17 @@ def test_a_copy_that_syncs_each_record_reports_none_before_its_sync(log: MasterL
 
     files.plan.watch = wait
     first, end = log.begins[1], log.begins[2]
-    opened = partial(penstock.open_follower, tmp_path / "c", files=files, environ={}, flush="sync", **READING)  # fmt: skip
     with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        StoreFollower(
-            tmp_path / "c", address_of(server), opened, protocol="rocketmq", broker=None, cuts=False, key=None, tls=None
-        ) as copy,
-    ):  # fmt: skip
-        copy.start()
-        with server.accept()[0] as line, contextlib.ExitStack() as stack:
-            stack.callback(may_sync.set)
-            assert line.recv(8) == report(0)
-            line.sendall(chunk(0, log.raw[:first]))
-            assert line.recv(8) == report(first)
-            may_sync.clear()
-            line.sendall(chunk(first, log.raw[first:end]))
-            # A heartbeat, after a while.
-            assert line.recv(8) == report(first)
-            assert status_of(tmp_path / "c")["received"] == end
-            may_sync.set()
-            assert line.recv(8) == report(end)
+        followed(tmp_path / "c", files=files, flush="sync", **READING) as (_, line),
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(may_sync.set)
+        line.sendall(chunk(0, log.raw[:first]))
+        assert line.recv(8) == report(first)
+        may_sync.clear()
+        line.sendall(chunk(first, log.raw[first:end]))
+        # A heartbeat, after a while.
+        assert line.recv(8) == report(first)
+        assert status_of(tmp_path / "c")["received"] == end
+        may_sync.set()
+        assert line.recv(8) == report(end)

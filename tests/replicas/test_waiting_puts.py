@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
-from tests.faults.interrupts import Interrupt
+from tests.faults.interrupts import everywhere
 from tests.lanes import rounds
 
 from penstock import Durability, Message, PutStatus, Receipt, Store
@@ -218,26 +218,22 @@ def test_an_interrupt_ends_one_wait_and_nothing_else(opened: Opened) -> None:
 @pytest.mark.parametrize("call", ["put", "put_many", "submit", "close"])
 def test_an_interrupt_anywhere_stops_nothing_for_ever(opened: Opened, call: str) -> None:
     """A flag that an interrupt had left set stopped all waiting puts until the store was closed."""
-    number, is_over = 1, False
     jobs: dict[str, Callable[[Store], object]] = {
         "put": lambda store: store.put("t", b"x"),
         "put_many": lambda store: store.put_many([Message("t", b"1"), Message("t", b"2")]),
         "submit": lambda store: store.submit("t", b"x"),
         "close": lambda store: store.close(),
     }
-    while not is_over:
+    for interrupt in everywhere(rounds(gate=11, night=1), more_than=5):
         store, copies = opened(flush="sync", spawn=InlineWorkers(), files=SimulatedDisk())
         copies.have(0)
         copies.when_advanced = partial(lambda each: each.have(each.log.visible_offset), copies)
-        interrupt = Interrupt(number)
-        is_over = not interrupt.during(partial(jobs[call], store))
+        interrupt.during(partial(jobs[call], store))
         if call != "close":
             receipt = store.put("t", b"next")
             assert receipt.durability == Durability.ON_DISK_HERE_AND_THERE, interrupt.place
         store.close()
         assert copies.calls[-1] == "close", interrupt.place
-        number += rounds(gate=11, night=1)
-    assert number > 5
 
 
 def test_close_sends_what_is_left_and_ends_waiting_puts(opened: Opened) -> None:
@@ -259,15 +255,6 @@ def test_a_failed_store_tells_its_replicator(opened: Opened) -> None:
         with pytest.raises(StoreFailedError):
             call()
     assert copies.calls == ["start", "failed", "close"]
-
-
-def test_without_threads_the_replicator_is_called_in_place_of_a_wait(opened: Opened) -> None:
-    store, copies = opened(flush="sync", spawn=InlineWorkers())
-    copies.have(0)
-    copies.when_advanced = lambda: copies.have(copies.log.visible_offset)
-    assert store.put("t", b"copied").durability == Durability.ON_DISK_HERE_AND_THERE
-    copies.when_advanced = lambda: None
-    assert store.put("t", b"not copied").status == PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
 @pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
@@ -334,7 +321,6 @@ def test_a_status_that_cannot_be_written_stops_nothing(opened: Opened) -> None:
     future = store.submit("t", b"x")
     copies.have(10_000)
     assert future.result(120).status == PutStatus.PUT_OK
-    assert store.put("t", b"y").status == PutStatus.PUT_OK
 
 
 def test_a_transaction_says_of_copies_what_its_messages_say(opened: Opened) -> None:
