@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tests.lanes import explored
-from tests.replicas.logs import SEGMENT, MasterLog, make_log
+from tests.replicas.logs import SEGMENT, MasterLog
 
 from penstock.durability.written_ranges import NO_RANGES, Ranges, WrittenRange
-from penstock.errors import CorruptionError, OffsetError
+from penstock.errors import CorruptionError
 from penstock.format.record import BLANK, MAGIC_BLANK
 from penstock.format.validity import Coverage
 from penstock.log.copied_bytes import CopiedBytes
@@ -121,32 +121,6 @@ def test_a_wrong_head_is_refused_before_its_record_is_there(head: bytes, text: s
             for at in range(0, len(head), size):
                 made.take(start + at, head[at : at + size])
         assert raised.value.position == start == made.next_offset
-
-
-def test_bytes_follow_or_begin_again(log: MasterLog) -> None:
-    made = stream()
-    made.take(0, log.raw[:1000])
-    end, following = made.end_offset, made.next_offset
-    assert end < following == 1000
-    for wrong in (end + 1, following + 1, end - 1):
-        with pytest.raises(OffsetError):
-            made.take(wrong, b"x")
-    assert made.next_offset == following
-    # The bytes that wait are sent again, as after a new connection.
-    assert taken(made, end, log.raw[end:2000])
-    made.forget()
-    assert made.next_offset == made.end_offset
-
-
-def test_records_have_a_crc_of_their_own_where_that_is_known() -> None:
-    plain = make_log(5, **{"log.checksum": "crc32"})
-    assert fed(stream(covered=False), 0, plain.raw, 1 << 20) == plain.raw
-    with pytest.raises(CorruptionError, match="CRC"):
-        stream().take(0, plain.raw)
-    at = plain.raw.index(b"2:xxx") + 3
-    with pytest.raises(CorruptionError) as raised:
-        stream(covered=False).take(0, plain.raw[:at] + b"y" + plain.raw[at + 1 :])
-    assert raised.value.position == plain.begins[2]
 
 
 def written(*ranges: tuple[int, int, str]) -> Ranges:

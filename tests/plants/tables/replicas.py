@@ -44,7 +44,7 @@ PLANTS = {
         "penstock_replicate.copies",
         "        if store in self._copies:",
         '        store += f" {len(self._copies)}"\n        if store in self._copies:',
-        (f"{COPIES}::test_one_store_on_two_lines_counts_once",),
+        (f"{COPIES}::test_no_put_that_waits_is_answered_by_fewer_stores_than_it_needs",),
     ),
     "received-for-flushed": Plant(
         "a put that waits for disks is told when its bytes are received",
