@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from penstock._kernel import Bell
 from penstock.contracts import Epoch, LogBell, Replica
 from penstock_replicate.wire import data_parts
 
@@ -20,23 +21,14 @@ def data_frame(log_offset: int, data: bytes | memoryview) -> bytes:
     return b"".join(data_parts(log_offset, data))
 
 
-class SilentBell:
-    """Nobody rings it: tests call what it would have called."""
-
-    def fileno(self) -> int:
-        raise AssertionError
-
-    def answer(self) -> None:
-        pass
-
-
 class FakeLog:
     """What a replicator sees of a store; `reached` and `available` are what it was told last."""
 
     root = Path("master")
     segment_bytes = SEGMENT
     puts_wait = True
-    bell: LogBell = SilentBell()
+    # Nobody rings it: tests call what it would have called.
+    bell: LogBell = Bell()
     removed_topics: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(

@@ -37,16 +37,13 @@ with penstock.open(path, flush="sync", replicate="ha", **settings) as store:
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a Python process, and kill it in the end."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def following(path: Path, address: str) -> tuple[str, ...]:
