@@ -58,3 +58,16 @@ def test_every_test_that_the_track_record_names_is_there() -> None:
     ]
     gone += [name for name in re.findall(r"\(`(\w+)`\)", text) if name not in code]
     assert not gone
+
+
+def test_every_link_to_a_section_leads_to_one() -> None:
+    """A renamed heading broke the build of the docs, which only the night makes."""
+    pages = [page for page in DOCS.rglob("*.md") if "extra" not in page.parts]
+    wrong = []
+    for page in pages:
+        for path, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", page.read_text()):
+            headings = re.findall(r"^#+ (.*)$", (page.parent / path if path else page).read_text(), re.MULTILINE)  # fmt: skip
+            slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+            if anchor not in slugs:
+                wrong.append(f"{page.name}: {path}#{anchor}")
+    assert not wrong

@@ -125,7 +125,7 @@ def test_every_attribute_of_a_value_is_on_its_page(built: Path) -> None:
 def test_a_compiled_method_has_its_signature(built: Path) -> None:
     text = re.sub(r"<[^>]+>|\s", "", (built / "api" / "store.html").read_text())
     assert "put(topic:str,body:" in text
-    assert "commit_offset(group:str,topic:str,queue:int=0,*,offset:int)" in text
+    assert "commit_offset(group:str,topic:str,queue:int,*,offset:int)" in text
 
 
 # --- in a browser

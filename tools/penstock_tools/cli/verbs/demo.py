@@ -165,20 +165,17 @@ class Demo:
 
     def crash(self) -> None:
         """Kill a writer that waits for each sync, then check that every acknowledged message is in the store."""
-        victim = subprocess.Popen(
-            [sys.executable, "-c", _VICTIM, str(self._path)], stdout=subprocess.PIPE
-        )
-        assert victim.stdout is not None
-        last = -1
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            line = victim.stdout.readline()
-            if not line:
-                break
-            last = int(line)
-        victim.kill()
-        last = max([last, *(int(line) for line in victim.stdout.read().split(b"\n")[:-1] if line)])
-        victim.wait()
+        command, last = [sys.executable, "-c", _VICTIM, str(self._path)], -1
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
+            assert victim.stdout is not None
+            until = time.monotonic() + 2
+            try:
+                while time.monotonic() < until and (line := victim.stdout.readline()):
+                    last = int(line)
+            finally:
+                victim.kill()
+            rest = victim.stdout.read().split(b"\n")[:-1]
+        last = max([last, *(int(line) for line in rest if line)])
         self._time_step("recover after kill -9", "messages", lambda: _recover(self._path, last))
 
 
