@@ -19,7 +19,7 @@ from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.log import resync, scan
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import InlineWorkers, copy_files, copy_store
 from penstock.testing.platter import Survival
 
@@ -494,19 +494,20 @@ def test_filler_whose_magic_a_crash_has_torn_is_whole_again(room: int, kept: int
 
     Nor was a copy of it that has not the times of the files, in which nothing tells what was synced.
     """
-    disk = SimulatedDisk()
+    disk, clock = SimulatedDisk(), ManualClock()
     store = opened(disk)
     size = store.put("t", b"w" * 63_000).size
     left = 65_536 - room - 2 * size + 63_000
     bodies = [b"w" * 63_000, b"x" * left, b"y" * 99]
     places = [store.put("t", body).log_offset for body in bodies[1:]]
     assert places == [size, 65_536]
-    after = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(1))
+    after = SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(1), clock=clock)
     whole = after.read_whole(SEGMENT)
     file = after.open(SEGMENT, writable=True)
     file.pwrite(bytes(8 - kept), 65_536 - room + kept)
     file.close()
     if is_copy:
+        clock.now_ms += 1
         after.write_whole(ROOT / "lock", b"lock")
     with opened(after) as again:
         assert stored(again) == bodies
