@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.lanes import eventually
 
 import penstock
 from penstock.errors import NotAStoreError, StoreLockedError, StrayFileError
@@ -28,8 +29,7 @@ def test_a_store_is_used_through_a_link_as_through_its_own_name(link: Path) -> N
         assert store.path == link.resolve()
         with pytest.raises(StoreLockedError):
             opened(link.resolve())
-        (message,) = opened_and_read(link)
-        assert message == b"m"
+        assert opened_and_read(link) == [b"m"]
     assert link.is_symlink()
     assert (link.parent / "disk" / "commitlog").is_dir()
     assert penstock.repair(link, environ={}).steps == ()
@@ -39,6 +39,7 @@ def test_a_store_is_used_through_a_link_as_through_its_own_name(link: Path) -> N
 
 def opened_and_read(path: Path) -> list[bytes]:
     with opened(path, read_only=True) as store:
+        eventually(store.topics)
         return [message.body for message in store.read("t", 0).messages]
 
 

@@ -234,6 +234,9 @@ class Machine(World):
         if survival is Survival.PROCESS:
             promised = max(promised, self.received_there)
         assert end >= promised, f"{promised} was promised there, and the copy ends at {end}"
+        if self.parts_at is not None and end <= self.parts_at:
+            # It has lost what its master does not have.
+            self.parts_at = None
         self.received_there = min(self.received_there, end)
         self.check_offsets()
         self._check_after_crash()
