@@ -26,6 +26,7 @@ import penstock
 from penstock import ArgumentError, FollowerError, StorageError, StoreLockedError
 from penstock.contracts import FollowBegin, Replica
 from penstock.durability.replica_file import read_replica
+from penstock.format.names import LOST_END
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Survival
 
@@ -78,6 +79,8 @@ def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, torn: bytes
             assert saved(disk).rstrip(b"\0") == (log.raw[end:] + (torn or b"")).rstrip(b"\0")
             assert store.recovery is not None
             assert store.recovery.saved_to is not None
+            # What was delivered may be counted in what the log lost.
+            assert disk.exists(ROOT / LOST_END)
             store.accept(identity(), log.ranges)
             feed(store, log, log.end)
         check_copy(disk, log)
