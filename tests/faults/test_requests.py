@@ -144,6 +144,7 @@ def test_each_command_is_carried_out_by_the_writer(path: Path, begin: Begin, cap
     assert "deleted topic made" in did("topic", "delete", "data", "made", "--apply")
     for count in (2, 0):
         assert f"stored {count} messages" in did("ingest", "data", "rows", "--topic", "rows")
+    eventually(lambda: bodies(path, "rows"))
     did("export", "data", "--topic", "rows", "--to", "rows.ndjson")
     assert "stored 2 messages" in did("import", "data", "rows.ndjson", "--topic", "copies")
     assert eventually(lambda: bodies(path, "copies") == [b"1", b"2"])
