@@ -20,7 +20,6 @@ import penstock
 from penstock import Message, PenstockError
 from penstock.store.lowlevel import LowLevelStore
 from penstock.testing.platter import Survival
-from penstock_replicate import beside
 from penstock_replicate.peer import Close
 
 Step = tuple[str, int]
@@ -325,7 +324,6 @@ class Machine(World):
         self.drop_all()
         end = self.follower.end_offset
         lost = self.b.log_bytes(size, at, min(end, at - at % size + size)).rstrip(b"\0")
-        beside.renew_store_id(self.follower)
         self.follower.close()
         self.open_follower(cut_at=at)
         saved = self.b.disk.entries(self.b.root / "penstock" / "saved")

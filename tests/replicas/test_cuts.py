@@ -30,6 +30,8 @@ from penstock.format.names import LOST_END
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Survival
 
+STORE_ID = ROOT / "penstock" / "store-id"
+
 
 def copied(log: MasterLog, torn: bytes | None = None) -> SimulatedDisk:
     """Return the disk of a copy with everything, closed; or killed, with some bytes after the end of its log."""
@@ -72,6 +74,7 @@ def places(log: MasterLog) -> list[int]:
 def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, torn: bytes | None) -> None:
     for at in places(log):
         disk = copied(log, torn)
+        disk.write_whole(STORE_ID, b"%016x\n" % 7)
         with cut(disk, at) as store:
             end = store.end_offset
             assert end <= at
@@ -79,8 +82,9 @@ def test_a_cut_log_goes_on_and_what_it_lost_is_saved(log: MasterLog, torn: bytes
             assert saved(disk).rstrip(b"\0") == (log.raw[end:] + (torn or b"")).rstrip(b"\0")
             assert store.recovery is not None
             assert store.recovery.saved_to is not None
-            # What was delivered may be counted in what the log lost.
+            # What was delivered, or acknowledged, may be counted in what the log lost.
             assert disk.exists(ROOT / LOST_END)
+            assert disk.read_whole(STORE_ID) != b"%016x\n" % 7
             store.accept(identity(), log.ranges)
             feed(store, log, log.end)
         check_copy(disk, log)

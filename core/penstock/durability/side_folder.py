@@ -6,6 +6,7 @@
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/removed-topics   which topics were removed
     penstock/lost-end   the log has lost its end: which messages extensions have handled is to be found in it again
+    penstock/store-id   a random number: what extensions note of messages counts only where the store still has it
     penstock/holder     who has the store open for writing
     penstock/loads/     how far files were loaded (see `exchange.progress`)
     penstock/requests/  what other processes ask the writer to do (see `store.requests`)
@@ -47,6 +48,7 @@ Invariants:
 import contextlib
 import hashlib
 import json
+import secrets
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -432,6 +434,15 @@ class SideFolder:
         """Note, before the log loses its end, that extensions may count what it loses; they remove the note."""
         self._files.make_folder_durably(self.path)
         self._files.write_whole(self.path / Path(LOST_END).name, b"")
+
+    def renew_id(self) -> None:
+        """Give the store another id, before the log loses its end: extensions name it in what they note of messages.
+
+        The next messages have the queue offsets of those that are lost, and would count as acknowledged.
+        """
+        path = self.path / "store-id"
+        if self._files.exists(path):
+            self._files.write_whole(path, b"%016x\n" % secrets.randbits(64))
 
     def write_holder(self, process_id: int) -> None:
         """Record which process has the store open; an open-file-description lock does not show it."""

@@ -259,6 +259,7 @@ class FollowingOpener(Opener):
             dispatched={name: min(reached, end) for name, reached in state.dispatched.items()},
         )  # fmt: skip
         side.note_lost_end()
+        side.renew_id()
         # First: a log that ends before what is durable is corrupt.
         found.progress.replace(lowered)
         log.truncate(segment.end_offset, side.saved)

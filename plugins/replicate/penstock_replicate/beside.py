@@ -30,7 +30,6 @@ Invariants:
 import base64
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -292,16 +291,6 @@ class Parts:
             return None
         data, self._head, self._data = bytes(self._data), (), bytearray()
         return SideFile(name, log_end, data)
-
-
-def renew_store_id(store: FollowedStore) -> None:
-    """Before a log is cut: the next messages will have the queue offsets of those that are cut.
-
-    The journals of consumers would take them for acknowledged.
-    """
-    path = store.root / _KEPT
-    if store.files.exists(path):
-        store.files.write_whole(path, b"%016x\n" % secrets.randbits(64))
 
 
 def write(store: FollowedStore, file: SideFile) -> None:

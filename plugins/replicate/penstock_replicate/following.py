@@ -192,8 +192,7 @@ class StoreFollower:
             return False
         try:
             self._store = None
-            with contextlib.closing(store):
-                beside.renew_store_id(store)
+            store.close()
             # A process that promotes it may have been faster.
             self._store = self._open_store(cut_at=at, expected=store.replica)
         except BaseException as error:
