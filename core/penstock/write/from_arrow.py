@@ -140,6 +140,8 @@ def _rows(encoder: RecordEncoder, table: pa.Table | pa.RecordBatch) -> TableRows
             raise MessageError(
                 f"column {name!r} cannot be stored; the columns of a message are: {', '.join(_COLUMNS)}"
             )
+        if names.count(name) > 1:
+            raise MessageError(f"the table has column {name!r} more than once")
     for name in ("topic", "body"):
         if name not in names:
             raise MessageError(f"the table has no column {name!r}, which is required")
@@ -169,11 +171,11 @@ def _as_one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+def _cast(column: pa.Array, kind: pa.DataType, name: str, *, safe: bool = True) -> pa.Array:
     if column.type == kind:
         return column
     try:
-        return column.cast(kind)
+        return column.cast(kind, safe=safe)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MessageError(
             f"column {name!r} is {column.type}, which cannot be converted to {kind}: {error}"
@@ -230,9 +232,14 @@ def _join_keys(column: pa.Array | None) -> pa.Array | None:
         pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     ):
         column = _cast(column, pa.list_(pa.string()), "keys")
-        spaced = pc.match_substring(column.flatten(), " ")
+        texts = column.flatten()
+        if pc.any(pc.fill_null(pc.equal(texts, ""), fill_value=True)).as_py():
+            raise MessageError(
+                "column 'keys' has a list with a null or an empty key; nothing was stored"
+            )
+        spaced = pc.match_substring(texts, " ")
         if pc.any(spaced).as_py():
-            key = column.flatten().filter(spaced)[0].as_py()
+            key = texts.filter(spaced)[0].as_py()
             raise MessageError(f"column 'keys' has {shown(key)}: a space separates keys, so it is not one key; nothing "
                 "was stored")  # fmt: skip
         return pc.binary_join(column, " ")
@@ -247,8 +254,10 @@ def _times(column: pa.Array | None) -> Int64s | None:
             "column 'born_time' has nulls in some rows: set it in all rows or in none"
         )
     if pa.types.is_timestamp(column.type):
-        column = column.cast(TIMESTAMP if column.type.tz else pa.timestamp("ms"), safe=False)
-    return _whole_numbers(column.cast(pa.int64()))
+        kind = TIMESTAMP if column.type.tz else pa.timestamp("ms")
+        # Only of seconds none are cut off, but they may be too many.
+        column = _cast(column, kind, "born_time", safe=column.type.unit == "s").cast(pa.int64())
+    return _numbers(column, "born_time")
 
 
 def _whole_numbers(column: pa.Array) -> Int64s:

@@ -43,17 +43,29 @@ def test_a_table_in_chunks_or_a_slice_is_taken_like_a_whole_one() -> None:
     assert bytes(memoryview(sliced)) == bytes(memoryview(whole))
 
 
+BORN = [
+    ("1", pa.string()), (0, pa.date32()), (0.5, pa.float64()), (2**64 - 1, pa.uint64()), (2**62, pa.timestamp("s")),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
         ({"topic": ["a"]}, "no column 'body'"), ({"body": [b""]}, "no column 'topic'"),
         ({"topic": ["a"], "body": [None]}, "'body' has nulls"), ({"topic": ["a"], "body": [b""], "colour": [1]}, "'colour'"),
         ({"topic": ["a"], "body": [b""], "queue": ["x"]}, "queue"),
+        *(({"topic": ["a"], "body": [b""], "keys": [keys]}, "a null or an empty key") for keys in (["k", None], ["", "k"])),
+        *(({"topic": ["a"], "body": [b""], "born_time": pa.array([time], kind)}, "'born_time' is") for time, kind in BORN),
     ],
 )  # fmt: skip
 def test_a_table_that_is_none_is_refused(columns: dict[str, Any], reason: str) -> None:
     with pytest.raises(MessageError, match=reason):
         encode_table(encoder(), pa.table(columns))
+
+
+def test_a_column_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(MessageError, match="'tag' more than once"):
+        encode_table(encoder(), pa.table([[""]] * 4, names=["topic", "body", "tag", "tag"]))
 
 
 @pytest.mark.parametrize("name", ["topic", "body", "tag"])
