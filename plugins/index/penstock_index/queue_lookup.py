@@ -69,7 +69,11 @@ class QuickLook:
             if topic_problem(topic):
                 continue
             base = f"{root}/{topic}"
-            names = self._files.folders(base) if wanted(topic) else []
+            try:
+                names = self._files.folders(base) if wanted(topic) else []
+            except FileNotFoundError:
+                # Another process deletes the topic.
+                continue
             numbers = sorted(int(name) for name in names if not queue_problem(name))
             for queue in numbers:
                 found = self.bounds(topic, queue, f"{base}/{queue}")
@@ -77,12 +81,12 @@ class QuickLook:
 
     def bounds(self, topic: str, queue: int, folder: str) -> QueueBounds | None:
         """Return a queue's bounds, or None if the slower method is needed."""
-        found = self._files.numbered(folder)
-        if not found:
-            return QueueBounds(topic, queue, 0, 0)
-        if any(size != self._file_bytes or number % size for number, size in found):
-            return None
         try:
+            found = self._files.numbered(folder)
+            if not found:
+                return QueueBounds(topic, queue, 0, 0)
+            if any(size != self._file_bytes or number % size for number, size in found):
+                return None
             return self._read_bounds(topic, queue, folder, [number for number, _ in found])
         except FileNotFoundError:
             # Another process removes files: use the slower method.

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from shutil import rmtree
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,14 @@ from tests.conftest import OpenStore
 from tests.damage.stores import flip
 from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
+import penstock
 from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 from penstock.errors import (
     ArgumentError,
     ForeignContentError,
     MessageError,
 )
+from penstock.files import Files
 from penstock.read.queues import ServedQueues, has_queues, served
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
@@ -128,3 +131,33 @@ def test_a_database_beside_the_files_hides_none_of_them(tmp_path: Path) -> None:
     assert served(full, ALL, Path("/s"), found) is full
     empty.queues = list  # type: ignore[method-assign] # it has none
     assert not has_queues(served(empty, ALL, Path("/s"), found))
+
+
+@pytest.mark.parametrize("call", ["folders", "numbered"])
+def test_a_topic_that_another_process_deletes_meanwhile_has_no_bounds(
+    call: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a bare error of the system, from `bounds` and from an export."""
+    with open_small() as store:
+        store.put("a", b"x", queue=0)
+        store.put("t", b"x", queue=0)
+    files = Files()
+    look = getattr(files, call)
+
+    def deleted_first(folder: str) -> Any:
+        if folder.removesuffix("/0").endswith("/t"):
+            rmtree(store.path / "consumequeue" / "t")
+        return look(folder)
+
+    monkeypatch.setattr(files, call, deleted_first)
+    with penstock.open(store.path, read_only=True, files=files, environ={}) as reader:
+        assert [each.topic for each in reader.lowlevel.bounds() if each.max_offset] == ["a"]
+
+
+def test_the_log_ends_after_the_last_record_also_if_its_topic_is_deleted(open_small: OpenStore) -> None:  # fmt: skip
+    with open_small() as store:
+        store.put("t", b"x", queue=0)
+        store.delete_topic("t")
+        end = store.stats()["log_end_offset"]
+    with penstock.open(store.path, read_only=True, environ={}) as reader:
+        assert reader.stats()["log_end_offset"] == reader.stats()["dispatched_offset"] == end
