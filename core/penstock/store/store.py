@@ -438,7 +438,7 @@ class Store(ExtensionCalls, Producer):
             "read_only": self.read_only,
             "log_min_offset": self._log.min_offset,
             "log_end_offset": self._log_end() if is_known else None,
-            "dispatched_offset": self._queue_index.end_log_offset() if is_known else None,
+            "dispatched_offset": self._dispatched_offset() if is_known else None,
             "segments": len(segments),
             "log_bytes": sum(segment.capacity for segment in segments),
             "queues": len(self._queue_index.queues()) if is_known else None,
@@ -487,7 +487,11 @@ class Store(ExtensionCalls, Producer):
     def _log_end(self) -> int:
         if self._engine is not None:
             return self._engine.log.end_offset
-        return self._queue_index.end_log_offset()
+        return self._dispatched_offset()
+
+    def _dispatched_offset(self) -> int:
+        # The last record may be of a deleted topic; another process may not have published the last entry.
+        return max(self._queue_index.end_log_offset(), self._complete_offset())
 
     def close(self) -> None:
         """Close the store; one opened for writing is then durable and marked clean, otherwise this raises the reason.
