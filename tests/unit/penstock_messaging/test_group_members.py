@@ -204,9 +204,9 @@ def test_the_first_member_decides_where_a_group_begins(
     lock.release()
     assert ensure_start(FILES, paths, "t", 0, lambda: {0: 5, 3: 9}) == {0: 5, 3: 9}
     assert ensure_start(FILES, paths, "t", 0, lambda: {0: 7}) == {0: 5, 3: 9}
-    # A topic that was made again begins anew.
+    # A topic that was made again begins anew, at its first message.
     assert read_start(FILES, paths, "t", 1) is None
-    assert ensure_start(FILES, paths, "t", 1, dict) == {}
+    assert ensure_start(FILES, paths, "t", 1, lambda: {0: 7}) == {}
     assert read_start(FILES, paths, "t", 0) is None
     broken = b"", b"{", b"5", b'{"generation":0}', b'{"generation":0,"offsets":{"0":-1}}', b'{"generation":0,"offsets":{"x":1}}'  # fmt: skip
     for raw in broken:
@@ -431,6 +431,25 @@ def test_a_new_group_begins_where_it_says_and_misses_nothing_that_comes_later(
     first = {"earliest": [0, 0], "latest": [20, 5], "time": [3, 0], "committed": [0, 3]}[start]
     assert [found.pop((TOPIC, queue)) for queue in (0, 1)] == first
     assert {key: base for key, base in found.items() if key in new} == new
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_group_from_the_end_misses_nothing_of_a_topic_that_is_made_again(
+    four: Groups, store: Store, lives: bool
+) -> None:
+    """It took what was there when it noticed the deletion, up to a second later, for old messages."""
+    four.generation = store.lowlevel.topic_generation
+    member = Member(four, TOPIC, start="latest")
+    assert member.claims.owned[TOPIC, 0].position == Position(20)
+    if not lives:
+        member.claims.stop()
+    store.lowlevel.remove_topic(TOPIC)
+    store.put(TOPIC, b"new", queue=0)
+    if lives:
+        member.claims.step()
+    else:
+        member = Member(four, TOPIC, start="latest")
+    assert member.claims.owned[TOPIC, 0].position == Position(0)
 
 
 def test_an_owner_whose_offset_was_moved_loses_the_queue_and_takes_it_there(store: Store) -> None:

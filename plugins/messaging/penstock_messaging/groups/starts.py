@@ -2,7 +2,8 @@
 
 The first member that subscribes to a topic resolves "earliest", "latest" or a time to an offset of each queue that the
 topic has then, and writes them to the group's file for that topic. All members use that file from then on. A queue that
-the topic gets later begins at its first message, so no message is passed over because nobody had the queue yet.
+the topic gets later begins at its first message, so no message is passed over because nobody had the queue yet. So do
+all queues of a topic that was deleted and made again: the group knows that name, and must miss nothing of it.
 """
 
 import json
@@ -65,7 +66,8 @@ def ensure_start(
         # Another member may have written it since.
         known = read_start(files, paths, topic, generation)
         if known is None:
-            known = dict(resolve())
+            # A file of another generation: the topic was deleted since.
+            known = {} if files.exists(paths.start(topic)) else dict(resolve())
             text = json.dumps({"generation": generation, "offsets": {str(q): o for q, o in known.items()}})  # fmt: skip
             files.write_whole(paths.start(topic), text.encode())
         return known
