@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.conftest import power_cut
 from tests.unit.penstock_messaging.group_services import GROUP, SETTINGS, TOPIC, services, take
 
 from penstock import Message, errors
 from penstock.files import Files
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualClock, SimulatedDisk, open_store
+from penstock.testing import FaultyFiles, InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock_messaging.consuming.selection import TopicSelection
 from penstock_messaging.groups.assignment import assigned, average_share
 from penstock_messaging.groups.claims import Claims
@@ -213,6 +214,28 @@ def test_the_first_member_decides_where_a_group_begins(
         paths.start("t").write_bytes(raw)
         assert read_start(FILES, paths, "t", 0) == {}
     assert caplog.text.count("cannot be understood") == len(broken)
+
+
+def test_after_a_power_cut_while_a_group_begins_at_the_end_it_misses_no_later_message() -> None:
+    """The file of its start was synced, and the messages that it passes over were not: others got their offsets."""
+    disk, root, images = SimulatedDisk(), Path("/store"), []
+    given: dict[str, Any] = {"spawn": InlineWorkers(), "flush": "async"}
+    with open_store(root, files=disk, **given) as store:
+        store.put("t", b"", queue=0)
+        store.flush()
+        store.put_many([Message("t", b"lost", queue=0)] * 5)
+        disk.plan.before = lambda: images.append(power_cut(disk))
+        with store.consumer("g", "t", start="latest"):
+            disk.plan.before = None
+    begun = [each for each in images if read_start(each, GroupPaths(root, "g"), "t", 0)]
+    assert begun
+    for after in begun:
+        with open_store(root, files=after, **given) as store:
+            assert store.max_offset("t", 0) == 1
+            store.put_many([Message("t", b"%d" % number, queue=0) for number in range(8)])
+            with store.consumer("g", "t", start="latest") as consumer:
+                found = [message.body for message in consumer.poll(20, timeout=0)]
+        assert found == [b"%d" % number for number in range(8)]
 
 
 # --- shares

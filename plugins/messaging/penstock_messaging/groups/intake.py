@@ -16,7 +16,7 @@ offset is the mark's new one. If there are no events, the fourth step is left to
 
 A journal may speak of messages beyond the end of its queue, which were lost with the log's tail. That is dropped:
 from the journal, if it has no owner; else the queue gets another generation, so that the owner loses it. So it does if
-somebody else has moved the committed offset.
+somebody else has moved the committed offset. So may the start of a group be, which is lowered before the first put.
 """
 
 import threading
@@ -39,6 +39,7 @@ from penstock_messaging.groups.paths import GroupPaths, groups_of
 from penstock_messaging.groups.position import GroupProgress, level_of, resolve_position
 from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
+from penstock_messaging.groups.starts import lower_starts
 from penstock_messaging.groups.taking import Groups
 
 logger = get_logger(__name__)
@@ -225,6 +226,8 @@ class Intake:
         paths = self._groups.paths(group)
         marks = self._marks.get(group)
         if marks is None:
+            # The first round is before the first put.
+            lower_starts(self._files, paths, self._groups.generation, self._groups.store.max_offset)
             marks = self._marks[group] = usable_marks(self._files, paths)
         plans, is_more = self._plans(paths, marks)
         if not plans:

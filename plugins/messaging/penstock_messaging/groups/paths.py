@@ -10,6 +10,7 @@
 """
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -94,18 +95,20 @@ class GroupPaths:
         """Return the journal of a queue."""
         return self.topic(topic) / f"{queue}{_JOURNAL}"
 
+    def topics(self, files: Files) -> list[str]:
+        """Return the topics of which there are files; other names are passed over."""
+        top = self.folder / "queues"
+        found = []
+        for name in files.folders(str(top)) if files.is_folder(top) else ():
+            with suppress(MessageError):
+                found.append(check_topic(name))
+        return found
+
     def journals(self, files: Files) -> list[tuple[str, int]]:
         """Return the queues that have a journal, as (topic, queue), sorted; other names are passed over."""
-        top = self.folder / "queues"
-        if not files.is_folder(top):
-            return []
         found = []
-        for name in files.folders(str(top)):
-            try:
-                topic = check_topic(name)
-            except MessageError:
-                continue
-            for item in files.listing(str(top / name)):
+        for topic in self.topics(files):
+            for item in files.listing(str(self.topic(topic))):
                 stem = item.name.removesuffix(_JOURNAL)
                 if item.is_file and stem != item.name and _is_queue(stem):
                     found.append((topic, int(stem)))

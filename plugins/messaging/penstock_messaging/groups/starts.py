@@ -68,8 +68,29 @@ def ensure_start(
         if known is None:
             # A file of another generation: the topic was deleted since.
             known = {} if files.exists(paths.start(topic)) else dict(resolve())
-            text = json.dumps({"generation": generation, "offsets": {str(q): o for q, o in known.items()}})  # fmt: skip
-            files.write_whole(paths.start(topic), text.encode())
+            _write(files, paths, topic, generation, known)
         return known
     finally:
         lock.release()
+
+
+def _write(
+    files: Files, paths: GroupPaths, topic: str, generation: int, offsets: Mapping[int, int]
+) -> None:
+    text = json.dumps({"generation": generation, "offsets": {str(q): o for q, o in offsets.items()}})  # fmt: skip
+    files.write_whole(paths.start(topic), text.encode())
+
+
+def lower_starts(
+    files: Files,
+    paths: GroupPaths,
+    generation: Callable[[str], int],
+    end: Callable[[str, int], int],
+) -> None:
+    """Lower, durably, what is beyond the end of its queue: messages were lost with the log's end, and others come."""
+    for topic in paths.topics(files):
+        now = generation(topic)
+        known = read_start(files, paths, topic, now) or {}
+        lowered = {queue: min(offset, end(topic, queue)) for queue, offset in known.items()}
+        if lowered != known:
+            _write(files, paths, topic, now, lowered)
