@@ -95,6 +95,24 @@ def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str)
     assert seen["partly"] or flush == "async"
 
 
+def test_no_moment_of_a_removal_shows_the_next_generation_with_the_old_queues() -> None:
+    """A consumer that looked then took the old messages for new ones, and passed over as many of the new ones."""
+    disk, seen = SimulatedDisk(), []
+    with opened(disk) as store:
+        fill(store, "a", "old", 4)
+        store.commit_offset("g", "a", 0, offset=1)
+
+        def look() -> None:
+            disk.plan.before = None
+            seen.append((store.lowlevel.topic_generation("a"), store.max_offset("a", 0)))
+            disk.plan.before = look
+
+        disk.plan.before = look
+        store.lowlevel.remove_topic("a")
+        disk.plan.before = None
+    assert set(seen) == {(0, 2), (0, 0), (1, 0)}
+
+
 def findings(store: Store) -> list[str]:
     # That a queue has a new generation is a note.
     return [each.text for each in store.verify(deep=True) if not each.is_note]

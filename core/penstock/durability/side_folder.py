@@ -51,7 +51,7 @@ import json
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -237,9 +237,12 @@ class RemovedTopicsFile:
         self._files = files
         self._path = root / SIDE_FOLDER / "removed-topics"
         self._known: tuple[tuple[int, int, int], RemovedTopics] | None = None
+        self._held: RemovedTopics | None = None
 
     def read(self) -> RemovedTopics:
         """Return the content, read again only if the file has changed; empty if there is none, or it cannot be read."""
+        if self._held is not None:
+            return self._held
         now = self._files.version(self._path)
         known = self._known
         if known is not None and known[0] == now:
@@ -267,6 +270,19 @@ class RemovedTopicsFile:
         size = self._files.version(self._path)[2] + 1
         self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
         self._known = None
+
+    @contextlib.contextmanager
+    def replaced(self, removed: RemovedTopics) -> Iterator[None]:
+        """Write the content durably; this process reads it once the block, which removes the queues, has ended.
+
+        Nobody must take the messages of an old queue for those of a topic that is made again.
+        """
+        self._held = self.read()
+        try:
+            self.write(removed)
+            yield
+        finally:
+            self._held = None
 
     def repair(self, log_end: int) -> list[str]:
         """Lower what is after the log's end, durably, and set an unreadable file aside; return a sentence a repair.

@@ -407,10 +407,12 @@ class Engine:
         with self.cursors.guard, self.log.lock:
             log_end = self.log.end_offset
             try:
-                self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
                 try:
-                    self.cursors.restart(topic)
-                    self.remove_queues(topic, log_end)
+                    with self.removed_topics.replaced(
+                        self.removed_topics.read().with_removed(topic, log_end)
+                    ):
+                        self.cursors.restart(topic)
+                        self.remove_queues(topic, log_end)
                     self.remove_offsets(topic)
                 finally:
                     if self.copying is not None:
