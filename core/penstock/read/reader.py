@@ -89,7 +89,7 @@ class Reader(OneQueueReader):
             start: the queue offset to begin at if one queue is read; otherwise a mapping of (topic, queue) to offset.
                 Queues that are not in the mapping are read from their first message on.
             limit: maximum number of messages, at least 1.
-            follow: at the end, wait for new messages instead of stopping; then a topic need not exist yet.
+            follow: at the end, wait for new messages, also of a topic that does not exist yet, or is made again.
 
         Raises:
             ArgumentError: an argument has a wrong type or value. The call itself raises.
@@ -105,10 +105,10 @@ class Reader(OneQueueReader):
         if arguments.flag(call, "follow", follow) and until is not None:
             raise ArgumentError(call, "until", until, "left out, since follow=True has no end")
         self._make_readable()
-        below = self._complete_offset()
+        removed, below = {n: self._removed_before(n) for n in names if follow}, self._complete_offset()  # fmt: skip
         spans = self._spans(call, names, queue, since=since, until=until, start=start, may_be_new=follow)  # fmt: skip
         if follow:
-            found = self._scan_on(names, queue, begins_of(names, queue, start, spans), since, wanted)  # fmt: skip
+            found = self._scan_on(removed, queue, begins_of(names, queue, start, spans), since, wanted)  # fmt: skip
         else:
             found = self._scan_once(spans, wanted, below if len(spans) > 1 else None, {})
         if key is not None:
@@ -170,13 +170,17 @@ class Reader(OneQueueReader):
 
     def _scan_on(
         self,
-        topics: Sequence[str],
+        removed: dict[str, int],
         queue: int | None,
         reached: dict[Place, int],
         since: float | datetime | timedelta | None,
         wanted: TagFilter,
     ) -> Iterator[StoredMessage]:
-        """Yield the present messages from the offsets in `reached` on, then new ones as they arrive, without end."""
+        """Yield the present messages from the offsets in `reached` on, then new ones as they arrive, without end.
+
+        `removed` has the log offset before which each topic was removed, before these offsets were determined: a topic
+        that is removed later is read from its first message.
+        """
         after_ms = arguments.INT64_MIN
         if since is not None:
             after_ms = arguments.moment_ms("scan", "since", since, up=True)
@@ -186,9 +190,13 @@ class Reader(OneQueueReader):
             waiter.ask()
             self._make_readable()
             # In this order: a queue that is new after `below` was read has no message below it.
-            is_one = queue is not None and len(topics) == 1
-            below, before = None if is_one else self._complete_offset(), dict(reached)
-            places = self._places("scan", topics, queue, may_be_new=True)
+            is_one = queue is not None and len(removed) == 1
+            below = None if is_one else self._complete_offset()
+            for topic, known in removed.items():
+                removed[topic] = self._removed_before(topic)
+                if removed[topic] != known:
+                    reached = {place: at for place, at in reached.items() if place[0] != topic}
+            before, places = dict(reached), self._places("scan", removed, queue, may_be_new=True)
             for message in self._scan_once(
                 [*self._ranges(places, reached)], wanted, below, reached
             ):

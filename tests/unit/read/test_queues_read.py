@@ -1,5 +1,6 @@
 """Queues as readers see them: at every bound, and in a directory that is only partly understood."""
 
+import itertools
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from shutil import rmtree
@@ -12,6 +13,7 @@ from tests.damage.stores import flip
 from tests.unit.contracts.test_optional_methods import ROWS, OneQueue
 
 import penstock
+from penstock import Message
 from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 from penstock.errors import (
     ArgumentError,
@@ -62,6 +64,25 @@ def test_a_time_may_be_so_long_ago(open_small: OpenStore) -> None:
             store.scan("t", since=timedelta.max)
         with pytest.raises(MessageError, match="deliver_at"):
             store.put("t", b"x", deliver_at=hour)  # type: ignore[arg-type] # so says the type checker
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_follower_reads_a_topic_that_is_made_again_from_its_first_message(
+    open_small: OpenStore, read_only: bool
+) -> None:
+    """It went on at the offset where it had been in the old topic."""
+    with open_small() as store, open_small(read_only=read_only) if read_only else store as reader:
+        store.put_many([Message("t", b"old", queue=queue) for queue in (0, 0, 0, 1)])
+        store.put("u", b"kept", queue=0)
+        reading = [reader.scan(["t", "u"], follow=True), reader.scan("t", queue=0, follow=True)]
+        reading += [reader.scan("t", queue=0, start=3, follow=True)]
+        for coming, count in zip(reading, (5, 3, 0), strict=True):
+            assert len([*itertools.islice(coming, count)]) == count
+        store.delete_topic("t")
+        store.put_many([Message("t", b"%d" % number, queue=0) for number in range(10)])
+        for coming in reading:
+            found = [message.body for message in itertools.islice(coming, 5)]
+            assert found == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_corrupt_message_is_not_missed_silently_by_its_key(
