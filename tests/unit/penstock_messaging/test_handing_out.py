@@ -24,6 +24,7 @@ from penstock import (
     TopicError,
 )
 from penstock.runtime.workers import WorkerGroup
+from penstock.testing import InlineWorkers, open_store
 from penstock_messaging.consuming.consumer import STEP_S
 from penstock_messaging.consuming.consumer_options import checked_options
 from penstock_messaging.consuming.in_flight import (
@@ -395,6 +396,26 @@ def test_every_broadcast_consumer_gets_all_messages_from_now_on(store: Store) ->
         assert lags(consumer) == {("orders", 0): 0}
         consumer.seek("orders", offset=3)
         assert len(consumer.poll(10)) == 3
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_broadcast_consumer_reads_a_topic_that_is_made_again_from_its_first_message(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """It went on at the offset where it had been in the old topic."""
+    path = tmp_path / "store"
+    with open_store(path, spawn=InlineWorkers()) as store:
+        store.put_many([Message("orders", b"old", queue=queue) for queue in (0, 1)])
+        # The writer's own, or one as in another process.
+        reader = open_store(path, spawn=InlineWorkers(), read_only=True) if read_only else store
+        with reader, reader.consumer("shop", "orders", broadcast=True) as consumer:
+            store.delete_topic("orders")
+            store.put_many([Message("orders", b"%d" % number, queue=0) for number in range(5)])
+            assert store.max_offset("orders", 0) == 5
+            # Nothing from the middle: it only notices now.
+            assert consumer.poll(10, timeout=0) == []
+            assert bodies(consumer.poll(10, timeout=0)) == [b"0", b"1", b"2", b"3", b"4"]
+            assert consumer.assignment() == [("orders", 0)]
 
 
 # --- arguments

@@ -1,6 +1,7 @@
 """Broadcast: every consumer gets all messages. Positions are in memory only, and nothing is recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.contracts import OpenStore
 from penstock_messaging.consuming.in_flight import StartPosition
@@ -31,12 +32,17 @@ class BroadcastQueue:
     """A queue that every broadcast consumer has (`QueueRight`)."""
 
     turn = None
-    is_lost = False
     lost_reason = ""
 
-    def __init__(self, topic: str, queue: int, offset: int) -> None:
+    def __init__(self, topic: str, queue: int, offset: int, is_lost: Callable[[], bool]) -> None:
         self.topic, self.queue = topic, queue
         self.position = StartPosition(offset)
+        self._is_lost = is_lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._is_lost()
 
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record nothing."""
@@ -80,17 +86,20 @@ class BroadcastClaims:
     """All queues of the selected topics (`GroupMembership`).
 
     Args:
-        start: where to begin in the queues that exist when the consumer is made; later ones are read from the start.
+        start: where to begin in the queues that exist when the consumer is made; later ones are read from the start,
+            also those of a topic that is deleted and made again.
     """
 
     def __init__(
-        self, store: OpenStore, selection: TopicSelection, start: str | int, on_claimed: OnQueue
-    ) -> None:
+        self, store: OpenStore, selection: TopicSelection, start: str | int, on_claimed: OnQueue,
+        on_wanted_back: OnQueue,
+    ) -> None:  # fmt: skip
         self._store = store
         self._selection = selection
         self._start = start
         self._on_claimed = on_claimed
-        self._known: set[tuple[str, int]] = set()
+        self._on_wanted_back = on_wanted_back
+        self._known: dict[tuple[str, int], BroadcastQueue] = {}
 
     def start(self) -> None:
         """Begin with the queues that exist."""
@@ -102,13 +111,26 @@ class BroadcastClaims:
 
     def has_new(self) -> bool:
         """Return whether there are queues that no step has found."""
-        return not selected(self._store, self._selection) <= self._known
+        if any(each.is_lost for each in list(self._known.values())):
+            return True
+        return not selected(self._store, self._selection) <= self._known.keys()
 
     def _look(self, start: str | int) -> None:
-        for topic, queue in sorted(selected(self._store, self._selection) - self._known):
-            offset = first_offset(self._store, topic, queue, start)
-            self._known.add((topic, queue))
-            self._on_claimed(BroadcastQueue(topic, queue, offset))
+        for place, known in list(self._known.items()):
+            if known.is_lost:
+                del self._known[place]
+                self._on_wanted_back(known)
+        for topic, queue in sorted(selected(self._store, self._selection) - self._known.keys()):
+            # Before the offset: a topic that is deleted in between is lost.
+            is_lost = partial(self._is_removed, topic, self._store.topic_generation(topic))
+            owned = BroadcastQueue(
+                topic, queue, first_offset(self._store, topic, queue, start), is_lost
+            )
+            self._known[topic, queue] = owned
+            self._on_claimed(owned)
+
+    def _is_removed(self, topic: str, generation: int) -> bool:
+        return self._store.topic_generation(topic) != generation
 
     def stop(self) -> None:
         """Do nothing: nobody knows of this consumer."""

@@ -91,9 +91,9 @@ class Fetcher:
             mean = sum(map(_size, messages)) // len(messages)
             self._batch = BATCH
             self._count_max = max(1, min(BATCH_BYTES // max(mean, 1), BATCH_MAX))
-        if result.next_offset <= offset:
+        if result.next_offset <= offset or flight.owned.is_lost:
             # Also if the queue ends before: whether the log was cut is decided by the writing process, which then takes
-            # the queue from its owner.
+            # the queue from its owner. What was read of a lost queue may be of a new topic of the same name.
             return 0, False
         with self._lock:
             # Meanwhile the queue may have been given back, or the consumer may have continued elsewhere.

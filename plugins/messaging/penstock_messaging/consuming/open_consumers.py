@@ -100,7 +100,9 @@ class OpenConsumers:
         wake: Callable[[], None],
     ) -> GroupMembership:
         if options.broadcast:
-            return BroadcastClaims(self._store, selection, options.start, on_claimed)
+            return BroadcastClaims(
+                self._store, selection, options.start, on_claimed, on_wanted_back
+            )
         note = {
             "topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag, "start": options.start,
         }  # fmt: skip
