@@ -137,6 +137,8 @@ class MessagingExtension(Extension):
         self._lock = threading.RLock()
         self._store: OpenStore | None = None
         self._parts: dict[str, Any] = {}
+        # Held while answers are taken in, and while a topic is deleted: no offset of it must be committed afterwards.
+        self._taking = threading.RLock()
         self._watcher: Stoppable | None = None
         self._wakes: WorkWakes
         self._trouble = ""
@@ -434,7 +436,8 @@ class MessagingExtension(Extension):
                 logger.warning("what consumers have answered is not taken in: %s", error)
             self._wakes.go_on()
             return INTERVAL_S
-        return intake.step()
+        with self._taking:
+            return intake.step()
 
     def detach(self) -> None:
         """See `Extension`."""
@@ -632,7 +635,8 @@ class MessagingExtension(Extension):
 
     def delete_topic(self, topic: str) -> None:
         """Implement `Store.delete_topic`."""
-        self.configuration.delete_topic(topic)
+        with self._taking:
+            self.configuration.delete_topic(topic)
 
     def topic_configs(self) -> dict[str, TopicConfig]:
         """Implement `Store.topic_configs`."""

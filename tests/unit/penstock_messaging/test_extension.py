@@ -1,5 +1,6 @@
 """The extension `messaging` in a store: what it needs no files for, what it takes up at an opening, and the texts of properties."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tests.shop import Shop
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, MessageError
-from penstock.testing import open_store
+from penstock.testing import FaultyFiles, InlineWorkers, open_store
 from penstock_messaging.consuming import consumer as consumer_module
 from penstock_messaging.groups import intake as intake_module
 from penstock_messaging.properties_text import flags_for_copy, pairs_of, text_of
@@ -69,6 +70,35 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
                 path.unlink()
     with open_store(root) as store, store.consumer("g", ["t"]) as consumer:
         assert consumer.poll(1, 10)
+
+
+def test_no_offset_is_committed_in_a_topic_that_was_deleted_while_answers_are_taken_in(
+    tmp_path: Path,
+) -> None:
+    """It counted as an offset in the topic that was made again, whose first messages the group then missed."""
+    files, workers = FaultyFiles(), InlineWorkers()
+    with open_store(tmp_path / "store", files=files, spawn=workers) as store:
+
+        def make_again() -> None:
+            store.delete_topic("t")
+            store.put_many([Message("t", b"new", queue=0)] * 3)
+
+        other = threading.Thread(target=make_again)
+
+        def meanwhile(_: str, path: Path) -> None:
+            if path.name.startswith("marks"):
+                files.plan.watch = None
+                other.start()
+                # Time enough for all of it, if it need not wait for the end of the round.
+                other.join(0.3)
+
+        store.put_many([Message("t", b"old", queue=0)] * 2)
+        with store.consumer("g", "t") as consumer:
+            consumer.ack(consumer.poll(2, timeout=0))
+            files.plan.watch = meanwhile
+            workers.run("penstock-intake")
+            other.join()
+            assert store.committed_offset("g", "t", 0) is None
 
 
 @pytest.mark.parametrize("broadcast", [False, True])
