@@ -198,9 +198,11 @@ def test_what_is_no_column_of_the_batch_is_refused(column: Any) -> None:
 def test_entries_are_taken_apart_as_they_were_put_together(
     rows: list[tuple[int, int, int]], rest: int
 ) -> None:
+    rows = [*rows, (0, I32_MAX, 0), (-1, -1, -1), (-1, 0, 7)]
     data = b"".join(QUEUE_ENTRY.pack(*row) for row in rows) + b"\xff" * rest
     offsets, sizes, codes, least = _kernel.entry_columns(guarded(data))
-    assert np.frombuffer(offsets, np.int64).tolist() == [row[0] for row in rows]
+    places = [-1 if size == I32_MAX else at - (at == -1 and size <= 0) for at, size, _ in rows]
+    assert np.frombuffer(offsets, np.int64).tolist() == places
     there = [row[1] if 0 < row[1] < I32_MAX else 0 for row in rows]
     assert np.frombuffer(sizes, np.int64).tolist() == there
     assert np.frombuffer(codes, np.int64).tolist() == [row[2] for row in rows]

@@ -253,7 +253,8 @@ cdef bytes _refused(const Grouping *g, int64_t count, int64_t refused):
 def entry_columns(entries):
     """Parse queue entries: return columns of log offset, size and tag code, native i64, and the smallest tag code or 0.
 
-    The size of an entry that points at no record is 0; a remainder of fewer than 20 bytes is ignored.
+    The size of an entry that points at no record is 0, and the log offset of a pre-blank one is -1; a remainder of
+    fewer than 20 bytes is ignored.
     """
     cdef Held held = Held(entries)
     cdef Span span = held.span()
@@ -266,8 +267,11 @@ def entry_columns(entries):
     cdef int64_t least = 0
     for i in range(count):
         offset[i], size[i], code[i] = get64(p), get32(p + 8), get64(p + 12)
-        if size[i] < 0 or size[i] == PRE_BLANK_SIZE:
-            size[i] = 0
+        if size[i] == PRE_BLANK_SIZE:
+            offset[i], size[i] = -1, 0
+        elif size[i] <= 0:
+            # -1 is for pre-blank entries only.
+            offset[i], size[i] = offset[i] - (offset[i] == -1), 0
         if code[i] < least:
             least = code[i]
         p += QUEUE_ENTRY_SIZE

@@ -384,7 +384,8 @@ class Dispatcher(Strategy):
 class QueueEntries(NamedTuple):
     """Entries of one queue as columns: numpy int64 arrays of equal length.
 
-    An entry that is missing inside the range has size 0.
+    An entry that is missing inside the range has size 0; where no record belongs, for example after a repair, it has
+    log offset -1, too.
     """
 
     log_offsets: Any

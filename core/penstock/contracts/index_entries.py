@@ -114,7 +114,8 @@ def entry_runs(
 def split_entries(entries: Buffer) -> tuple[QueueEntries, int]:
     """Return copied columns of queue entries, and the smallest tag code, or 0 if none is negative.
 
-    An entry that points at no record has size 0; a remainder of fewer than 20 bytes is ignored.
+    An entry that points at no record has size 0, and a pre-blank one log offset -1; a remainder of fewer than 20 bytes
+    is ignored.
     """
     log_offsets, sizes, tag_codes, least_code = _entry_columns(entries)
     columns = QueueEntries(

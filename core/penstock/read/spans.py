@@ -56,7 +56,7 @@ class QueueSpan(NamedTuple):
     stop: int
 
 
-# Called with messages that were deleted, and with the log's error, or None if the queue's file is missing.
+# Called with messages that were deleted, and with the log's error, or None if the queue's entries are missing.
 Lost = Callable[[QueueSpan, OffsetError | None], None]
 # Called with the error of a corrupt record, which is left out unless that raises.
 Corrupt = Callable[[CorruptionError], None]
@@ -84,7 +84,7 @@ class EntryRows(NamedTuple):
 
 
 def refuse_lost(_span: QueueSpan, error: OffsetError | None) -> None:
-    """Raise for records that were deleted from the log; a missing queue file is skipped, as in `read`."""
+    """Raise for records that were deleted from the log; missing queue entries are skipped, as in `read`."""
     if error is not None:
         raise error
 
@@ -122,6 +122,11 @@ class _Feed:
             if found is None:
                 return
             self.at += len(found.sizes)
+            # Not of pre-blank entries, which take the places of records that are known to be gone.
+            is_absent = (found.sizes == 0) & (found.log_offsets != -1)
+            edges = np.flatnonzero(np.diff(is_absent, prepend=False, append=False))
+            for low, high in (start + edges).reshape(-1, 2).tolist():
+                lost(self.span._replace(start=low, stop=high), None)
             present = np.nonzero(found.sizes)[0]
             offsets, sizes = found.log_offsets[present], found.sizes[present]
             self._check_order(log, offsets, sizes)

@@ -303,8 +303,8 @@ class LowLevelStore(Store):
                 an error.
             tags: only messages with one of these tags; all messages if empty.
             keys: only messages with one of these keys; all messages if empty.
-            lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
-                queue's file is missing; the messages are skipped unless it raises.
+            lost: called with messages that retention deleted meanwhile, and with the error, or None if only their
+                queue entries are missing; the messages are skipped unless it raises.
         """
         self._make_readable()
         call = "arrow_spans"

@@ -212,7 +212,8 @@ def refuse_loss(root: str) -> "penstock.Lost":
     def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
         raise DataLossError(
             f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in {root} are gone: "
-            f"retention deleted them after the job had determined the offsets to read",
+            f"retention deleted them after the job had determined the offsets to read, or the queue has lost their "
+            f"entries, as penstock verify shows",
             _ADVICE,
         ) from error
 

@@ -195,7 +195,8 @@ class Losses:
         def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
             self.report(
                 f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in "
-                f"{name} are gone: retention or a repair deleted them before they were read",
+                f"{name} are gone: retention or a repair deleted them before they were read, or the queue has lost "
+                f"their entries",
                 error,
             )
 

@@ -16,6 +16,7 @@ from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import open_store
 from penstock.testing.kit import ManualClock
+from penstock_index.queue_files import PRE_BLANK
 from penstock_tools.exchange import rows
 from penstock_tools.exchange.exporting import Selection, export_messages, export_stream
 from penstock_tools.exchange.rows import batches_of
@@ -59,6 +60,46 @@ def test_messages_of_a_missing_segment_are_not_called_deleted_by_retention(
         assert report.deleted == 0
         with pytest.raises(OffsetError, match="is in a segment that is gone, between"):
             store.to_arrow("a")
+
+
+def test_messages_without_a_queue_entry_are_not_in_the_file_and_are_counted(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """Zeroed entries were not counted at all, and those of a lost file as deleted by retention: the exit code was 0."""
+    geometry = {"geometry.queue_entries": 16}
+    with open_small(**geometry) as store:
+        store.put_many([Message("a", b"%d" % n, queue=0) for n in range(100)])
+    files = sorted((tmp_path / "store" / "consumequeue" / "a" / "0").iterdir())
+    data = files[2].read_bytes()
+    for harmed, unreadable, blank in [
+        (bytes(160) + data[160:], 8, 0),
+        (data[:-20] + b"\xff" * 20, 1, 0),
+        (data[:40] + PRE_BLANK * 3 + data[100:], 0, 3),
+        (data[:20] + bytes(20) + PRE_BLANK + bytes(40) + data[100:], 3, 1),
+        (None, 16, 0),
+    ]:
+        files[2].unlink() if harmed is None else files[2].write_bytes(harmed)
+        with open_small(read_only=True, **geometry) as found:
+            report = export_messages(found, tmp_path / "m.ndjson", overwrite=True)
+        assert (report.unreadable, report.deleted) == (unreadable, 0)
+        assert report.messages == 100 - unreadable - blank
+
+
+def test_messages_deleted_while_they_are_exported_are_counted_as_deleted(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small(**{"geometry.queue_entries": 16}) as store:
+        for topic in "ab":
+            store.put_many([Message(topic, bytes(9000), queue=0) for _ in range(40)])
+
+        def delete(done: int, _total: int) -> None:
+            if not done:
+                store.delete_topic("b")
+                store.discard_before(log_offset=4 * 65536)
+
+        report = export_messages(store, tmp_path / "m.ndjson", on_progress=delete)
+    assert (report.unreadable, report.messages + report.deleted) == (0, 80)
+    assert report.deleted > 40
 
 
 def test_a_file_is_replaced_only_if_asked(store: Store, tmp_path: Path) -> None:

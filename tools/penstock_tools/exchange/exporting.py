@@ -137,7 +137,8 @@ class ExportSummary:
         messages: exported messages.
         bytes: size of the file.
         topics: exported messages by topic.
-        unreadable: selected messages that are corrupt, or whose segment is missing, and are not in the file.
+        unreadable: selected messages that are corrupt, or whose segment or queue entry is missing, and are not in the
+            file.
         deleted: selected messages that retention deleted during the export, and are not in the file.
     """
 
@@ -275,10 +276,16 @@ class _Export:
         if inner is not file:
             inner.close()
 
-    def _lost(self, span: tuple[str, int, int, int], error: OffsetError | None) -> None:
-        count = span[3] - span[2]
-        if error is not None and error.offset >= self._store.stats()["log_min_offset"]:
-            # Retention deletes the oldest segments, and this one is after a segment that is there.
+    def _lost(self, span: QueueSpan, error: OffsetError | None) -> None:
+        count = span.stop - span.start
+        # Retention deletes the oldest segments, and the beginnings of queues.
+        if error is not None:
+            is_missing = error.offset >= self._store.stats()["log_min_offset"]
+        else:
+            low = self._store.min_offset(span.topic, span.queue)
+            # A topic that was deleted meanwhile has an earlier end.
+            is_missing = low <= span.start < self._store.max_offset(span.topic, span.queue)
+        if is_missing:
             self._missing += count
         else:
             self._deleted += count
