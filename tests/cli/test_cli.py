@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,33 @@ def test_tail_follows_a_writer_in_another_process(place: Path) -> None:
         process.wait(60)
         process.stdout.close()
     assert process.returncode == 130
+
+
+def test_tail_shows_what_is_put_while_it_starts_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left out what was put after it had read the newest messages, and before it began to follow."""
+    scan = penstock.Store.scan
+
+    def busy(store: penstock.Store, topic: str, **how: Any) -> Iterator[penstock.StoredMessage]:
+        if how.get("follow"):
+            found = scan(store, topic, **how)
+            writer.put("orders", b"last", queue=1)
+            for message in found:
+                yield message
+                if message.body == b"last":
+                    return
+        writer.put("orders", b"before", queue=0)
+        yield from [*scan(store, topic, **how)]
+        writer.put("orders", b"after", queue=0)
+
+    with penstock.open(place / "data") as writer:
+        writer.put("orders", b"other", queue=1)
+        monkeypatch.setattr(penstock.Store, "scan", busy)
+        done = run("tail", "data", "orders", "-f", "--limit", "3", "--json")
+    bodies = [row["body"] for row in done.rows]
+    assert bodies[:3] == ["order 28", "order 29", "other"]
+    assert bodies[3:] == ["before", "after", "before", "after", "last"]
 
 
 WITHOUT_SPARK = """

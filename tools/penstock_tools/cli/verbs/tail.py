@@ -44,19 +44,20 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
         if not queues:
             # Raises if the topic exists and the format of its queues is not understood.
             store.max_offset(topic, 0)
+        # What is put from here on is shown by the following scan.
+        ends = {(topic, queue): store.max_offset(topic, queue) for queue in queues}
         newest: list[StoredMessage] = []
         for queue in queues:
-            start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
-            newest.extend(store.scan(topic, queue=queue, start=start))
+            end = ends[topic, queue]
+            start = max(end - limit, store.min_offset(topic, queue))
+            found = store.scan(topic, queue=queue, start=start)
+            newest.extend(m for m in found if m.queue_offset < end)
         newest = sorted(newest, key=lambda m: m.log_offset)[-limit:]
         count = show_messages(newest, json_lines=as_json, at_once=follow)
         why = None if count else why_nothing(store, topic)
         if why:
             note(f"{why}. Waiting for its first message" if follow else why)
         if follow:
-            last = newest[-1].log_offset if newest else -1
-            starts = {(topic, q): store.max_offset(topic, q) for q in queues}
-            coming = store.scan(topic, follow=True, start=starts)
-            later = (m for m in coming if m.log_offset > last)
-            count += show_messages(later, json_lines=as_json, at_once=True)
+            coming = store.scan(topic, follow=True, start=ends)
+            count += show_messages(coming, json_lines=as_json, at_once=True)
     return 0 if count else NO
