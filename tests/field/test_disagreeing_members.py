@@ -52,6 +52,14 @@ def test_the_next_selection_goes_on_where_the_group_is(path: Path) -> None:
             assert [each.body for each in consumer.poll(10)] == [b"b"]
 
 
+@pytest.mark.parametrize("tag", ["\u3000a", "a\u00a0"])
+def test_tags_with_spaces_of_other_scripts_differ(path: Path, tag: str) -> None:
+    with penstock.open(path) as store, store.consumer("g", "t", tag=f" {tag}\t"):
+        store.consumer("g", "t", tag=tag).close()
+        with pytest.raises(ArgumentError, match="the members of a group agree on it"):
+            store.consumer("g", "t", tag=tag.strip())
+
+
 def test_the_same_tags_in_other_words_agree(path: Path) -> None:
     with penstock.open(path) as store, store.consumer("g", "t", tag="a || b"):
         store.consumer("g", "t", tag="b||a").close()

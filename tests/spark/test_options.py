@@ -47,6 +47,13 @@ def test_options_are_kafkas_and_in_any_case() -> None:
     assert options.fail_on_loss
 
 
+def test_tags_and_keys_keep_the_spaces_of_other_scripts() -> None:
+    """All spaces of Unicode around them were cut off, and their messages could not be selected."""
+    options = parse_options({"path": "/s", "tags": " \u3000a\t|| b ", "keys": " \ta || b\u00a0 "})
+    assert (options.tags, options.keys) == (("\u3000a", "b"), ("\ta", "b\u00a0"))
+    assert parse_options({"path": "/s", "tags": " * "}).tags == ()
+
+
 def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
     given = {"path": "/s"}
     assert parse_options(given).starting.word == EARLIEST

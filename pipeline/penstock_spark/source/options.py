@@ -13,6 +13,7 @@ import attrs
 
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
+from penstock.format.properties import TRIMMED
 from penstock_spark.option_parser import (
     GivenOptions,
     Parser,
@@ -214,10 +215,11 @@ def _is_count(value: object) -> bool:
 
 def _either(name: str, text: str) -> tuple[str, ...]:
     """Return the words of `a || b`; `*` alone means all."""
-    text = text.strip()
-    if text == "*":
+    # As in the other selections of tags; a key may have any character but a space.
+    outer = TRIMMED if name == "tags" else " "
+    found = tuple(word.strip(outer) for word in text.split("||"))
+    if found == ("*",):
         return ()
-    found = tuple(word.strip() for word in text.split("||"))
     if not all(found) or "*" in found:
         raise ConfigError(
             f"{name} is {text!r}; give one, or several separated by ||, for example 'a || b'"

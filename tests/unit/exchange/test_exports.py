@@ -240,6 +240,14 @@ def test_what_is_not_there_is_an_error_that_says_what_is(twelve: Store) -> None:
             bodies(twelve, queues=[7])
 
 
+def test_tags_with_spaces_of_other_scripts_are_exported(twelve: Store) -> None:
+    """All spaces of Unicode around a tag were cut off, which `put` takes, and other reads find."""
+    with twelve:
+        for number, tag in enumerate(["\u3000a", "a\u00a0", "a\u2028", "a\u0085"], 100):
+            twelve.put("a", b"%d" % number, queue=0, tag=tag)
+            assert bodies(twelve, tag=f"x || {tag}\t || ")[4:] == [number]
+
+
 def test_a_message_that_is_put_later_is_not_exported(twelve: Store) -> None:
     with twelve:
         selection = Selection()

@@ -105,8 +105,7 @@ class Selection:
         self, store: Store, spans: Sequence[QueueSpan], lost: Lost = refuse_lost
     ) -> Iterator[StoredMessage]:
         """Yield the messages of these ranges that the conditions select, in the order in which they were stored."""
-        wanted = TagFilter(self.tag)
-        tags = () if wanted.is_any else {word.strip() for word in self.tag.split("||")} - {""}
+        tags = TagFilter(self.tag).tags
         for message in store.lowlevel.scan_spans(spans, tags=tags, lost=lost):
             if not self.keys or any(has_key(message, key) for key in self.keys):
                 yield message

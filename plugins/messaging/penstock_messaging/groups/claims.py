@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from penstock.errors import ArgumentError, StorageError
 from penstock.escape import get_logger
+from penstock.format.properties import TRIMMED
 from penstock_messaging.groups.assignment import Queue, assigned
 from penstock_messaging.groups.marks import usable_marks
 from penstock_messaging.groups.members import (
@@ -311,5 +312,5 @@ def _as_selected(value: object) -> object:
     """Return a tag or a start in a form that compares: tags in any order, and as RocketMQ reads them."""
     if not isinstance(value, str):
         return value
-    tags = {word for part in value.split("||") if (word := part.strip())}
+    tags = {word for part in value.split("||") if (word := part.strip(TRIMMED))}
     return frozenset() if "*" in tags else frozenset(tags)
