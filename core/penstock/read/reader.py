@@ -393,8 +393,11 @@ class Reader(OneQueueReader):
 
     def _candidates(self, sought: KeySought) -> Iterator[int]:
         assert self._key_index is not None
-        word = next((word for word in sought.key.split(" ") if word), "")
-        found = self._key_index.candidates(sought.topic, word, sought.begin_ms, sought.end_ms)
+        topic, key, *times = sought
+        # The index has each word of KEYS, and UNIQ_KEY as a whole.
+        words = dict.fromkeys((next((word for word in key.split(" ") if word), ""), key))
+        streams = [self._key_index.candidates(topic, word, *times) for word in words]
+        found = heapq.merge(*streams, reverse=True) if len(streams) > 1 else streams[0]
         before = self._removed_before(sought.topic)
         return (log_offset for log_offset in found if log_offset >= before) if before else found
 

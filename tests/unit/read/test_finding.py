@@ -58,6 +58,28 @@ def test_keys_are_found_whatever_their_characters(store: penstock.Store) -> None
         store.find("k", "other")
 
 
+@pytest.mark.parametrize("key", ["order 17", " 17", "17 ", "  "])
+def test_a_unique_key_with_spaces_is_found_as_other_keys_are(tmp_path: Path, key: str) -> None:
+    """The index was asked for the first word alone, and has this key as a whole; `scan` and `to_arrow` found it."""
+    with open_store(tmp_path / "s") as store:
+        for number in range(12):
+            # Of both kinds, one after the other, among others.
+            keys, properties = [*key.split(" "), "more"], {"UNIQ_KEY": key}
+            if number % 3:
+                keys, properties = ([], properties) if number % 2 else (keys, {})
+            store.put(
+                "t", b"%d" % number, queue=0, keys=[*filter(None, keys)], properties=properties
+            )
+        wanted = list(store.scan("t", key=key))
+        assert len(wanted) > 5
+        assert store.find(key, "t") == store.find(key) == wanted
+        for limit in range(1, len(wanted)):
+            assert store.find(key, "t", limit=limit) == wanted[-limit:]
+        assert store.to_arrow("t", ["body"], key=key)["body"].to_pylist() == [
+            m.body for m in wanted
+        ]
+
+
 def check_times(store: penstock.Store, lacking: range = range(0)) -> None:
     """Compare with what the times of all messages say; those that lack count with the next."""
     low, high = store.min_offset("t", 0), store.max_offset("t", 0)
