@@ -152,7 +152,7 @@ class _Feed:
             path = log.folder.parent / "consumequeue" / self.span.topic / str(self.span.queue)
             raise CorruptionError(
                 path, -1, "entries in the order of the log", f"one that points to {at}",
-                "open the store for writing once, which repairs its queues; run penstock verify for details",
+                "`penstock repair PATH --apply` rebuilds the queues from the log; run penstock verify for details",
             )  # fmt: skip
         self._end = int(offsets[-1] + sizes[-1])
 

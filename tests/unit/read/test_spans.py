@@ -1,5 +1,6 @@
 """Ranges of several queues and topics, read through the log once: as Arrow columns, and as messages."""
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Message, QueueSpan
+from penstock import CorruptionError, Message, QueueSpan
 from penstock.testing import ManualWorkers
 
 SMALL: dict[str, Any] = {
@@ -103,6 +104,24 @@ def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
             ] * 3
             if seed:
                 assert [b[:4] for b in writing] == [b[:4] for b in found]
+
+
+def test_the_advice_for_a_wrong_entry_mends_it(tmp_path: Path) -> None:
+    """It was to open the store for writing, which does not read the entries of a store that was closed cleanly."""
+    fill(tmp_path / "s", 60)
+    path = min((tmp_path / "s" / "consumequeue" / "a" / "0").iterdir())
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(40)
+        file.write(b"\x7f" * 20)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    opened(tmp_path / "s", read_only=False).close()
+    with opened(tmp_path / "s") as store, pytest.raises(CorruptionError) as caught:
+        read(store, spans_of(store))
+    assert "`penstock repair PATH --apply` rebuilds the queues" in str(caught.value)
+    penstock.repair(tmp_path / "s", apply=True)
+    with opened(tmp_path / "s") as store:
+        assert len(read(store, spans_of(store))) == 60
 
 
 def test_a_queue_that_is_gone_is_told_of_once(tmp_path: Path) -> None:
