@@ -164,7 +164,7 @@ def as_json(found: Found) -> dict[str, object]:
         "store_time_ms": fields.store_time_ms,
         "born_time_ms": fields.born_time_ms,
         "tag": properties.pop(TAGS, ""),
-        "keys": properties.pop(KEYS, "").split(),
+        "keys": [key for key in properties.pop(KEYS, "").split(" ") if key],
         "properties": properties,
         "flag": fields.flag,
         "sys_flag": fields.sys_flag,

@@ -62,6 +62,7 @@ def test_every_message_that_a_store_wrote_can_be_put_again(tmp_path: Path) -> No
     [
         ({"tag": "a"}, {"TAGS": "a"}),
         ({"keys": ["k1", "k2"]}, {"KEYS": "k1 k2"}),
+        ({"keys": ["k1", "k2\t"]}, {"KEYS": " k1  k2\t"}),
         ({}, {"UNIQ_KEY": "u", "WAIT": "true"}),
         ({}, {"DELAY": "0"}),
         ({}, DELIVERED),
@@ -85,6 +86,7 @@ def test_a_property_that_says_the_same_is_taken(
         ({"tag": "a"}, {"TAGS": "b"}, "it is 'b', but tag= is 'a'"),
         ({}, {"TAGS": "b"}, "pass it as tag="),
         ({"keys": ["k1", "k2"]}, {"KEYS": "k2 k1"}, "it is 'k2 k1', but keys= are 'k1 k2'"),
+        ({"keys": ["k1", "k2"]}, {"KEYS": "k1\u3000k2"}, "but keys= are 'k1 k2'"),
         ({}, {"KEYS": "k"}, "pass it as keys="),
         ({}, {"DELAY": "3"}, "pass it as delay_level="),
         ({}, {"DELAY": "3", "REAL_TOPIC": "t"}, "pass it as delay_level="),

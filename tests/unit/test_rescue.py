@@ -32,7 +32,10 @@ def directory(open_small: OpenStore) -> Path:
                 tag="created",
                 keys=[f"k{number}"],
             )
-        store.put_many([Message("l" * 128, bytes(900), properties={"a": "ü"}) for n in range(60)])  # fmt: skip
+        # Only a space separates keys; other blanks are parts of them.
+        keys = ["a\tb", "\u5317\u3000\u4eac", "\x1f", "\n"]
+        message = Message("l" * 128, bytes(900), keys=keys, properties={"a": "ü"})
+        store.put_many([message] * 60)
     return store.path
 
 

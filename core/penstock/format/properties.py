@@ -61,8 +61,8 @@ def _is_written(name: str, value: object, tag: object, words: list[str]) -> bool
             raise PropertyError(TAGS, f"it is {shown(value)}, but tag= is {shown(tag)}")
         return True
     if name == KEYS and words:
-        keys = " ".join(words)
-        if not isinstance(value, str) or value.split() != keys.split():
+        if not isinstance(value, str) or [*filter(None, value.split(" "))] != words:
+            keys = " ".join(words)
             raise PropertyError(KEYS, f"it is {shown(value)}, but keys= are {shown(keys)}")
         return True
     return False
