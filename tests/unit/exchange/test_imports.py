@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import OpenStore
 from tests.lanes import at_night
 
-from penstock.errors import ConfigError, ImportFileError, StorageError
+from penstock.errors import ArgumentError, ConfigError, ImportFileError, StorageError
 from penstock.testing.kit import InlineWorkers
 from penstock_tools.exchange import importing
 from penstock_tools.exchange.importing import (
@@ -97,8 +97,12 @@ def test_a_corrected_file_continues_at_its_row(open_small: OpenStore, tmp_path: 
         assert bodies(store) == ["0", "1", "2"]
         report = import_file(store, corrected, ImportOptions(from_row=3))
         assert (report.stored, report.rows) == (1, 3)
-        with pytest.raises(ConfigError, match="the first row is 1"):
-            import_file(store, corrected, ImportOptions(from_row=0))
+        # The note of a larger one was corrupt for the next import.
+        for number in (0, 1 << 63, (1 << 63) + 1):
+            with pytest.raises(ArgumentError, match="from_row"):
+                import_file(store, corrected, ImportOptions(from_row=number))
+        for _ in range(2):
+            import_file(store, corrected, ImportOptions(from_row=(1 << 63) - 1))
 
 
 def test_a_pipe_is_imported_without_a_note(open_small: OpenStore, source: Path) -> None:

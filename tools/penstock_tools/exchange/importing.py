@@ -22,6 +22,7 @@ import attrs
 
 from penstock.errors import ConfigError, ImportFileError, MessageError, PenstockError
 from penstock.escape import get_logger
+from penstock.format import arguments
 from penstock.message import Message, StoredMessage
 from penstock.store.batches import with_queues
 from penstock.store.store import Store
@@ -264,8 +265,7 @@ def import_stream(
 ) -> ImportSummary:
     """Store the rows of an open file; like `import_file`, but an import from a pipe or `-` cannot be continued."""
     asked = options or ImportOptions()
-    if asked.from_row < 1:
-        raise ConfigError(f"from_row is {asked.from_row}; the first row is 1")
+    arguments.whole("import_stream", "from_row", asked.from_row, 1)
     is_whole = asked.whole is not None
     names = None if is_whole else ColumnNames(asked.columns, ignores_unknown=asked.ignore_unknown)
     kind = kind_of(path, asked.kind, LINES if is_whole else None)
