@@ -106,6 +106,34 @@ def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None
             writer.join()
 
 
+@pytest.mark.parametrize("is_read_only", [True, False])
+@pytest.mark.parametrize("count", [0, 20, 2000])
+def test_a_topic_that_is_deleted_during_a_verification_is_no_finding(
+    count: int, is_read_only: bool, tmp_path: Path
+) -> None:
+    """Its records had no entries, or those of the topic's next messages had no records that were read."""
+    store, workers = live(tmp_path / "s")
+    deleted: list[str] = []
+
+    def make_again(_tally: Any) -> None:
+        if not deleted:
+            deleted.append("topic-0")
+            store.delete_topic("topic-0")
+            store.put_many(m for m in messages(count) if m.topic == "topic-0")
+            store.flush()
+            workers.run("penstock-follow")
+
+    with store, open_store(tmp_path / "s", read_only=True) as reader:
+        looking = reader if is_read_only else store
+        assert list(looking.verify(make_again)) == []
+        assert deleted == ["topic-0"]
+        with (tmp_path / "s/consumequeue/topic-1/1" / f"{0:020d}").open("r+b") as file:
+            file.write(bytes(20))
+        deleted.clear()
+        if count:
+            assert list(looking.verify(make_again)), "what is wrong in another topic"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("nth", range(5))
 def test_keys_that_retention_takes_after_their_records_were_read_are_no_finding(
