@@ -177,9 +177,10 @@ class ConsumeQueueDispatcher(QueueLookUp):
         if queue.min_offset >= end > ordinal:
             # The queue has no entry; only its first file's name gave its end, and the log disagrees.
             end = 0
-        gap_start = max(first, end)
-        if gap_start < ordinal:
-            self._dirty.update(folder.write(gap_start, PRE_BLANK * (ordinal - gap_start)))
+        # A gap may begin in an earlier file.
+        for base in folder.bases if end < ordinal else ():
+            start, stop = max(base, end), min(folder.stop_of(base), ordinal)
+            self._dirty.update(folder.write(start, PRE_BLANK * (stop - start)))
         # When records are dispatched again, most entries exist already and are left unchanged. Not so after
         # the durable offset: there the page cache may show what a failed sync never wrote.
         is_known = self._compare and ordinal < queue.max_offset

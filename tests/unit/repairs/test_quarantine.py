@@ -27,6 +27,7 @@ from penstock.durability.written_ranges import Ranges, read_ranges, write_ranges
 from penstock.errors import ArgumentError, CorruptionError, StorageError
 from penstock.files import Files
 from penstock.message import Message, Receipt
+from penstock.read.spans import QueueSpan
 from penstock.testing import FaultyFiles, KilledError, ManualWorkers, open_store
 
 
@@ -333,6 +334,27 @@ def test_rebuilt_queues_have_what_is_between_quarantined_records_and_end_where_t
     caplog.clear()
     assert offsets(root)[:-1] == [0, 1, 3, 4, 5, 7, 8, 10]
     assert "are not a valid record" not in caplog.text, "what is known is not reported as new"
+
+
+@pytest.mark.parametrize(("start", "stop"), [(2, 4), (198, 202), (199, 200), (200, 202)])
+def test_records_known_to_be_gone_are_not_reported_as_lost(
+    tmp_path: Path, start: int, stop: int
+) -> None:
+    """Their queue entries were absent, as after a loss, if the gap went on in the next file, at offset 200."""
+    root = tmp_path / "s"
+    with open_store(root, spawn=ManualWorkers()) as store:
+        store.create_topic("t", queues=1)
+        puts = store.put_many([Message("t", b"body %d" % n, queue=0) for n in range(210)])
+    wipe(root / "commitlog" / f"{0:020d}", puts[start].log_offset, puts[stop].log_offset)
+    quarantine(root)
+    killed(root)
+    shutil.rmtree(root / "consumequeue")
+    assert offsets(root) == [*range(start), *range(stop, 211)]
+    with open_store(root, read_only=True) as store:
+        lost: list[object] = []
+        spans = [QueueSpan("t", 0, 0, 211)]
+        found = list(store.lowlevel.scan_spans(spans, lost=lambda *what: lost.append(what)))
+        assert (len(found), lost) == (211 - (stop - start), [])
 
 
 def test_the_last_message_of_a_queue_counts_after_a_quarantined_one(tmp_path: Path) -> None:
