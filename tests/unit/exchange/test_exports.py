@@ -62,15 +62,16 @@ def test_messages_of_a_missing_segment_are_not_called_deleted_by_retention(
             store.to_arrow("a")
 
 
+@pytest.mark.parametrize("number", [0, 2])
 def test_messages_without_a_queue_entry_are_not_in_the_file_and_are_counted(
-    open_small: OpenStore, tmp_path: Path
+    open_small: OpenStore, tmp_path: Path, number: int
 ) -> None:
     """Zeroed entries were not counted at all, and those of a lost file as deleted by retention: the exit code was 0."""
     geometry = {"geometry.queue_entries": 16}
     with open_small(**geometry) as store:
         store.put_many([Message("a", b"%d" % n, queue=0) for n in range(100)])
-    files = sorted((tmp_path / "store" / "consumequeue" / "a" / "0").iterdir())
-    data = files[2].read_bytes()
+    file = sorted((tmp_path / "store" / "consumequeue" / "a" / "0").iterdir())[number]
+    data = file.read_bytes()
     for harmed, unreadable, blank in [
         (bytes(160) + data[160:], 8, 0),
         (data[:-20] + b"\xff" * 20, 1, 0),
@@ -78,7 +79,7 @@ def test_messages_without_a_queue_entry_are_not_in_the_file_and_are_counted(
         (data[:20] + bytes(20) + PRE_BLANK + bytes(40) + data[100:], 3, 1),
         (None, 16, 0),
     ]:
-        files[2].unlink() if harmed is None else files[2].write_bytes(harmed)
+        file.unlink() if harmed is None else file.write_bytes(harmed)
         with open_small(read_only=True, **geometry) as found:
             report = export_messages(found, tmp_path / "m.ndjson", overwrite=True)
         assert (report.unreadable, report.deleted) == (unreadable, 0)

@@ -80,11 +80,14 @@ class Selection:
         for queue in self.queues:
             if queue not in there:
                 raise ConfigError(f"there is no queue {queue}; queues: {sorted(there)}")
+        # If nothing was ever deleted, queues begin at 0, even one that has lost its first entries.
+        is_whole = store.stats()["log_min_offset"] == 0
         found = []
         for each in bounds:
             if not self.queues or each.queue in self.queues:
                 start, stop = self._range(store, each.topic, each.queue)
-                start, stop = max(start, each.min_offset), min(stop, each.max_offset)
+                low = 0 if is_whole else each.min_offset
+                start, stop = max(start, low), min(stop, each.max_offset)
                 found.append(QueueSpan(each.topic, each.queue, start, max(start, stop)))
         return found
 
@@ -278,10 +281,11 @@ class _Export:
     def _lost(self, span: QueueSpan, error: OffsetError | None) -> None:
         count = span.stop - span.start
         # Retention deletes the oldest segments, and the beginnings of queues.
+        log_min = int(self._store.stats()["log_min_offset"])
         if error is not None:
-            is_missing = error.offset >= self._store.stats()["log_min_offset"]
+            is_missing = error.offset >= log_min
         else:
-            low = self._store.min_offset(span.topic, span.queue)
+            low = self._store.min_offset(span.topic, span.queue) if log_min else 0
             # A topic that was deleted meanwhile has an earlier end.
             is_missing = low <= span.start < self._store.max_offset(span.topic, span.queue)
         if is_missing:
