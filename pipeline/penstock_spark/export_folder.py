@@ -33,6 +33,7 @@ import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
 from penstock_spark.arrow import converter, pa, pq, store_columns
+from penstock_spark.errors import DataLossError
 from penstock_spark.stores import StoreSpan
 
 FORMAT = 1
@@ -328,9 +329,13 @@ class _Part:
         self._temporary.unlink(missing_ok=True)
 
 
-def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:
+def _refuse(span: "penstock.QueueSpan", error: OffsetError | None) -> None:
     if error is not None:
         raise error
+    raise DataLossError(
+        f"queue {span.queue} of topic {span.topic!r} has no entries of messages [{span.start}, {span.stop})",
+        "`penstock repair PATH --apply` makes those of messages that the log still has",
+    )
 
 
 def _by_day(

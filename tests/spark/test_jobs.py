@@ -32,6 +32,7 @@ from penstock.errors import (
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.cli import group
+from penstock_spark.errors import DataLossError
 from penstock_spark.export_folder import (
     Exported,
     Written,
@@ -285,6 +286,23 @@ def test_any_time_is_archived(tmp_path: Path) -> None:
     rows = pq.ParquetFile(file).read(["offset", "bornTimestamp", "timestamp"])
     assert rows.column("bornTimestamp").cast(pa.int64()).to_pylist() == [1_000_000, None]
     assert rows.column("timestamp").null_count == 2
+
+
+def test_messages_without_queue_entries_keep_their_segment(tmp_path: Path) -> None:
+    """They were passed over, and deleted with it."""
+    path = tmp_path / "store"
+    with penstock.open(path, environ={}, **SIZES) as store:
+        store.put_many([Message("t", b"x", queue=0)] * 3)
+    (queue,) = (path / "consumequeue" / "t" / "0").iterdir()
+    with queue.open("r+b") as file:
+        file.seek(20)
+        file.write(bytes(20))
+    with pytest.raises(
+        DataLossError, match=r"no entries of messages \[1, 2\).*repair PATH --apply"
+    ):
+        archive(path, 1 << 40, ArchiveOptions())
+    penstock.repair(path, apply=True, environ={})
+    assert archive(path, 1 << 40, ArchiveOptions()) == 3
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
