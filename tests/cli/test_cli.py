@@ -282,6 +282,7 @@ def test_tail_shows_what_is_put_while_it_starts_once(
 
     with penstock.open(place / "data") as writer:
         writer.put("orders", b"other", queue=1)
+    with penstock.open(place / "data") as writer:
         monkeypatch.setattr(penstock.Store, "scan", busy)
         done = run("tail", "data", "orders", "-f", "--limit", "3", "--json")
     bodies = [row["body"] for row in done.rows]
