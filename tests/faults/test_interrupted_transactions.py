@@ -1,6 +1,7 @@
 """Ctrl-C in a transaction that consumes and produces, by a program that goes on: each message is moved once, or comes again."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.lanes import rounds
 from penstock import Message
 from penstock.contracts import Consumer
 from penstock.store.store import Store
-from penstock.testing import ManualClock, open_store
+from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock_messaging.extension import MessagingExtension
 
 COUNT = 4
@@ -84,3 +85,37 @@ def test_an_interrupted_transaction_is_stored_whole_or_not_at_all(store: Store) 
         interrupt.during(job)
         assert store.max_offset("moved", 0) - begun in (0, 3), interrupt.place
     assert not list(store.verify())
+
+
+def test_what_two_threads_carry_out_is_done_once() -> None:
+    """The worker of the store failed, and with it the store, if a consumer was closed just after an interrupt."""
+    clock = ManualClock()
+    disk = SimulatedDisk(clock=clock)
+    store = open_store(Path("/store"), files=disk, clock=clock, spawn=InlineWorkers())
+    store.put("orders", b"0", queue=0)
+    messaging = store.lowlevel.extension("messaging")
+    assert isinstance(messaging, MessagingExtension)
+    threads = ThreadPoolExecutor(1)
+    steps = list[Future[bool]]()
+
+    def interrupted(_call: str, path: Path) -> None:
+        if path.suffix == ".journal":
+            disk.plan.watch = beside
+            raise KeyboardInterrupt
+
+    def beside(_call: str, path: Path) -> None:
+        if path.suffix == ".journal" and not steps:
+            steps.append(threads.submit(messaging.deciding.step))
+            # It waits for this one, and finds that nothing is left.
+            wait(steps, 0.3)
+
+    with store.consumer("g", ["orders"]) as consumer:
+        given = consumer.poll(1, 0)
+        disk.plan.watch = interrupted
+        with pytest.raises(KeyboardInterrupt), store.transaction() as tx:
+            tx.put("moved", b"0", queue=0)
+            tx.ack(given)
+        messaging.deciding.step()
+        assert [step.result() for step in steps] == [False]
+        assert not consumer.pending()
+    store.close()

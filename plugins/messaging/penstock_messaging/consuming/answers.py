@@ -373,13 +373,14 @@ class Answers:
         an interrupted earlier call has done is not done again.
         """
         by_flight: dict[QueueFlight, list[HandedMessage]] = {}
-        for message in given:
-            some = by_flight.setdefault(message.flight, [])
-            if message.state == BOUND:
-                some.append(message)
         tickets: Tickets = []
         failures: list[Exception] = []
         with self._lock:
+            for message in given:
+                some = by_flight.setdefault(message.flight, [])
+                # Another thread may have carried it out meanwhile.
+                if message.state == BOUND:
+                    some.append(message)
             for flight, some in by_flight.items():
                 if flight.is_over:
                     # After a `seek`, answers to earlier messages do nothing.
