@@ -76,9 +76,10 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
         exported.clear(name)
         done = exported.done(name)
         for topic, queue, low, high in messages_before(store, log_stop):
-            ranges = done.setdefault((exported.name_of(topic), queue), [])
+            whole = StoreSpan(name, topic, queue, low, high, store.lowlevel.topic_generation(topic))
+            ranges = done.setdefault((exported.name_of(topic), whole.queue_name), [])
             for start, stop in missing(ranges, low, high):
-                piece = StoreSpan(name, topic, queue, start, stop)
+                piece = whole._replace(start=start, stop=stop)
                 count += exported.write(piece, store).rows
                 ranges.append((start, stop))
         exported.note(name, done)

@@ -45,7 +45,9 @@ EXPORTED = (
 _STATE = "_penstock"
 # In the folder of a topic whose name is too long for one.
 TOPIC_FILE = "_topic.json"
-_NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
+_NAME = re.compile(
+    r"(?P<store>.+)-(?P<queue>\d+(?:@\d+)?)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet"
+)
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 # With the rest of a file's name, 255 bytes at most.
 _STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -143,15 +145,20 @@ class Exported:
                 f"{store!r} cannot be used in file names as a store's name; give another name"
             )
         path = self._state / store / "store.json"
-        about = _read(path)
-        if about is None:
-            self._write(path, {"path": str(root)})
-        elif about.get("path") != str(root):
+        about, place, number = _read(path) or {}, os.path.realpath(root), _id_of(root)
+        if os.path.realpath(about.get("path", place)) != place:
             raise ConfigError(
                 f"{self.target} already has messages of a store named {store!r} at {about.get('path')}; nothing was "
                 f"exported. If {root} is another store, give it another name; if the store was moved, correct the path "
                 f"in {path}"
             )
+        if about.get("id") and number and about["id"] != number:
+            raise ConfigError(
+                f"{self.target} already has messages of an earlier store at {root}; nothing was exported. Give this "
+                f"one another name; if it is the same, and only lost its end, correct the id in {path}: it is {number}"
+            )
+        if not about.get("id"):
+            self._write(path, {"path": place, "id": number})
 
     def name_of(self, topic: str) -> str:
         """Return a topic's name in this folder, as in `done`; record the whole name of one that is cut."""
@@ -166,22 +173,22 @@ class Exported:
 
     # --- what is done
 
-    def done(self, store: str) -> dict[tuple[str, int], Ranges]:
+    def done(self, store: str) -> dict[tuple[str, str], Ranges]:
         """Return the exported offset ranges for each (topic, queue) of a store, including those of files moved away.
 
-        A topic is named as `name_of` names it.
+        A topic is named as `name_of` names it, and a queue as `StoreSpan.queue_name` does.
         """
-        found: dict[tuple[str, int], Ranges] = {}
+        found: dict[tuple[str, str], Ranges] = {}
         for path in (self._state / store).glob("*/*.json"):
             about = _read(path) or {}
             ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
-            found[unquoted(path.parent.name), int(path.stem)] = ranges
+            found[unquoted(path.parent.name), path.stem] = ranges
         for topic, folder in self._topics():
             for path in folder.glob("date=*/*.parquet"):
                 name = _NAME.fullmatch(path.name)
                 if name is not None and name["store"] == store:
                     bounds = int(name["start"]), int(name["stop"])
-                    found.setdefault((topic, int(name["queue"])), []).append(bounds)
+                    found.setdefault((topic, name["queue"]), []).append(bounds)
         return {key: merged(ranges) for key, ranges in found.items()}
 
     def _topics(self) -> Iterator[tuple[str, Path]]:
@@ -194,7 +201,7 @@ class Exported:
             for path in folder.glob(f"date=*/.{store}-*"):
                 path.unlink(missing_ok=True)
 
-    def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
+    def note(self, store: str, done: dict[tuple[str, str], Ranges]) -> None:
         """Write the exported ranges to the manifest."""
         for (topic, queue), ranges in done.items():
             path = self._state / store / quoted(topic) / f"{queue}.json"
@@ -246,9 +253,9 @@ class Exported:
         found = {}
         for path in self._folder_of(piece.topic).glob("date=*/*.parquet"):
             name = _NAME.fullmatch(path.name)
-            if name is not None and (name["store"], int(name["queue"])) == (
+            if name is not None and (name["store"], name["queue"]) == (
                 piece.store,
-                piece.queue,
+                piece.queue_name,
             ):
                 start, stop = int(name["start"]), int(name["stop"])
                 if piece.start <= start and stop <= piece.stop:
@@ -315,7 +322,7 @@ class _Part:
         os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
-        name = f"{piece.store}-{piece.queue}-{start:019d}-{stop:019d}.parquet"
+        name = f"{piece.store}-{piece.queue_name}-{start:019d}-{stop:019d}.parquet"
         path = self._temporary.with_name(name)
         if path.exists() or not missing(earlier, *self._bounds):
             self._temporary.unlink()
@@ -327,6 +334,13 @@ class _Part:
     def discard(self) -> None:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
+
+
+def _id_of(root: Path) -> str:
+    """Return the number that a store was given when it was made, or when it had lost its end; "" without messaging."""
+    with suppress(FileNotFoundError):
+        return (root / "penstock" / "store-id").read_text().strip()
+    return ""
 
 
 def _refuse(span: "penstock.QueueSpan", error: OffsetError | None) -> None:

@@ -163,18 +163,29 @@ class Location(NamedTuple):
 
 
 class StoreSpan(NamedTuple):
-    """Messages [start, stop) of one queue of one store, which one task reads."""
+    """Messages [start, stop) of one queue of one store, in one generation of its topic, which one task reads."""
 
     store: str
     topic: str
     queue: int
     start: int
     stop: int
+    generation: int = 0
 
     @property
     def span(self) -> penstock.QueueSpan:
-        """The same without the store."""
-        return penstock.QueueSpan(*self[1:])
+        """The same without store and generation."""
+        return penstock.QueueSpan(*self[1:5])
+
+    @property
+    def queue_name(self) -> str:
+        """The queue's number, and how often its topic was removed before, as in offsets: `3`, or `3@1`."""
+        return queue_name(self.queue, self.generation)
+
+
+def queue_name(queue: int, generation: int) -> str:
+    """Return the text for a queue in a generation of its topic."""
+    return f"{queue}@{generation}" if generation else str(queue)
 
 
 class Locations(NamedTuple):

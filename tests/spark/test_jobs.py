@@ -42,7 +42,14 @@ from penstock_spark.export_folder import (
     unquoted,
 )
 from penstock_spark.jobs import export, reindex, stats, verify
-from penstock_spark.jobs.tasks import fresh_folder, local_folder, stores_of
+from penstock_spark.jobs.tasks import (
+    fresh_folder,
+    local_folder,
+    slices_of,
+    still_there,
+    stores_of,
+)
+from penstock_spark.source.tasks import Losses
 from penstock_spark.stores import StoreSpan, make_dataset
 from penstock_tools.cli import root as cli
 from penstock_tools.segmentwise import Checkup
@@ -141,7 +148,7 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
         assert file.stat().st_mode & 0o777 == 0o600
         # The format of the files: a column of the source that changes must not change it.
         assert [(f.name, f.type) for f in pq.read_schema(file)] == EXPORT_SCHEMA
-        assert out.done("store") == {("topic1", 1): [(10, 50)]}
+        assert out.done("store") == {("topic1", "1"): [(10, 50)]}
         assert out.write(StoreSpan("store", "topic1", 1, 50, 50), store) == Written()
         file.with_name(".store-left").touch()
         out.clear("store")
@@ -164,7 +171,7 @@ def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
             done = out.write(StoreSpan("store", "t", 0, 0, 9), store)
             assert done.rows == 9
             assert done.files >= 3
-            assert out.done("store") == {("t", 0): [(0, 9)]}
+            assert out.done("store") == {("t", "0"): [(0, 9)]}
 
 
 # --- archive before delete
@@ -303,6 +310,55 @@ def test_messages_without_queue_entries_keep_their_segment(tmp_path: Path) -> No
         archive(path, 1 << 40, ArchiveOptions())
     penstock.repair(path, apply=True, environ={})
     assert archive(path, 1 << 40, ArchiveOptions()) == 3
+
+
+def test_a_topic_that_is_made_again_is_archived_and_exported_anew(tmp_path: Path) -> None:
+    """Its first messages counted as archived, and retention deleted them."""
+    path, options = tmp_path / "store", ArchiveOptions(to=str(tmp_path / "out"))
+    for count in (5, 3):
+        with penstock.open(path, environ={}, **SIZES) as store:
+            store.put_many([Message("t", b"x", queue=0)] * count)
+        assert archive(path, 1 << 40, options) == count
+        with penstock.open(path, environ={}, **SIZES) as store:
+            store.delete_topic("t")
+    names = sorted(file.name for file in (tmp_path / "out").glob("topic=t/date=*/*"))
+    assert names == [
+        f"store-{queue}-{0:019d}-{end:019d}.parquet" for queue, end in (("0", 5), ("0@1", 3))
+    ]
+    with Exported(tmp_path / "out") as out:
+        assert out.done("store") == {("t", "0"): [(0, 5)], ("t", "0@1"): [(0, 3)]}
+
+
+def test_a_new_store_at_the_path_of_an_archived_one_is_refused(tmp_path: Path) -> None:
+    """Its messages counted as archived. The same store by another path is the same."""
+    path, options = tmp_path / "store", ArchiveOptions(to=str(tmp_path / "out"))
+    for number in range(2):
+        with penstock.open(path, environ={}, **SIZES) as store:
+            store.put("t", b"x", queue=0)
+        if number == 0:
+            assert archive(path, 1 << 40, options) == 1
+            (tmp_path / "link").symlink_to(tmp_path)
+            assert archive(tmp_path / "link" / "store", 1 << 40, options) == 0
+            shutil.rmtree(path)
+    with pytest.raises(ConfigError, match="an earlier store at"):
+        archive(path, 1 << 40, options)
+
+
+def test_what_was_planned_of_a_topic_that_was_removed_since_is_gone(tmp_path: Path) -> None:
+    """A replay that was resumed mixed both lives of the topic, and reported no loss."""
+    with penstock.open(tmp_path / "store", environ={}, **SIZES) as store:
+        store.put_many([Message("t", b"old", queue=0)] * 5)
+    planned = slices_of([tmp_path / "store"], ["t"], 100)
+    with penstock.open(tmp_path / "store", environ={}, **SIZES) as store:
+        store.delete_topic("t")
+        store.put_many([Message("t", b"new", queue=0)] * 9)
+    assert still_there(planned, skips=True) == ([], 5)
+    with pytest.raises(DataLossError, match=r"messages \[0, 5\)"):
+        still_there(planned, skips=False)
+    losses = Losses(fails=True)
+    assert losses.is_there(planned[0], 0)
+    with pytest.raises(DataLossError, match="the topic was removed before they were read"):
+        losses.is_there(planned[0], 1)
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:

@@ -127,7 +127,7 @@ def test_a_large_store_is_cut_by_bytes_in_the_order_of_its_log(tmp_path: Path) -
         assert len(found) == 8
         sizes, ends = [], []
         for task in found:
-            spans = [penstock.QueueSpan(*span[1:]) for span in task]
+            spans = [span.span for span in task]
             parts = list(store.lowlevel.arrow_spans(spans, ["size", "log_offset"]))
             sizes.append(sum(sum(part.column(0).to_pylist()) for part in parts))
             offsets = [at for part in parts for at in part.column(1).to_pylist()]

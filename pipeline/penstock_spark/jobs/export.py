@@ -72,7 +72,7 @@ class _Plan:
 
     pieces: list[StoreSpan] = attrs.Factory(list)
     roots: dict[str, Path] = attrs.Factory(dict)
-    done: dict[str, dict[tuple[str, int], Ranges]] = attrs.Factory(dict)
+    done: dict[str, dict[tuple[str, str], Ranges]] = attrs.Factory(dict)
     lost: int = 0
 
 
@@ -111,8 +111,8 @@ def run(
         with watched(spark, "export", on_progress):
             rows = _write_all(spark, folder, plan)
         for piece in plan.pieces:
-            place = shortened(piece.topic), piece.queue
-            plan.done[piece.store].setdefault(place, []).append(piece[3:])
+            place = shortened(piece.topic), piece.queue_name
+            plan.done[piece.store].setdefault(place, []).append((piece.start, piece.stop))
         for store, done in plan.done.items():
             exported.note(store, done)
     by_topic: dict[str, dict[str, int]] = {}
@@ -165,13 +165,15 @@ def _plan(
         with penstock.open(root, read_only=True) as store:
             for topic, queues in sorted(store.topics(system=True).items()):
                 is_asked = topic in topics if topics else not is_waiting(topic)
+                generation = store.lowlevel.topic_generation(topic)
                 for queue in queues if is_asked else ():
                     low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
-                    ranges = done.get((exported.name_of(topic), queue), [])
+                    whole = StoreSpan(name, topic, queue, low, high, generation)
+                    ranges = done.get((exported.name_of(topic), whole.queue_name), [])
                     if ranges:
                         plan.lost += max(low - ranges[-1][1], 0)
                     for start, stop in missing(ranges, low, high):
-                        plan.pieces += _cut(StoreSpan(name, topic, queue, start, stop), file_rows)
+                        plan.pieces += _cut(whole._replace(start=start, stop=stop), file_rows)
     return plan
 
 

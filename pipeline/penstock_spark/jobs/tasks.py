@@ -5,6 +5,7 @@ Connect. A separate thread reads the progress from Spark's status tracker. A ses
 tracker, so nothing is reported until the end.
 """
 
+import functools
 import itertools
 import json
 import threading
@@ -228,9 +229,13 @@ def still_there(slices: Sequence[StoreSpan], *, skips: bool) -> tuple[list[Store
     found, gone = [], 0
     for root, mine in itertools.groupby(slices, lambda each: each.store):
         with penstock.open(root, read_only=True) as store:
-            bounds = {(b.topic, b.queue): b for b in store.lowlevel.bounds(published=False)}
+            generation = functools.cache(store.lowlevel.topic_generation)
+            bounds = {
+                (b.topic, b.queue, generation(b.topic)): b
+                for b in store.lowlevel.bounds(published=False)
+            }
         for each in mine:
-            there = bounds.get((each.topic, each.queue))
+            there = bounds.get((each.topic, each.queue, each.generation))
             low, high = (there.min_offset, there.max_offset) if there else (each.stop, each.stop)
             start = min(max(each.start, low), each.stop)
             stop = max(min(each.stop, high), start)
@@ -253,12 +258,14 @@ def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[S
     for root in roots:
         with penstock.open(root, read_only=True) as store:
             there.update(store.topics(system=True))
+            generation = functools.cache(store.lowlevel.topic_generation)
             # Messages after that are not planned: a crash of their writer may remove them.
             for each in store.lowlevel.bounds():
                 if each.topic in topics if topics else not is_waiting(each.topic):
                     for at in range(each.min_offset, each.max_offset, rows):
                         stop = min(at + rows, each.max_offset)
-                        found.append(StoreSpan(str(root), each.topic, each.queue, at, stop))
+                        place = str(root), each.topic, each.queue
+                        found.append(StoreSpan(*place, at, stop, generation(each.topic)))
     check_topics(topics, there)
     return found
 

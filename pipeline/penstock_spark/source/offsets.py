@@ -25,7 +25,7 @@ from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.escape import near
 from penstock.format.names import is_hidden
 from penstock_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
-from penstock_spark.stores import Location, Locations, ask_all, open_store
+from penstock_spark.stores import Location, Locations, ask_all, open_store, queue_name
 
 # Fewer local stores than this are asked one after the other: starting a child costs half a second.
 _MANY_LOCAL = 100
@@ -294,7 +294,7 @@ def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str
     found: dict[str, Any] = {}
     for place, offset in sorted(offsets.items()):
         topics = found if locations.is_one else found.setdefault(place.store, {})
-        queue = f"{place.queue}@{place.generation}" if place.generation else str(place.queue)
+        queue = queue_name(place.queue, place.generation)
         topics.setdefault(place.topic, {})[queue] = offset
     return found
 

@@ -5,6 +5,7 @@ The boundaries are estimated from a few entries of each queue. A task's share is
 estimate makes a task longer or shorter, but not incorrect. Small stores share a task.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -73,7 +74,7 @@ def _is_plain(requested: RequestedRange) -> bool:
 
 
 def _span(place: NextOffset, requested: RequestedRange) -> StoreSpan:
-    return StoreSpan(*place[:3], requested.start, requested.stop)
+    return StoreSpan(*place[:3], requested.start, requested.stop, place.generation)
 
 
 def _plain_piece(place: NextOffset, requested: RequestedRange) -> LogRange:
@@ -189,6 +190,16 @@ class Losses:
             raise DataLossError(what, _ADVICE) from cause
         logger.warning("%s; they are skipped, since failOnDataLoss is false", what)
 
+    def is_there(self, span: StoreSpan, generation: int) -> bool:
+        """Return whether the topic was not removed since the read was planned; report it if it was."""
+        is_same = span.generation == generation
+        if not is_same:
+            self.report(
+                f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in {span.store} "
+                f"are gone: the topic was removed before they were read"
+            )
+        return is_same
+
     def in_store(self, name: str) -> "penstock.Lost":
         """Return the callback for messages that were deleted while they were read."""
 
@@ -211,8 +222,10 @@ def read_spans(
     losses = Losses(fails=options.fail_on_loss)
     for name, mine in itertools.groupby(spans, lambda span: span.store):
         with open_store(Location(name)) as store:
+            generation = functools.cache(store.lowlevel.topic_generation)
+            there = [each.span for each in mine if losses.is_there(each, generation(each.topic))]
             batches = store.lowlevel.arrow_spans(
-                [span.span for span in mine], needed,
+                there, needed,
                 rows=options.rows_per_batch, size=BATCH_BYTES, verify=options.verify,
                 tags=options.tags, keys=options.keys, lost=losses.in_store(name),
             )  # fmt: skip
