@@ -19,6 +19,8 @@ QUEUE_ENTRY_SIZE = 20
 INDEX_HEADER_SIZE = 40
 INDEX_SLOT_SIZE = 4
 INDEX_ENTRY_SIZE = 20
+# A page must not span two segments: maps, erasing and syncs rely on that.
+SEGMENT_UNIT = 4096
 
 
 @attrs.frozen(kw_only=True)
@@ -51,10 +53,9 @@ class Geometry:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {shown(value)}; it must be {low} to {high}")
-        # A page of 4096 bytes must not span two segments: maps, erasing and syncs rely on that.
-        if self.segment_bytes % 4096:
+        if self.segment_bytes % SEGMENT_UNIT:
             raise ConfigError(
-                f"segment_bytes is {self.segment_bytes}; it must be a multiple of 4096"
+                f"segment_bytes is {self.segment_bytes}; it must be a multiple of {SEGMENT_UNIT}"
             )
 
     @property

@@ -194,9 +194,10 @@ COPYING = "copied while it was written"
 
 # What else helps against corruption in the log, and what to do about it.
 CUT_END = "`penstock repair PATH --apply` cuts the log there, and saves the rest; or restore the segment from a copy"
+WITHOUT_REPAIR = "restore the segment from a copy, or export the readable messages and import them into a new store"
 ONLY_CUT = (
-    "restore the segment from a copy, or export the readable messages and import them into a new store; as a last "
-    "resort, `penstock repair PATH --apply --cut` cuts the log at the first corruption, and saves what it cuts off"
+    f"{WITHOUT_REPAIR}; as a last resort, `penstock repair PATH --apply --cut` cuts the log at the "
+    "first corruption, and saves what it cuts off"
 )
 CORRUPT_LOG = (
     "`penstock repair PATH --apply --quarantine` marks the range as unreadable, and the store then opens for writing "

@@ -213,11 +213,13 @@ class Verification:
         for entry in self._files.entries(self._log.folder):
             segment = next((s for s in self._log.segments if s.path == entry.path), None)
             if segment is not None and entry.size not in (0, segment.capacity):
+                is_short = entry.size < segment.capacity
+                verb = "extends it with zeros" if is_short else "shortens it, and saves the rest"
                 yield Finding(
                     "log", entry.path, entry.size, segment.base_offset + entry.size,
                     f"the file has {entry.size} bytes instead of {segment.capacity}; so the store is not opened for "
                     "writing",
-                    "`penstock repair PATH --apply` extends it with zeros; or restore the segment from a copy",
+                    f"`penstock repair PATH --apply` {verb}; or restore the segment from a copy",
                 )  # fmt: skip
 
     def _note_finding(self, note: Note) -> Finding:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from penstock.contracts import SegmentInfo
-from penstock.contracts.dispatcher import ONLY_CUT
+from penstock.contracts.dispatcher import WITHOUT_REPAIR
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
 from penstock.escape import get_logger
 from penstock.files import Entry, Files
@@ -194,7 +194,7 @@ class SegmentedLog:
         if entry.size != self.segment_bytes:
             raise CorruptionError(
                 entry.path, entry.size, f"a segment of {self.segment_bytes} bytes", f"{entry.size}",
-                f"`penstock repair PATH` shows what can be done; or {ONLY_CUT}",
+                f"`penstock repair PATH` shows what can be done; or {WITHOUT_REPAIR}",
             )  # fmt: skip
         base = int(entry.name)
         if base % self.segment_bytes:

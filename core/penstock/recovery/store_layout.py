@@ -20,6 +20,7 @@ from penstock.contracts.base import (
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
     QUEUE_ENTRY_SIZE,
+    SEGMENT_UNIT,
     Geometry,
 )
 from penstock.contracts.foreign import (
@@ -199,7 +200,7 @@ def _existing_sizes(
     if files.exists(noted):
         return _recorded_sizes(files, root, noted), "penstock/geometry.json"
     found = {}
-    size = max(_sizes(files, root / "commitlog"), default=0)
+    size = max(_segment_sizes(files, root) or _sizes(files, root / "commitlog"), default=0)
     if size:
         found["segment_bytes"] = size
     size = max(_queue_sizes(files, root / "consumequeue"), default=0)
@@ -219,7 +220,7 @@ def _recorded_sizes(files: Files, root: Path, path: Path) -> dict[str, int]:
     except _NOT_UNDERSTOOD as error:
         raise CorruptionError(path, 0, "the store's geometry", str(error), _ADVICE) from error
     for what, size, there in (
-        ("segments", geometry.segment_bytes, _sizes(files, root / "commitlog")),
+        ("segments", geometry.segment_bytes, _segment_sizes(files, root)),
         ("queue files", geometry.queue_file_bytes, _queue_sizes(files, root / "consumequeue")),
         ("index files", geometry.index_file_bytes, _sizes(files, root / "index")),
     ):
@@ -246,6 +247,11 @@ def _sizes(files: Files, folder: Path) -> list[int]:
         for e in files.entries(folder)
         if e.is_file and e.name.isascii() and e.name.isdigit() and e.size
     ]
+
+
+def _segment_sizes(files: Files, root: Path) -> list[int]:
+    """Return the lengths of the segment files, without those that no segment can have."""
+    return [s for s in _sizes(files, root / "commitlog") if s % SEGMENT_UNIT == 0]
 
 
 def _queue_sizes(files: Files, folder: Path) -> list[int]:

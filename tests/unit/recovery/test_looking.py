@@ -198,6 +198,20 @@ def test_a_note_that_files_contradict_is_corruption(folder: SimulatedDisk) -> No
         find_geometry(folder, ROOT, NOTHING_ASKED, ROCKETMQ)
 
 
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_file_with_bytes_appended_does_not_tell_the_size_of_segments(is_noted: bool) -> None:
+    """No store could be opened then, not even to be read."""
+    disk = SimulatedDisk()
+    put(disk, "commitlog/00000000000000000000", SMALL.segment_bytes + 1)
+    if is_noted:
+        disk.make_folder_durably(NOTED.parent)
+        store_layout.write_geometry(disk, ROOT, SMALL, EMBEDDED)
+    else:
+        put(disk, f"commitlog/{SMALL.segment_bytes:020d}", SMALL.segment_bytes)
+    sizes = find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
+    assert sizes.segment_bytes == SMALL.segment_bytes
+
+
 def test_whose_defaults_hold_depends_on_who_made_it() -> None:
     disk = SimulatedDisk()
     assert own_profile(disk, ROOT) is None

@@ -29,7 +29,7 @@ def test_a_store_as_it_should_be_needs_nothing(tmp_path: Path) -> None:
 def test_each_thing_to_do_is_a_reason_for_a_repair(tmp_path: Path) -> None:
     for change in (
         lambda plan: plan.log.patches.append(Patch(0, b"y", "")), lambda plan: setattr(plan.log, "cut", 5),
-        lambda plan: plan.log.short.update({0: 7}), lambda plan: setattr(plan, "tail", (5, 9)),
+        lambda plan: plan.log.lengths.update({0: 7}), lambda plan: setattr(plan, "tail", (5, 9)),
         lambda plan: plan.rebuilds.update({"hash-index": []}), lambda plan: plan.drops.add(0),
         lambda plan: plan.strays.append(tmp_path), lambda plan: plan.marks.append(None),
     ):  # fmt: skip

@@ -100,6 +100,10 @@ def trim(path: Path) -> None:
     os.truncate(path, -(-len(path.read_bytes().rstrip(b"\0")) // 20) * 20)
 
 
+def append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
 def newer_slot(path: Path) -> int:
     """Return where the slot of the progress file begins that was written last."""
     data = (path / "penstock" / "progress").read_bytes()
@@ -149,6 +153,14 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
         "forget-digest", lambda p: (p / "penstock" / "digests" / "7").write_bytes(b"")
     ),
     "torn tail": ("cut", tear),
+    "segment long": ("shorten", lambda p: append(segment(p, 1), b"x")),
+    "first and last segment long, and a bit": (
+        "shorten",
+        lambda p: both(
+            lambda: append(segment(p, 0), b"x" * 5000), lambda: append(last_byte(p)[0], bytes(4096)),
+            lambda: flip(segment(p, 0), 95),
+        ),
+    ),
     "everything derived": (
         "rebuild",
         lambda p: both(
@@ -528,6 +540,28 @@ def test_what_is_no_segment_is_left_to_people(place: Path) -> None:
     assert tree(place) == before
 
 
+def test_what_is_after_a_segments_length_is_saved_and_a_record_there_is_left(
+    place: Path, sound: Bodies
+) -> None:
+    """Every call advised something else; to move the segment out, as `repair` did, lost its messages."""
+    append(segment(place, 1), b"more")
+    (found,) = findings(place)
+    assert "`penstock repair PATH --apply` shortens it" in found.what_now
+    with pytest.raises(CorruptionError, match="`penstock repair PATH` shows what can be done"):
+        open_store(place, spawn=ManualWorkers())
+    done = repair(place, apply=True)
+    assert done.saved_to is not None
+    assert (done.saved_to / f"{segment(place, 1).name}-{SEGMENT}").read_bytes() == b"more"
+    assert bodies(place) == sound
+    append(segment(place, 1), segment(place, 2).read_bytes())
+    before = tree(place)
+    for how in ({}, {"cut": True}, {"quarantine": True}, {"accept": True}):
+        with pytest.raises(CorruptionError, match=r"found a record at log offset .* or export the"):
+            repair(place, **how)
+    assert tree(place) == before
+    assert bodies(place) == sound
+
+
 def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
     progress = place / "penstock" / "progress"
     slots = bytearray(progress.read_bytes())
@@ -597,6 +631,7 @@ KILLED: dict[str, tuple[dict[str, bool], Callable[[Path], object]]] = {
     "cut": ({"cut": True}, lambda p: two_bytes(segment(p, 1), 95)),
     "fill": ({"cut": True}, break_last),
     "short": ({"cut": True}, lambda p: os.truncate(segment(p, 2), 20000)),
+    "long": ({}, lambda p: append(segment(p, 1), b"x" * 99)),
 }  # fmt: skip
 
 

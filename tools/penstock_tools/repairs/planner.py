@@ -24,6 +24,7 @@ from penstock.contracts import Dispatcher
 from penstock.contracts.dispatcher import (
     CUT_END,
     ONLY_CUT,
+    WITHOUT_REPAIR,
     Checker,
     DispatchBatch,
     Finding,
@@ -32,7 +33,7 @@ from penstock.contracts.dispatcher import (
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import is_copy, is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
-from penstock.errors import OffsetError, StorageError, StrayFileError
+from penstock.errors import CorruptionError, OffsetError, StorageError, StrayFileError
 from penstock.files import Files
 from penstock.format.columns import Buffer
 from penstock.format.hashes import crc32c
@@ -72,7 +73,7 @@ class PatchedLog(SegmentedLog):
     Attributes:
         patches: the bytes that will be written.
         cut: log offset at which the log will end; None for no cut.
-        short: segments whose files are too short, with their lengths.
+        lengths: segments whose files are too short or too long, with their lengths.
         strays: files in the folder that are not segments.
     """
 
@@ -80,7 +81,7 @@ class PatchedLog(SegmentedLog):
         super().__init__(files, folder, segment_bytes, mapped=False)
         self.patches: list[Patch] = []
         self.cut: int | None = None
-        self.short: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}
         self.strays: list[Path] = []
         found = []
         for entry in files.entries(folder):
@@ -88,13 +89,11 @@ class PatchedLog(SegmentedLog):
                 continue
             name, size = entry.name, entry.size
             is_name = len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()
-            if not (entry.is_file and is_name and int(name) % segment_bytes == 0) or (
-                size > segment_bytes
-            ):
+            if not (entry.is_file and is_name and int(name) % segment_bytes == 0):
                 self.strays.append(entry.path)
                 continue
-            if size < segment_bytes:
-                self.short[int(name)] = size
+            if size != segment_bytes:
+                self.lengths[int(name)] = size
             found.append(Segment(files, entry.path, int(name), segment_bytes))
         self._segments = tuple(found)
 
@@ -246,7 +245,7 @@ class RepairPlan:
     def is_needed(self) -> bool:
         """Whether any repair is needed."""
         return bool(
-            self.log.patches or self.log.cut is not None or self.log.short or self.tail[1]
+            self.log.patches or self.log.cut is not None or self.log.lengths or self.tail[1]
             or self.new_notes or self.rebuilds or self.drops or self.strays or self.marks
         )  # fmt: skip
 
@@ -320,7 +319,8 @@ class Planner:
         log = PatchedLog(files, root / "commitlog", segment_bytes)
         use_entries(log, dispatchers)
         for stray in log.strays:
-            raise StrayFileError(stray, "it is not a segment, or too large for one")
+            raise StrayFileError(stray, "it is not a segment")
+        self._check_too_long(log)
         state = Progress(files, root).read()
         self._plan = RepairPlan(log, penstock_wrote_last(files, root, state.lock_mtime_ns))
         self._is_copy = is_unfinished_copy(files, root, state)
@@ -328,6 +328,21 @@ class Planner:
         # Below it everything was on disk, if Penstock wrote last.
         seen = 0 if files.exists(root / "abort") else state.visible_offset
         self._durable = max(state.flushed_offset, seen)
+
+    def _check_too_long(self, log: PatchedLog) -> None:
+        """Raise `CorruptionError` if a record begins after a segment's length, since it may belong to the log."""
+        for segment in log.segments:
+            size = log.lengths.get(segment.base_offset, 0)
+            if size <= segment.capacity:
+                continue
+            alone = SegmentedLog(self._files, log.folder, log.segment_bytes, mapped=False)
+            whole = Segment(self._files, segment.path, segment.base_offset, size)
+            alone.add(whole)
+            for found in Resync(alone, whole).unvouched(segment.end_offset - 1, whole.end_offset):
+                raise CorruptionError(
+                    whole.path, segment.capacity, "the segment's end", f"a record at log offset {found}",
+                    f"nothing was changed; {WITHOUT_REPAIR}",
+                )  # fmt: skip
 
     def plan(self, *, cut: bool, accept: bool, quarantine: bool = False) -> RepairPlan:
         """Return the repair plan; raises `StorageError` if a quarantine is refused."""
@@ -389,7 +404,7 @@ class Planner:
                 base <= start < segment.end_offset for start, _ in in_doubt
             )
             is_unlike = any(f.log_offset - f.position == base for f in plan.unlike)
-            if is_explained and (is_unlike or base in log.short):
+            if is_explained and (is_unlike or base in log.lengths):
                 plan.drops.add(base)
         bases = {segment.base_offset for segment in log.segments} - plan.drops
         plan.unlike = [f for f in plan.unlike if f.log_offset - f.position in bases]
@@ -404,7 +419,8 @@ class Planner:
     def _plan_bit_flips(self, segment: Segment, *, accept: bool) -> None:
         """Plan to restore flipped bits; blocks that differ by more than one bit remain, or are accepted."""
         known = self._digests.read(segment)
-        if known is None or segment.base_offset in self._plan.log.short:
+        size = self._plan.log.lengths.get(segment.base_offset, segment.capacity)
+        if known is None or size < segment.capacity:
             return
         if not self._digests.is_valid(known, segment, is_ours=self._plan.is_ours):
             self._plan.drops.add(segment.base_offset)

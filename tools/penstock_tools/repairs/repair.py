@@ -51,7 +51,7 @@ class RepairStep:
     """One step of a repair, performed or planned.
 
     Attributes:
-        action: "turn-back", "quarantine", "fill", "cut", "lengthen", "rebuild", "forget-digest" or "marks".
+        action: "turn-back", "quarantine", "fill", "cut", "lengthen", "shorten", "rebuild", "forget-digest" or "marks".
         path: the file or folder.
         position: position of the first byte that changes; -1 if the step does not change single bytes.
         stop: position after the last byte that changes; -1 likewise.
@@ -270,14 +270,14 @@ class _Repair:
     # --- the log
 
     def _repair_log(self, plan: RepairPlan, journal: RebuildJournal) -> None:
-        """Extend short files, apply the patches, and cut the log."""
+        """Give each file its full length, apply the patches, and cut the log."""
         log = plan.log
-        for base in log.short:
+        for base, size in log.lengths.items():
             segment = log.find(base)
             if segment is not None and not (
                 log.cut is not None and base >= log.cut > log.min_offset
             ):
-                self._lengthen(segment)
+                self._resize(segment, size, journal)
         for patch in log.patches:
             segment = log.find(patch.log_offset)
             assert segment is not None
@@ -310,7 +310,9 @@ class _Repair:
         if noted != read_ranges(files, root):
             write_ranges(files, root, noted)
 
-    def _lengthen(self, segment: Segment) -> None:
+    def _resize(self, segment: Segment, size: int, journal: RebuildJournal) -> None:
+        """Give a file of `size` bytes its full length; what is after that is saved."""
+        self._save(segment, segment.capacity, size, journal)
         with self._files.open(segment.path, writable=True) as file:
             file.resize(segment.capacity)
             file.sync_all()
@@ -340,12 +342,15 @@ class _Repair:
         position = max(cut - segment.base_offset, 0)
         if position >= segment.capacity:
             return
-        for start in range(position, segment.capacity, _COPIED_BYTES):
-            data = segment.pread(min(_COPIED_BYTES, segment.capacity - start), start)
-            if data.strip(b"\0"):
-                journal.save_bytes(f"{segment.path.name}-{start}", data)
+        self._save(segment, position, segment.capacity, journal)
         self._digests.remove(segment.base_offset)
         segment.erase(position)
+
+    def _save(self, segment: Segment, position: int, stop: int, journal: RebuildJournal) -> None:
+        for start in range(position, stop, _COPIED_BYTES):
+            data = segment.pread(min(_COPIED_BYTES, stop - start), start)
+            if data.strip(b"\0"):
+                journal.save_bytes(f"{segment.path.name}-{start}", data)
 
     # --- derived files and metadata
 
@@ -413,16 +418,15 @@ class _Repair:
 def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     """Return the steps of a plan, in the order in which they are performed."""
     log, made = plan.log, []
-    for base, size in sorted(log.short.items()):
+    for base, size in sorted(log.lengths.items()):
         segment = log.find(base)
         if segment is not None:
-            text = f"extend the file from {size} to {segment.capacity} bytes, its full length"
+            start, stop = sorted((size, segment.capacity))
+            action, verb = ("lengthen", "extend") if size == start else ("shorten", "shorten")
+            text = f"{verb} the file from {size} to {segment.capacity} bytes, its full length"
             made.append(
-                RepairStep(
-                    action="lengthen", path=segment.path, position=size, stop=segment.capacity,
-                    text=text,
-                )
-            )  # fmt: skip
+                RepairStep(action=action, path=segment.path, position=start, stop=stop, text=text)
+            )
     for patch in log.patches:
         segment = log.find(patch.log_offset)
         assert segment is not None
