@@ -476,7 +476,8 @@ class Verification:
                 text = part.reason and f"the record is corrupt: {part.reason}"
                 text = text or f"{part.stop - part.start} bytes are not a valid record"
                 text += messages_within(self._log, part.start, part.stop)
-                text += f"; the next valid one is at {part.stop}" if not part.reason else ""
+                if not part.reason and part.stop < segment.end_offset:
+                    text += f"; the next valid one is at {part.stop}"
                 yield Finding(
                     "log", segment.path, part.start - segment.base_offset, part.start,
                     f"quarantined: {text}" if part.is_noted else text, is_note=part.is_noted,

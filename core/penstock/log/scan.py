@@ -8,8 +8,8 @@ A copy of the bytes is scanned, so that a failing disk raises `OSError` instead 
 the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
 
 A scan that stops at corrupt bytes continues after them if a repair has noted them (decision 25). The note counts only
-while the range has the bytes for which it was made, and a valid record follows: so a note that is old or damaged hides
-no valid record, and never moves the log's end.
+while the range has the bytes for which it was made, and a valid record follows, at once or after other such ranges: so
+a note that is old or damaged hides no valid record, and never moves the log's end.
 
 The records of an atomic batch are in the log all together, or not at all, also after a crash. They are in one segment,
 one after the other, and have the same store time. Each carries a mark in PREPAREDTRANSACTIONOFFSET, a field that
@@ -183,13 +183,34 @@ def quarantined_at(log: SegmentedLog, at: int) -> Quarantined | None:
 
     A scan stops within it if its first record passes the fewer checks that count for another program's records.
     """
-    segment = log.find(at)
     for noted in log.quarantined.values():
-        if segment is not None and segment.base_offset <= noted.start <= at < noted.stop:
-            is_within = noted.stop <= segment.end_offset and is_followed(log, noted.stop)
-            if is_within and note_of(log, segment, noted.start, noted.stop) == noted:
-                return noted
+        is_within = noted.start <= at < noted.stop
+        if is_within and _leads_to_record(log, noted.stop) and _has_its_bytes(log, noted):
+            return noted
     return None
+
+
+def _leads_to_record(log: SegmentedLog, stop: int) -> bool:
+    """Return whether a valid record begins where a range ends, or after other noted ranges that follow it at once.
+
+    Corruption across the end of a segment is one range in each. The bytes of those that follow are read only once.
+    """
+    while (noted := log.quarantined.get(stop)) is not None and (
+        noted in log.matching or (not is_followed(log, stop) and _has_its_bytes(log, noted))
+    ):
+        stop = noted.stop
+    return is_followed(log, stop)
+
+
+def _has_its_bytes(log: SegmentedLog, noted: Quarantined) -> bool:
+    """Return whether a range is within one segment and has the bytes for which its note was made."""
+    start, stop, segment = noted.start, noted.stop, log.find(noted.start)
+    if segment is None or not start < stop <= segment.end_offset:
+        return False
+    if note_of(log, segment, start, stop) != noted:
+        return False
+    log.matching.add(noted)
+    return True
 
 
 def is_followed(log: SegmentedLog, stop: int) -> bool:

@@ -89,6 +89,8 @@ class SegmentedLog:
         self.witness: Witness | None = None
         # The corrupt ranges that a repair has noted, by where they begin (see `scan.quarantined_at`).
         self.quarantined: Mapping[int, Quarantined] = {}
+        # Those among them whose bytes were once compared.
+        self.matching: set[Quarantined] = set()
         # Where a torn tail begins, which the next opening for writing cuts off; bytes after it are not messages.
         self.torn_at: int | None = None
         # Returns the log offset from which valid records are not shown to readers; see `recovery.inspection`.

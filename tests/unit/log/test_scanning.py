@@ -9,7 +9,7 @@ from penstock.log.resync import (
     Resync,
     reject_by_counts,
 )
-from penstock.log.scan import Checks, StopReason, scan_segment
+from penstock.log.scan import Checks, StopReason, note_of, quarantined_at, scan_segment
 
 
 def test_a_size_that_is_only_claimed_is_not_read(tmp_path: Path) -> None:
@@ -31,6 +31,33 @@ def test_a_record_within_the_body_of_another_is_content(tmp_path: Path) -> None:
     data = first + bytes(48) + outer[48:] + record(after, b"z", 2)
     log = log_of(tmp_path, data)
     assert Resync(log, log.segments[0]).next_valid(len(first)) == after
+
+
+def test_noted_ranges_of_many_segments_count_up_to_a_valid_record_and_are_read_once(
+    tmp_path: Path,
+) -> None:
+    """A note counted only with the record at once: corruption across the end of a segment stopped the store for ever."""
+    count = 1100
+    for number in range(1, count):
+        (tmp_path / f"{number * CAPACITY:020d}").write_bytes(b"\xa5" * CAPACITY)
+    after = tmp_path / f"{count * CAPACITY:020d}"
+    after.write_bytes(record(count * CAPACITY, b"after").ljust(CAPACITY, b"\0"))
+    log = log_of(tmp_path, b"")
+    noted = [note_of(log, s, s.base_offset, s.end_offset) for s in log.segments[:-1]]
+    log.quarantined = {each.start: each for each in noted}
+    log.read_sizes = []
+    assert [quarantined_at(log, each.start) for each in noted[:9]] == noted[:9]
+    assert sum(log.read_sizes) < 2 * count * CAPACITY
+    changed = tmp_path / f"{9 * CAPACITY:020d}"
+    changed.write_bytes(b"\x5a" * CAPACITY)
+    for counting in (noted[10:], []):
+        again = log_of(tmp_path, b"")
+        again.quarantined = log.quarantined
+        some = [*noted[:12], noted[-1]]
+        assert [each for each in some if quarantined_at(again, each.start)] == [
+            each for each in some if each in counting
+        ]
+        after.write_bytes(bytes(CAPACITY))
 
 
 def test_bytes_of_segments_that_are_missing_explain_missing_offsets(tmp_path: Path) -> None:

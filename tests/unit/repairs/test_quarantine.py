@@ -89,6 +89,11 @@ HARM: dict[str, tuple[int, Callable[[Path], object]]] = {
     "size": (1, lambda p: two_bytes(segment(p, 1), 2)),
     "CRC": (1, lambda p: two_bytes(segment(p, 1), 8)),
     "two": (2, lambda p: both(lambda: two_bytes(segment(p, 3), 95), lambda: two_bytes(segment(p, 3), 9000))),
+    "across a border": (99, lambda p: both(lambda: wipe(segment(p, 1), SEGMENT - 3000, SEGMENT), lambda: patch(segment(p, 2), 0, b"\xa5" * 3000))),
+    "two borders": (9999, lambda p: both(
+        lambda: patch(segment(p, 1), SEGMENT - 3000, b"\xa5" * 3000), lambda: wipe(segment(p, 2), 0, SEGMENT),
+        lambda: patch(segment(p, 3), 0, b"\xa5" * 3000),
+    )),
 }  # fmt: skip
 
 
@@ -110,6 +115,8 @@ def test_quarantined_corruption_stops_nobody(
     assert {p.name: p.read_bytes() for p in (place / "commitlog").iterdir()} == log
     assert queue_entries(place) == entries, "no queue offset moves"
     assert all(notes(place))
+    texts = [f.text for f in findings(place)]
+    assert not [t for t in texts for n in range(1, 9) if t.endswith(f" one is at {n * SEGMENT}")]
     assert quarantine(place) == []
     if is_killed:
         killed(place)
