@@ -432,6 +432,14 @@ def test_many_flips_in_one_block_are_left_until_accepted(place: Path, sound: Bod
     assert bodies(place) == sound
 
 
+def test_a_digest_of_a_short_segment_is_accepted_in_the_same_run(place: Path) -> None:
+    os.truncate(segment(place, 2), 20000)
+    done = repair(place, apply=True, accept=True)
+    assert {"lengthen", "forget-digest"} <= {step.action for step in done.steps}
+    assert [f.part for f in done.standing] == ["log"]
+    assert repair(place, apply=True, accept=True).steps == ()
+
+
 @pytest.mark.parametrize("position", [12, 20, 24])
 def test_queues_are_not_made_to_agree_with_a_header_that_a_digest_calls_wrong(
     position: int, place: Path

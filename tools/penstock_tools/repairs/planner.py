@@ -420,9 +420,10 @@ class Planner:
         """Plan to restore flipped bits; blocks that differ by more than one bit remain, or are accepted."""
         known = self._digests.read(segment)
         size = self._plan.log.lengths.get(segment.base_offset, segment.capacity)
-        if known is None or size < segment.capacity:
+        is_short = size < segment.capacity
+        if known is None or (is_short and not accept):
             return
-        if not self._digests.is_valid(known, segment, is_ours=self._plan.is_ours):
+        if is_short or not self._digests.is_valid(known, segment, is_ours=self._plan.is_ours):
             self._plan.drops.add(segment.base_offset)
             return
         ranges = known.differing(sum_up(self._files, segment))
