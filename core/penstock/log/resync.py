@@ -350,7 +350,8 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
         is_damaged = reason is StopReason.FILLER and not is_filler(log, segment, at)
         if is_damaged or is_torn_filler(log, segment, at):
             # Readers go on all the same, but a copy of the log takes no other size.
-            yield Corrupt(at, segment.end_offset)
+            is_noted = quarantined_at(log, at) is not None
+            yield Corrupt(at, segment.end_offset, is_noted=is_noted)
             break
         is_blank = reason in (StopReason.FILLER, StopReason.QUARANTINED)
         following = None if is_blank else resync.next_valid(at)
