@@ -239,7 +239,8 @@ class LogFlusher:
                 self._add(segment)
                 self._seen_to = segment.end_offset
         self._seen_to = segments[-1].end_offset
-        self.collect_results()
+        # Waiters are not notified here: what they call may append.
+        self._seal_full()
 
     def _add(self, segment: Segment) -> None:
         base, capacity, descriptor = segment.base_offset, segment.capacity, segment.descriptor
@@ -266,6 +267,11 @@ class LogFlusher:
 
     def collect_results(self) -> None:
         """After syncs: seal full segments, take over a failure, notify the waiters in Python."""
+        self._seal_full()
+        if self.failure is not None or self._waiting:
+            self._tell()
+
+    def _seal_full(self) -> None:
         is_mine = False
         try:
             is_mine = self._sealing.acquire(blocking=False)
@@ -277,8 +283,6 @@ class LogFlusher:
         finally:
             if is_mine:
                 self._sealing.release()
-        if self.failure is not None or self._waiting:
-            self._tell()
 
     def close(self) -> None:
         """End the syncs, and notify the remaining waiters of that."""

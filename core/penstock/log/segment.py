@@ -300,16 +300,12 @@ class Segment:
             file.sync()
 
     def close(self) -> None:
-        """Close channel and file and drop the map; a map that readers still use stays valid until they drop it."""
+        """Close the channel, and drop file and map: both stay valid for readers that still use them."""
         if self.channel is not None:
             self.channel.close()
             self.channel = None
         with self._opening:
-            self._view = None
-            self._map = None
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._view = self._map = self._file = None
 
 
 def take(segment: Segment, position: int, size: int, *, mapped: bool) -> Buffer:

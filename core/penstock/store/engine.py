@@ -354,6 +354,9 @@ class Engine:
 
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
         """Begin background work; `is_threaded` is False if the workers of `spawn` may run only when called."""
+        # First: an allocator that reuses files looks for those that there are, and retention adds to them.
+        with self.log.lock:
+            self.log.tail.expect()
         self.following.worker = spawn("penstock-follow", self.following.step)
         self._workers = [
             self.following.worker,
@@ -374,8 +377,6 @@ class Engine:
         if self.copying is not None:
             self.copying.start(spawn, is_threaded=is_threaded)
         self.log.tail.writer.start(self.flusher)
-        with self.log.lock:
-            self.log.tail.expect()
         self.policy.start()
         self.log.appender.allow(NOT_STARTED)
         self.upkeep.start(spawn)

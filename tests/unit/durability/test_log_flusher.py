@@ -178,3 +178,17 @@ def test_without_a_sync_thread_no_store_is_opened(log: CommitLog, disk: Simulate
     flusher = LogFlusher(log, NoneFree(disk, ROOT), 0)
     with pytest.raises(SystemLimitError, match="the log's sync thread cannot be started"):
         flusher.start(lambda: None, None)
+
+
+def test_nobody_is_told_while_a_segment_is_taken_in(flusher: LogFlusher, log: CommitLog) -> None:
+    """That is under the append lock: a put in a callback of `submit` was refused now and then."""
+    told = list[int]()
+    flusher.add_waiter(flusher.wrote_offset, lambda: told.append(1))
+    flusher.gate.wait(flusher.wrote_offset, 0, 0, runs=True)
+    segments = len(log.log.segments)
+    while len(log.log.segments) == segments:
+        put(log, 100)
+    flusher.take_in()
+    assert not told
+    flusher.collect_results()
+    assert told == [1]

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,16 +11,23 @@ import pytest
 from tests.lanes import eventually
 from tests.unit.log.logs import Held
 
-from penstock import BusyError
+from penstock import BusyError, Message
 from penstock.contracts import FlushPolicy
 from penstock.durability.progress import Times
 from penstock.durability.side_folder import SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError, StoreClosedError, StoreFailedError
-from penstock.files import Files
+from penstock.files import File, Files
 from penstock.files.lock_file import Lock
 from penstock.store.engine import CheckpointTask, Engine, FollowerTask
 from penstock.store.store import Store
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
+from penstock.testing import (
+    InlineWorkers,
+    ManualClock,
+    ManualWorkers,
+    SimulatedDisk,
+    messages,
+    open_store,
+)
 from penstock_index.hash_index import HashIndexDispatcher
 
 ROOT = Path("/s")
@@ -325,3 +332,71 @@ def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(
     clean = SideFolder(disk, ROOT).read_clean()
     assert clean is not None
     assert clean.digest == fingerprint(disk, vouched_for(ROOT))
+
+
+class EagerRetention(InlineWorkers):
+    """Workers of which the one for retention runs at once."""
+
+    def __call__(self, name: str, step: Any, wakes: object = None) -> Any:
+        made = super().__call__(name, step, wakes)
+        if name == "penstock-retain":
+            made.step()
+        return made
+
+
+def test_a_file_that_retention_gives_away_before_all_has_begun_is_noted_once(
+    tmp_path: Path,
+) -> None:
+    """It was noted twice, and filled with zeros once more when it was a segment again."""
+    with open_store(tmp_path) as store:
+        store.put_many([Message("t", bytes(19_000), queue=0)] * 13)
+    settings: dict[str, Any] = {
+        "retention": "size",
+        "retention.size.bytes_max": 3 * 65536 + 1,
+        "alloc": "recycle",
+    }
+    with open_store(tmp_path, spawn=EagerRetention(), **settings) as store:
+        spares = [*(tmp_path / "penstock").glob("spare-*")]
+        assert len(spares) == store.stats()["strategies"]["alloc"]["spares"] == 2
+
+
+class OnceInterrupted(File):
+    """A file whose first read waits for something else."""
+
+    before_read: ClassVar[list[Callable[[], object]]] = []
+
+    def pread(self, size: int, position: int) -> bytes:
+        if "commitlog" in str(self.path) and self.before_read:
+            self.before_read.pop()()
+        return super().pread(size, position)
+
+
+class InterruptedFiles(Files):
+    """Opens such files."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        return OnceInterrupted(path, super().open(path, writable=writable).detach())
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_read_under_way_keeps_a_file_that_retention_removes_or_another_thread_closes(
+    is_closed: bool, tmp_path: Path
+) -> None:
+    """It read through a descriptor that was closed, or was another file's by then."""
+    with open_store(tmp_path) as store:
+        store.put_many([Message("t", b"x" * 19_000, queue=0)] * 13)
+    with open_store(tmp_path) as store:
+        reader = open_store(tmp_path, read_only=True, files=InterruptedFiles())
+
+        def gone() -> None:
+            if is_closed:
+                reader.close()
+            else:
+                assert store.discard_before(log_offset=1 << 20) > 0
+                reader.stats()
+
+        OnceInterrupted.before_read.append(gone)
+        (message,) = reader.read("t", 0, limit=1).messages
+        assert message.body == b"x" * 19_000
+        assert not OnceInterrupted.before_read
+        reader.close()
