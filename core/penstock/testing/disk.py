@@ -59,8 +59,8 @@ class SimulatedFile(File):
         self._write(data, position)
 
     def _write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        super().pwrite(data, position)
         with self._disk.guard:
+            super().pwrite(data, position)
             self._inode.touch(position, position + len(data))
             self._inode.allocate(position, position + len(data))
             self._inode.mtime_ns = self._disk.now_ns()
