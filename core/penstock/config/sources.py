@@ -5,7 +5,6 @@ not: an unknown key is an error that suggests the nearest known key.
 """
 
 import difflib
-import functools
 import sys
 import tomllib
 import types
@@ -19,7 +18,7 @@ import attrs
 from penstock.config.model import CHECKSUMS, PROFILES, SECTIONS, Config, PluginsConfig
 from penstock.errors import ConfigError
 from penstock.escape import shown
-from penstock.plugins.registry import Registry
+from penstock.plugins.registry import Registry, type_hints
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Section, strategy, option; deeper tables hold no setting.
@@ -154,13 +153,9 @@ def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> N
             raise ConfigError(f"there is no setting {key} ({origin}){hint}")
 
 
-# To find them anew takes 5 to 7 percent of the time in which a store opens.
-_hints = functools.cache(typing.get_type_hints)
-
-
 def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:
     """Return an instance of a section's class with the given values, checked; raises `ConfigError`."""
-    hints = _hints(cls)
+    hints = type_hints(cls)
     values = {}
     for field in attrs.fields(cls):
         key = f"{prefix}.{field.name}"
@@ -169,7 +164,7 @@ def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> A
             values[field.name] = _convert(key, value, hints[field.name], origin)
     try:
         return cls(**values)
-    except (ValueError, TypeError) as error:
+    except Exception as error:
         raise ConfigError(f"{prefix}: {error}") from error
 
 

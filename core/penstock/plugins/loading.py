@@ -189,7 +189,9 @@ class PluginInfo:
     error: PluginError | None = None
     load_ms: int = 0
 
-    def set_aside(self, status: PluginStatus, reason: str, cause: Exception | None = None) -> None:
+    def set_aside(
+        self, status: PluginStatus, reason: str, cause: BaseException | None = None
+    ) -> None:
         """Note why the plugin is not used."""
         self.status = status
         self.error = PluginLoadError(self.entry_point, self.distribution, reason)
@@ -220,7 +222,9 @@ def load_commands() -> Iterator[object]:
         try:
             offered: Any = implementation.function()
             commands = list(offered)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             logger.exception("plugin %r failed to add its commands", implementation.plugin_name)
             continue
         yield from commands
@@ -257,7 +261,9 @@ def _load(
         manager.register(entry_point.load(), name)
         # Reports a hook implementation with a misspelt name, which would never be called.
         manager.check_pending()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if manager.has_plugin(name):
             manager.unregister(name=name)
         is_hook = isinstance(error, pluggy.PluginValidationError)

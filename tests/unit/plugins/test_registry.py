@@ -8,7 +8,12 @@ import pytest
 from tests.conftest import InstallPlugin
 
 import penstock
-from penstock.errors import DuplicateStrategyError, PluginLoadError, UnknownStrategyError
+from penstock.errors import (
+    ConfigError,
+    DuplicateStrategyError,
+    PluginLoadError,
+    UnknownStrategyError,
+)
 from penstock.plugins.registry import load_registry
 from penstock.testing import ManualWorkers
 
@@ -77,6 +82,13 @@ BROKEN = {
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    needs_contract = 99\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "contract version 99",
     ),
+    "capabilities: incompatible": (
+        ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    capabilities = None\n"
+         "@hookimpl\ndef penstock_register_flush(): return [F]"), "not a set",
+    ),
+    "exits at import: broken": ("raise SystemExit(3)", "SystemExit: 3"),
+    "skips at import: broken": ("import pytest\npytest.skip('no', allow_module_level=True)", "Skipped: no"),
+    "exits: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): raise SystemExit(4)", "SystemExit: 4"),
     "raises: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),
 }  # fmt: skip
 
@@ -98,6 +110,64 @@ def test_a_broken_plugin_is_set_aside_by_name(
     assert any("penstock_broken" in note for note in caught.value.__notes__)
     with pytest.raises(PluginLoadError, match="penstock-broken"):
         load_registry(require=["penstock_broken"])
+
+
+# What a class of options has in its body, and what is said of it.
+BAD_OPTIONS = {
+    "x: int": "missing 1 required",
+    "x: Decimal | None = None": "name 'Decimal' is not defined",
+    "x: int = attrs.field(default=1, validator=lambda *_: {}['no'])": "KeyError: 'no'",
+    "x: int = attrs.Factory(lambda: 1 / 0)": "ZeroDivisionError",
+    "x: Literal['a', 'b'] = 'a'": "TypeError",
+    "x: dict[str, int] = {}": "TypeError",
+    "x: tuple[str, ...] | None = None": "TypeError",
+    "x: Optional[list[str]] = None": "TypeError",
+    "x = attrs.field(default=1)": "KeyError: 'x'",
+}
+WITH_OPTIONS = """
+from __future__ import annotations
+from typing import TYPE_CHECKING, Literal, Optional
+import attrs
+from penstock import FlushPolicy, hookimpl
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+@attrs.frozen(auto_attribs={auto})
+class MyOptions:
+    {body}
+
+class MyFlush(FlushPolicy):
+    name = "mine"
+    Options = MyOptions
+
+@hookimpl
+def penstock_register_flush():
+    return [MyFlush]
+"""
+
+
+@pytest.mark.parametrize("body", BAD_OPTIONS)
+def test_options_that_settings_cannot_fill_stop_only_their_plugin(
+    body: str, install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
+    """One installed, unused plugin with such options stopped every store, and `penstock plugins`."""
+    install_plugin("penstock-mine", WITH_OPTIONS.format(body=body, auto=body.startswith("x:")))
+    penstock.open(tmp_path / "s", environ={}).close()
+    info = next(i for i in load_registry().plugins if i.entry_point == "penstock_mine")
+    assert info.status == "incompatible"
+    assert "MyFlush.Options" in str(info.error)
+    assert BAD_OPTIONS[body] in str(info.error)
+    with pytest.raises(UnknownStrategyError) as caught:
+        penstock.open(tmp_path / "s", environ={}, flush="mine")
+    assert any("penstock-mine" in note for note in caught.value.__notes__)
+
+
+def test_a_validator_may_raise_anything(install_plugin: InstallPlugin, tmp_path: Path) -> None:
+    body = "x: int = attrs.field(default=1, validator=lambda _, __, value: {1: 1}[value])"
+    install_plugin("penstock-mine", WITH_OPTIONS.format(body=body, auto=True))
+    given: dict[str, Any] = {"flush.mine.x": 2}
+    with pytest.raises(ConfigError, match=r"^flush\.mine: 2$"):
+        penstock.open(tmp_path / "s", environ={}, **given)
 
 
 def test_of_two_installations_of_one_name_the_first_on_the_path_counts(
