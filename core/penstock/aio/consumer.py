@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
-from penstock.aio.calls import Bell, Wrapper, awaited, completed, in_own_thread
+from penstock.aio.calls import Bell, Wrapper, awaited, completed, in_own_thread, made
 from penstock.contracts import ConsumedMessage, Consumer, Pending
 from penstock.contracts.messaging import AnsweredMessages
-from penstock.errors import ArgumentTypeError, ConsumerClosedError, PenstockError
+from penstock.errors import ArgumentTypeError, ConsumerClosedError, PenstockError, StoreClosedError
 from penstock.format import arguments
 
 # Besides being told, a task looks this often: messages come again by time (`ack_wait`).
@@ -116,7 +116,7 @@ class AsyncConsumer(Wrapper):
         """Deliver a message, waiting for it."""
         try:
             return (await self.poll())[0]
-        except ConsumerClosedError:
+        except (ConsumerClosedError, StoreClosedError):
             raise StopAsyncIteration from None
 
     async def poll(
@@ -142,7 +142,8 @@ class AsyncConsumer(Wrapper):
         """Return messages that are stored; if there are none, wait until there may be some, and return none."""
         listener = self._bell.listen()
         try:
-            found = await self._gathered(limit)
+            gather = partial(self.consumer.gather, limit)
+            found = await made(self._jobs, gather, self.consumer.release)
             if not found:
                 left = _LOOK_S
                 if until is not None:
@@ -152,28 +153,14 @@ class AsyncConsumer(Wrapper):
         finally:
             self._bell.forget(listener)
 
-    async def _gathered(self, limit: int) -> Sequence[ConsumedMessage]:
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._jobs, self.consumer.gather, limit)
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            # Nobody gets what it finds.
-            job.add_done_callback(self._release_found)
-            raise
-
-    def _release_found(self, job: "asyncio.Future[Sequence[ConsumedMessage]]") -> None:
-        if not job.cancelled() and job.exception() is None:
-            self.consumer.release(job.result())
-
     def _handed(self, found: Sequence[ConsumedMessage]) -> Sequence[AsyncMessage]:
-        made = [AsyncMessage(each, self) for each in found]
+        handed = [AsyncMessage(each, self) for each in found]
         task = asyncio.current_task()
         if task is not None:
             self._hands.pop(task, None)
-            if len(made) == 1:
-                self._hands[task] = made[0]
-        return made
+            if len(handed) == 1:
+                self._hands[task] = handed[0]
+        return handed
 
     async def run(
         self,
@@ -194,9 +181,9 @@ class AsyncConsumer(Wrapper):
             await handler(message)
 
         def call(message: ConsumedMessage) -> None:
-            made = asyncio.run_coroutine_threadsafe(handle(AsyncMessage(message, self)), loop)
+            handling = asyncio.run_coroutine_threadsafe(handle(AsyncMessage(message, self)), loop)
             try:
-                made.result()
+                handling.result()
             except CancelledError:
                 message.release()
 

@@ -280,6 +280,35 @@ def test_close_ends_a_loop(tmp_path: Path) -> None:
     run(work, tmp_path)
 
 
+def test_a_consumer_that_joins_while_the_store_closes_ends_with_it(tmp_path: Path) -> None:
+    """Its `poll` and its loop raised a bare RuntimeError of the threads that the store shuts down."""
+
+    async def work(store: aio.AsyncStore) -> None:
+        put(store, 1)
+        first, others = threading.Event(), threading.Event()
+        gates = [first, others, others, others]
+        held = [asyncio.create_task(store.call(each.wait)) for each in gates]
+        await asyncio.sleep(0)
+        joining = asyncio.ensure_future(store.consumer("billing", "orders"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+        while not held[-1].done():
+            held.append(asyncio.create_task(store.call(bool)))
+            await asyncio.sleep(0)
+        first.set()
+        try:
+            consumer = await joining
+            with pytest.raises(StoreClosedError):
+                await consumer.poll(timeout=0)
+            assert [message async for message in consumer] == []
+        finally:
+            others.set()
+        await closing
+        await asyncio.gather(*held, return_exceptions=True)
+
+    run(work, tmp_path)
+
+
 def test_run_awaits_a_handler_for_each_message_until_it_closes(tmp_path: Path) -> None:
     async def work(store: aio.AsyncStore) -> None:
         put(store, 8)
