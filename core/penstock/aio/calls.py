@@ -5,7 +5,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from penstock.contracts import MessageWaiter
@@ -24,9 +24,9 @@ _FETCHED, _FETCHED_BYTES = 100, 1 << 20
 _NOTHING: Mapping[str, str] = {}
 
 
-def _submitted(jobs: Executor, call: Callable[[], Result]) -> "asyncio.Future[Result]":
+def _submitted(jobs: Executor, call: Callable[[], Result]) -> Future[Result]:
     try:
-        return asyncio.get_running_loop().run_in_executor(jobs, call)
+        return jobs.submit(call)
     except RuntimeError as error:
         # The threads end with the store.
         raise StoreClosedError from error
@@ -34,14 +34,18 @@ def _submitted(jobs: Executor, call: Callable[[], Result]) -> "asyncio.Future[Re
 
 async def completed(jobs: Executor, call: Callable[[], Result]) -> Result:
     """Return the result of a call in another thread; it is completed even if the task is cancelled."""
-    return await asyncio.shield(_submitted(jobs, call))
+    return await asyncio.shield(asyncio.wrap_future(_submitted(jobs, call)))
 
 
 def in_own_thread(call: Callable[[], Result]) -> "asyncio.Future[Result]":
     """Call a function that takes long, in a thread that it has for itself; return its future result."""
+    return asyncio.wrap_future(_begun(call))
+
+
+def _begun(call: Callable[[], Result]) -> Future[Result]:
     thread = ThreadPoolExecutor(1, "penstock-aio-own")
     try:
-        return asyncio.get_running_loop().run_in_executor(thread, call)
+        return thread.submit(call)
     finally:
         thread.shutdown(wait=False)
 
@@ -52,14 +56,19 @@ async def made(
     """Return what a call makes; it is undone if the task is cancelled meanwhile, since nobody has it then."""
     job = _submitted(jobs, call)
     try:
-        return await asyncio.shield(job)
+        return await asyncio.wrap_future(job)
     except asyncio.CancelledError:
 
-        def undo_it(done: "asyncio.Future[Result]") -> None:
-            if not done.cancelled() and done.exception() is None:
-                in_own_thread(functools.partial(undo, done.result()))
+        def undo_it() -> None:
+            try:
+                if job.exception() is None:
+                    undo(job.result())
+            except Exception:
+                logger.exception("what a cancelled call made could not be undone")
 
-        job.add_done_callback(undo_it)
+        if not job.cancel():
+            # Not in the loop, which may end before the call does.
+            _begun(undo_it)
         raise
 
 

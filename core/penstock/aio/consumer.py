@@ -170,7 +170,9 @@ class AsyncConsumer(Wrapper):
     ) -> None:
         """Await `handler` for each message, in up to `workers` tasks, until `close`: acks if it returns, else nacks.
 
-        See `contracts.Consumer.run`; no signal ends it. If the task is cancelled, the consumer is closed.
+        See `contracts.Consumer.run`; no signal ends it. If the task is cancelled, the consumer is closed, and this ends
+        once the handlers at work have returned: they are not cancelled. A handler that ends with a `CancelledError` of
+        its own releases its message, which is delivered again, without being counted as a retry.
         """
         if not (iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)):
             raise ArgumentTypeError("run", "handler", handler, "an async function")

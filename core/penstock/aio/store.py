@@ -127,9 +127,13 @@ def open(path: str | Path, **settings: Any) -> "Entered[AsyncStore]":  # noqa: A
     """Open a store: `async with aio.open(path) as store`, or `await`; the arguments are those of `penstock.open`."""
 
     async def opened() -> AsyncStore:
-        with ThreadPoolExecutor(1, "penstock-aio-open") as thread:
+        thread = ThreadPoolExecutor(1, "penstock-aio-open")
+        try:
             call = partial(open_store, path, **settings)
             return AsyncStore(await made(thread, call, Store.close))
+        finally:
+            # If the task is cancelled, the opening goes on; the loop does not wait for it.
+            thread.shutdown(wait=False)
 
     return Entered(opened())
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import pytest
+from tests.conftest import Listen
 from tests.lanes import NIGHT, eventually
 
 import penstock
@@ -101,6 +102,33 @@ def test_a_store_is_opened_by_await_as_well_and_closed_once(tmp_path: Path) -> N
             await store.store.read("orders", 0)  # type: ignore[misc] # it raises before
 
     asyncio.run(work())
+
+
+def test_a_cancelled_opening_stops_no_loop_and_its_store_is_closed(
+    tmp_path: Path, listen: Listen
+) -> None:
+    """The loop waited for the end of the opening, for which a large recovery takes minutes."""
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def hold(_: object) -> None:
+        begun.set()
+        ended.append(may_end.wait(20))
+
+    listen("penstock_store_opened", "root", hold)
+
+    async def work() -> None:
+        opening = asyncio.ensure_future(aio.open(tmp_path / "s", environ={}))
+        assert await asyncio.to_thread(begun.wait, 60)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(work())
+    may_end.set()
+    eventually(lambda: "penstock" not in str(threading.enumerate()), "no thread is left")
+    assert ended == [True], "the loop ended before the opening did"
+    penstock.open(tmp_path / "s", environ={}).close()
 
 
 def test_a_cancelled_put_is_in_the_log(tmp_path: Path) -> None:
