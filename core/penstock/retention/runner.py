@@ -22,6 +22,7 @@ import contextlib
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -373,9 +374,10 @@ class SegmentForecast(NamedTuple):
 class RetentionForecast:
     """Forecasts when each segment of a store will be deleted if no more messages are put. Changes nothing.
 
-    The policies are consulted for each hour ahead. Within an hour the retention runs are simulated, each of which
-    deletes at most ten segments. Disk use is the current use minus the segments forecast to be deleted by then. With
-    `is_foreign` another process may write the store meanwhile.
+    The policies are consulted for the first and the last run of each hour ahead. If one of them deletes something, the
+    runs of the hour are simulated from the first that does; each deletes at most ten segments. Disk use is the current
+    use minus the segments forecast to be deleted by then. With `is_foreign` another process may write the store
+    meanwhile.
     """
 
     def __init__(
@@ -405,17 +407,32 @@ class RetentionForecast:
         use = DiskUse(*self._files.free_bytes(self._log.folder))
         found: list[SegmentForecast] = []
         reason = ""
-        for hour_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
-            for at_ms in range(hour_ms, hour_ms + _HOUR_MS, max(self._interval_ms, 1)):
-                left = segments[len(found) :]
-                freed = sum(departure.segment.size for departure in found)
-                disk = DiskUse(max(use.used - freed, 0), use.usable + freed)
-                count, reason, *_ = consult(policies, left, at_ms, disk)
-                if not count:
+
+        def consulted(at_ms: int) -> RetentionDecision:
+            left = segments[len(found) :]
+            freed = sum(departure.segment.size for departure in found)
+            disk = DiskUse(max(use.used - freed, 0), use.usable + freed)
+            return consult(policies, left, at_ms, disk)
+
+        for hour_ms, end_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
+            runs = range(hour_ms, end_ms, max(self._interval_ms, 1))
+            at = 0
+            while at < len(runs):
+                decision = consulted(runs[at])
+                if not decision.going and consulted(runs[-1]).going:
+                    # A segment expires within the hour, and goes at the first run after that.
+                    at = bisect_left(
+                        runs, 1, at, len(runs) - 1, key=lambda at_ms: consulted(at_ms).going
+                    )
+                    decision = consulted(runs[at])
+                reason = decision.reason
+                if not decision.going:
                     break
-                is_now = at_ms == now
-                going = left[: min(count, SEGMENTS_A_ROUND_MAX)]
-                found += [SegmentForecast(segment, at_ms, reason, is_now) for segment in going]
+                going = segments[len(found) :][: min(decision.going, SEGMENTS_A_ROUND_MAX)]
+                found += [
+                    SegmentForecast(each, runs[at], reason, runs[at] == now) for each in going
+                ]
+                at += 1
         return found + [
             self._keep_forecast(segments, at, reason) for at in range(len(found), len(segments))
         ]
@@ -448,10 +465,11 @@ class RetentionForecast:
         )
 
 
-def _hours(start_ms: int, stop_ms: int) -> Iterator[int]:
-    """Yield the start, then every full hour of local time: policies with a delete hour change their vote there."""
+def _hours(start_ms: int, stop_ms: int) -> Iterator[tuple[int, int]]:
+    """Yield where each hour of local time begins, the first at the start, and ends: delete hours change votes there."""
     at_ms = start_ms
     while at_ms <= stop_ms:
-        yield at_ms
         local = time.localtime(at_ms // 1000)
-        at_ms += _HOUR_MS - (local.tm_min * 60 + local.tm_sec) * 1000 - at_ms % 1000
+        end_ms = at_ms + _HOUR_MS - (local.tm_min * 60 + local.tm_sec) * 1000 - at_ms % 1000
+        yield at_ms, end_ms
+        at_ms = end_ms

@@ -11,7 +11,8 @@ from penstock.errors import ArgumentError, ConfigError
 from penstock.retention.runner import DAYS_MAX
 from penstock.testing import ManualClock, SimulatedDisk
 
-HOUR = 3_600_000
+MINUTE = 60_000
+HOUR = 60 * MINUTE
 
 
 @pytest.fixture
@@ -37,6 +38,36 @@ def test_hours_are_those_of_the_clock_on_the_wall(tmp_path: Path) -> None:
         at = time.localtime(first.at_ms / 1000)
         assert (at.tm_hour, at.tm_min, at.tm_sec) == (4, 0, 0)
         assert first.at_ms - clock.now_ms >= 5 * HOUR
+
+
+@pytest.mark.parametrize("is_any_hour", [True, False])
+@pytest.mark.usefixtures("half_hour_zone")
+def test_a_segment_that_expires_within_an_hour_goes_when_the_forecast_says(
+    is_any_hour: bool, tmp_path: Path
+) -> None:
+    """Policies were asked once an hour: it was forecast for the next hour, for the next day, or as kept."""
+    clock = ManualClock()
+    clock.now_ms += HOUR - (clock.now_ms + HOUR // 2) % HOUR
+    when = "*" if is_any_hour else str(time.localtime(clock.now_ms // 1000).tm_hour)
+    disk = SimulatedDisk(capacity=100 << 20, clock=clock)
+    with opened(
+        tmp_path / "s", files=disk, clock=clock, write="file", retention=["age"],
+        **{"retention.age.reserved_hours": 0.5, "retention.age.delete_when": when, "retention.interval_ms": MINUTE},
+    ) as store:  # fmt: skip
+        for segments in (2, 3, 4, 5):
+            fill(store, segments)
+            store.flush()
+            clock.now_ms += 6 * MINUTE
+        forecast = [(each.segment.base_offset, each.at_ms) for each in store.lowlevel.forecast(3)]
+        gone: list[tuple[int, int | None]] = []
+        for _ in range(35):
+            low = store.stats()["log_min_offset"]
+            if store.retain():
+                gone.append((low, clock.now_ms))
+            clock.now_ms += MINUTE
+        assert gone == forecast[:-1]
+        assert len(gone) == 4
+        assert forecast[-1][1] is None
 
 
 def test_a_policy_that_fails_is_named_as_the_reason(tmp_path: Path) -> None:
