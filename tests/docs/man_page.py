@@ -27,7 +27,7 @@ _CLOSING = (
     ".SH ENVIRONMENT",
     ".TP",
     ".B PENSTOCK_SECTION__KEY",
-    "The setting \\fIsection.key\\fR, for example PENSTOCK_FLUSH__USE=sync; \\-\\-set takes precedence.",
+    "The setting \\fIsection.key\\fR, for example PENSTOCK_FLUSH__USE=sync, or PENSTOCK_PROFILE=rocketmq; \\-\\-set takes precedence.",
     ".SH SEE ALSO",
     "The documentation of Penstock: docs/index.md in its source distribution.",
 )

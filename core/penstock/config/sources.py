@@ -87,8 +87,11 @@ def _flatten(key: str, value: object, origin: str, depth: int = 1) -> Given:
 def _from_environment(environ: Mapping[str, str]) -> Given:
     given: Given = {}
     for name, text in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
-            parts = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        parts = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        # Other variables have the prefix, too. One that begins with a section is a setting with an underscore too few.
+        if len(parts) > 1 or parts[0] == "profile" or parts[0].partition("_")[0] in SECTIONS:
             # A strategy's name is the middle part, and in kebab-case.
             parts[1:-1] = [part.replace("_", "-") for part in parts[1:-1]]
             given[".".join(parts)] = (parse_value(text), f"environment variable {name}")

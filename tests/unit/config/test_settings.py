@@ -49,6 +49,25 @@ def test_names_with_hyphens_are_written_with_underscores_in_the_environment() ->
     assert found.index.use == ["consume-queue"]
 
 
+def test_the_profile_comes_from_the_environment_as_well() -> None:
+    """It was ignored, since it has no section; a new store then got the sizes of another profile for good."""
+    assert built({"PENSTOCK_PROFILE": "rocketmq"}).profile == "rocketmq"
+    with pytest.raises(ConfigError, match=r"profile is 'x' .environment variable PENSTOCK_PROFILE"):
+        built({"PENSTOCK_PROFILE": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("FLUSH_USE", "flush.use"), ("FLUSH", "flush.use"), ("LOG_BUSY_MS", "log.busy_ms")],
+)
+def test_a_setting_with_an_underscore_too_few_is_an_error(name: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"variable PENSTOCK_{name}\); did you mean {near}"):
+        built({f"PENSTOCK_{name}": "sync"})
+    # Other variables are no settings, such as those of tests, and of a service in Kubernetes.
+    others = ("HOME", "SEED", "NIGHT", "SANITIZE", "REQUIRE_SPARK", "SERVICE_HOST", "PORT_80_TCP")
+    assert gather(None, {f"PENSTOCK_{other}": "1" for other in others}, {}) == {}
+
+
 def test_shortcuts_and_nested_settings_are_the_same() -> None:
     assert built(flush="sync").flush.use == built(flush={"use": "sync"}).flush.use == "sync"
     assert built(retention=[]).retention.use == []
