@@ -152,6 +152,7 @@ def test_a_store_is_replayed_once(spark: Any, sink: Sink, source: Path, tmp_path
     assert before
     done = replay.run(spark, str(source), str(target), pace=pace)
     assert (done.batches, done.written) == (3, 2)
+    assert 0 < done.rows < COUNT
     assert [version for _, version in sink.calls] == [0, 1, 1, 2]
     assert seen(target) == seen(source)
     again = replay.run(spark, str(source), str(target), pace=pace)

@@ -7,7 +7,7 @@ a queue of the source is kept.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +129,13 @@ class _Source:
         if batch:
             yield batch
 
-    def left_of(self, batch: list[list[Any]]) -> tuple[list[list[Any]], int]:
+    def left_of(self, batch: list[list[Any]]) -> tuple[Sequence[StoreSpan | Rows], int]:
         """Return the part of a planned batch that still exists, and the number of missing rows."""
         if not self.stores:
-            return batch, 0
-        there, lost = still_there([StoreSpan(*part) for part in batch], skips=self._skips)
-        return [list(each) for each in there], lost
+            return [Rows(*part) for part in batch], 0
+        return still_there([StoreSpan(*part) for part in batch], skips=self._skips)
 
-    def frame(self, batch: list[list[Any]]) -> Any:
+    def frame(self, batch: Sequence[Sequence[Any]]) -> Any:
         """Return one batch as the sink takes it."""
         if self.stores:
             rows = from_stores(self._spark, [StoreSpan(*part) for part in batch])
@@ -224,7 +223,7 @@ def _write(
         if wait > 0:
             sleep(wait)
         batch, gone = read.left_of(plan.batches[number])
-        count = sum(part[-1] - part[-2] for part in batch)
+        count = sum(part.stop - part.start for part in batch)
         write_batch(ordered(read.frame(batch), count), plan.target, plan.app, number, options)
         plan.note(number + 1)
         rows, lost = rows + count, lost + gone
