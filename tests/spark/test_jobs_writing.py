@@ -160,6 +160,22 @@ def test_a_store_is_replayed_once(spark: Any, sink: Sink, source: Path, tmp_path
     assert len(everything(target)) == COUNT
 
 
+def test_a_pattern_is_replayed_once_whatever_it_matches_later(
+    spark: Any, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of the stores were part of the replay's: one store more, and everything was written again."""
+    make_store(tmp_path / "day-1", 5)
+    done = replay.run(spark, str(tmp_path / "day-*"), str(tmp_path / "target"))
+    make_store(tmp_path / "day-2", 7)
+    monkeypatch.chdir(tmp_path)
+    # Relative, and with another text for the target.
+    for source in ("day-*", "target/../day-*", f"file:{tmp_path}/day-*"):
+        again = replay.run(spark, source, "day-1/../target")
+        assert (again.app, again.written) == (done.app, 0)
+    assert replay.run(spark, "day-2", "target").rows == 7
+    assert len(everything(tmp_path / "target")) == 5 + 7
+
+
 def test_parquet_is_replayed_filtered_and_with_other_keys(
     spark: Any, sink: Sink, source: Path, tmp_path: Path
 ) -> None:

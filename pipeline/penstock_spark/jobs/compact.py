@@ -117,7 +117,7 @@ def run(
 def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Plan:
     """Return the ranges to read: those of now, or those of the first run of this job."""
     check_target(folder, [root])
-    plan = Plan(folder, app_of("compact", {**about, "target": str(folder)}))
+    plan = Plan(folder, app_of("compact", about))
     if not plan.load(about):
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} already exists: give a new folder for the compacted store")

@@ -5,6 +5,7 @@ Messages can be filtered and re-keyed, and the rate can be bounded. The sink wri
 a queue of the source is kept.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,7 +174,7 @@ def run(
         target: the store's folder; created if it does not exist.
         change: the filter, and the changes to messages that pass it.
         pace: how fast, and in which batches.
-        app: the name under which a run can be continued; derived from the other arguments if None.
+        app: the name under which a run can be continued; derived from `source`, `change` and `options` if None.
         skip_lost: count messages that retention deleted after the replay began, instead of raising `DataLossError`.
         options: further options of the sink, as `partitions` or `partitioner`.
         on_progress: called with the numbers of batches done and of all batches.
@@ -185,8 +186,8 @@ def run(
     folder = local_folder(target, "the store to write to")
     read = _Source(spark, source, change, given, skips=skip_lost)
     check_target(folder, read.stores)
-    about = _about(source, read, change, given)
-    name = check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
+    about = _about(source, change, given)
+    name = check_app(app) if app else app_of("replay", about)
     plan = Plan(folder, name)
     is_there = plan.load(about)
     batches = plan.batches if is_there else read.batches(_batch_rows(pace))
@@ -231,11 +232,9 @@ def _write(
     return rows, lost
 
 
-def _about(
-    source: str, read: _Source, change: Transform, options: dict[str, str]
-) -> dict[str, Any]:
-    """Return the values that identify a replay."""
-    found = [str(root) for root in read.stores] or str(Path(source).absolute())
+def _about(source: str, change: Transform, options: dict[str, str]) -> dict[str, Any]:
+    """Return the values that identify a replay into a target; not what the source has now, as its plan has that."""
+    found = os.path.abspath(Path(without_scheme(source)).expanduser())  # noqa: PTH100 - Path.absolute leaves `..` in
     facts = attrs.asdict(change, value_serializer=_listed)
     return {"source": found, "change": facts, "options": options}
 
