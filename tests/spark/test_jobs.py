@@ -503,11 +503,13 @@ def test_export_refuses_before_a_task_starts(spark: Any, root: Path, tmp_path: P
         export.run(spark, str(root), out, topics=["orders"])
     with pytest.raises(ConfigError, match="both have the name 'store'"):
         export.run(spark, [str(root), str(other)], out)
-    with pytest.raises(ConfigError, match="is inside the store"):
-        export.run(spark, str(root), str(root / "out"))
+    (tmp_path / "link").symlink_to(root)
+    for inside in (root / "out", tmp_path / "link" / "out", other / ".." / ".." / "link"):
+        with pytest.raises(ConfigError, match="is inside the store"):
+            export.run(spark, str(root), str(inside))
     with pytest.raises(ConfigError, match="not one of the stores"):
         export.run(spark, str(root), out, names={"x": "y"})
-    done = export.run(spark, [str(root), str(other)], out, names={str(other): "b"})
+    done = export.run(spark, [str(root), str(other)], out, names={f"{other}/../store": "b"})
     assert done.messages == 2 * COUNT
 
 

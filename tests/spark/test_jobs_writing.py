@@ -19,11 +19,13 @@ from penstock_spark.jobs.messages import (
     Transform,
     app_of,
     check_app,
+    check_target,
     parquet_files,
     rows_of,
     unified,
 )
 from penstock_spark.jobs.replay import Pace
+from penstock_spark.stores import make_dataset
 
 Seen = list[tuple[str, int, bytes, str, str]]
 
@@ -258,6 +260,20 @@ def test_sources_and_targets_that_cannot_be(
         replay.run(spark, str(tmp_path / "values.parquet"), target)
     with pytest.raises(ConfigError, match="cannot be negative"):
         replay.run(spark, str(source), target, pace=Pace(rows_per_second=-1))
+
+
+def test_a_target_that_shares_a_store_with_the_source_is_refused(tmp_path: Path) -> None:
+    """The source was doubled, as only equal texts were equal folders, and a dataset was none of its shards."""
+    store, shard, other = tmp_path / "store", *make_dataset(tmp_path / "shards", 2)
+    for root in (store, shard, tmp_path / "x"):
+        root.mkdir()
+    (tmp_path / "link").symlink_to(store)
+    inside = [store, tmp_path / "link", tmp_path / "x" / ".." / "store", store / "penstock"]
+    for target, source in [*((each, store) for each in inside), (tmp_path / "shards", shard)]:
+        with pytest.raises(ConfigError, match="both source and target"):
+            check_target(target, [tmp_path / "x", source])
+    check_target(tmp_path / "shards", [store])
+    check_target(tmp_path / "store-2", [store, other])
 
 
 # --- compact

@@ -5,6 +5,7 @@ task exports no message twice, since the next run treats complete files as expor
 holds the folder's lock; driver and tasks see folder and stores under the same paths.
 """
 
+import os
 import sys
 import time
 import uuid
@@ -24,6 +25,7 @@ from penstock_spark.jobs.tasks import (
     Report,
     check_topics,
     ignore,
+    is_within,
     local_folder,
     opened,
     over,
@@ -103,7 +105,7 @@ def run(
     folder = local_folder(target, "the folder to export to")
     roots = _named(stores_of(paths), names or {})
     for root in roots.values():
-        if folder.is_relative_to(root):
+        if is_within(folder, root):
             raise ConfigError(f"{folder} is inside the store {root}: give a folder outside of it")
     check_topics(topics, _topics_of(roots.values()))
     with Exported(folder) as exported:
@@ -130,10 +132,10 @@ def run(
 
 def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
     """Return the stores by their names in the export folder."""
-    chosen = {str(Path(path).absolute()): name for path, name in names.items()}
+    chosen = {os.path.realpath(path): name for path, name in names.items()}
     found: dict[str, Path] = {}
     for root in stores:
-        name = chosen.pop(str(root), root.name)
+        name = chosen.pop(os.path.realpath(root), root.name)
         if name in found:
             raise ConfigError(
                 f"{found[name]} and {root} both have the name {name!r}: give one of them another name"

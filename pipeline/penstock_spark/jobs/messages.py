@@ -25,8 +25,8 @@ from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
 from penstock_spark.arrow import converter, ddl_of, pa, pq, store_columns
 from penstock_spark.export_folder import EXPORTED, unquoted, whole_topic
-from penstock_spark.jobs.tasks import over, over_slices, refuse_loss, tasks_for
-from penstock_spark.stores import StoreSpan, is_dataset, keep_folder, without_scheme
+from penstock_spark.jobs.tasks import is_within, over, over_slices, refuse_loss, tasks_for
+from penstock_spark.stores import StoreSpan, is_dataset, keep_folder, shards_of, without_scheme
 
 _COLUMNS = (*EXPORTED, "topic")
 _TASK_ROWS = 50_000
@@ -406,9 +406,10 @@ class Plan:
 
 
 def check_target(target: Path, source: list[Path]) -> None:
-    """Refuse a target that is one of the sources, or that is neither a store, a dataset nor empty."""
-    if target in source:
-        raise ConfigError(f"{target} is both source and target: give another target")
+    """Refuse a target that is or shares a store with the source, or that is neither a store, a dataset nor empty."""
+    for store in shards_of(target) if is_dataset(target) else [target]:
+        if any(is_within(store, root) for root in source):
+            raise ConfigError(f"{store} is both source and target: give another target")
     if not target.exists():
         return
     is_known = (target / "commitlog").is_dir() or is_dataset(target)

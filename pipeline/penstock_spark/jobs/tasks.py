@@ -8,6 +8,7 @@ tracker, so nothing is reported until the end.
 import functools
 import itertools
 import json
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,6 +46,11 @@ def local_folder(text: str, what: str) -> Path:
             f"{what} is {text!r}; it must be a folder that the driver and all tasks see under one path"
         )
     return Path(plain).expanduser().absolute()
+
+
+def is_within(folder: Path, root: Path) -> bool:
+    """Return whether a folder is another one, or is inside of it, however the two are written."""
+    return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
 
 
 def stores_of(paths: Sequence[str] | str) -> list[Path]:
