@@ -232,7 +232,8 @@ def _local(path: str) -> tuple[list[str], bool]:
         return [full], True
     if not any(character in path for character in _MAGIC):
         raise NotAStoreError(Path(full), "there is nothing at this path")
-    matches = sorted(match for match in glob.glob(full) if os.path.isdir(match))  # noqa: PTH112, PTH207 - of text
+    # Not of `full`: the name of the working directory is no pattern, whatever is in it.
+    matches = sorted(map(os.path.abspath, filter(os.path.isdir, glob.glob(path))))  # noqa: PTH207 - of text
     if not matches:
         raise NotAStoreError(Path(full), "no folder matches this pattern")
     found: list[str] = []

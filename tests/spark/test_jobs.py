@@ -76,13 +76,17 @@ def hashes(folder: Path) -> dict[str, str]:
 # --- which stores
 
 
-def test_paths_globs_and_datasets_name_stores(original: Path, tmp_path: Path) -> None:
+def test_paths_globs_and_datasets_name_stores(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards = make_dataset(tmp_path / "set", 2)
     for shard in shards:
         shutil.copytree(original, shard)
     assert stores_of(str(original)) == [original]
     assert stores_of([f"{tmp_path}/s*", str(shards[0])]) == shards
     assert stores_of(f"file://{original}") == [original]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert stores_of("~/s*") == shards
     (tmp_path / "other").mkdir()
     for text, error in (
         (tmp_path / "gone", NotAStoreError), (tmp_path / "other", NotAStoreError),

@@ -12,11 +12,19 @@ import pytest
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError
+from penstock_spark.jobs.tasks import stores_of
 from penstock_spark.source import offsets
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
 from penstock_spark.source.tasks import plan, read_spans
-from penstock_spark.stores import MANIFEST, Locations, StoreSpan, find_stores, make_dataset
+from penstock_spark.stores import (
+    MANIFEST,
+    Location,
+    Locations,
+    StoreSpan,
+    find_stores,
+    make_dataset,
+)
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 16384, "geometry.queue_entries": 100}
 
@@ -104,6 +112,20 @@ def test_a_topic_may_be_in_some_of_the_stores(root: Path) -> None:
         ConfigError, match="no topic 'nope' in any of the stores; there are: t0, t1, t2"
     ):
         count(f"{root}/*", subscribe="nope")
+
+
+def test_the_working_directory_is_not_part_of_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `run[1]`, the stores of `run1` were read: the pattern was made absolute before it was matched."""
+    here, other = tmp_path / "run[1]" / "day-1", tmp_path / "run1" / "day-1"
+    for store in (here, other):
+        (store / "commitlog").mkdir(parents=True)
+    monkeypatch.chdir(here.parent)
+    for pattern in ("day-*", "./day-[1]", "day-1/../day-?/"):
+        assert find_stores([pattern]).stores == (Location(str(here)),)
+        assert stores_of(pattern) == [here]
+    assert find_stores(["../run?/day-*"]).stores == (Location(str(other)),)
 
 
 def test_one_that_is_no_store_is_named(root: Path) -> None:

@@ -58,7 +58,7 @@ def stores_of(paths: Sequence[str] | str) -> list[Path]:
     found: dict[Path, None] = {}
     for text in [paths] if isinstance(paths, str) else paths:
         folder = local_folder(text, "the path of a store")
-        named = [Path(each.name) for each in find_stores([str(folder)]).stores]
+        named = [Path(each.name) for each in find_stores([str(Path(text).expanduser())]).stores]
         # Other things may lie beside the stores that a glob matches.
         stores = [store for store in named if is_store(store)]
         if not stores:
