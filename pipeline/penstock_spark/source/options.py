@@ -278,7 +278,7 @@ class SourceOptions:
     bytes_per_trigger: int = optional("maxBytesPerTrigger", size_of, 0,
         "about so many bytes of log in one batch of a stream; 0 for all")
     min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0,
-        "minimum number of tasks, never more than rows; 0 chooses by size")
+        "about so many tasks or more, never more than rows; 0 chooses by size")
     headers: bool = option("includeHeaders", truth, "false", "add the column `headers`")
     tags: tuple[str, ...] = optional("tags", _either, (), "only messages with one of these tags; empty for all")
     keys: tuple[str, ...] = optional("keys", _either, (), "only messages with one of these keys; empty for all")
