@@ -146,6 +146,41 @@ def test_a_new_queue_that_retention_overtakes_is_missed(tmp_path: Path) -> None:
         assert len(lenient.rows) == store.max_offset("u", 0) - store.min_offset("u", 0) > 0
 
 
+@pytest.mark.parametrize("pattern", ["s1", "s?"])
+def test_what_retention_deletes_before_the_first_batch_of_an_empty_store_is_reported(
+    pattern: str, tmp_path: Path
+) -> None:
+    """A store without queues was in no offsets, so it was as unknown as one that had just appeared."""
+    for name in ("s1", "s2"):
+        put(tmp_path / name, 1, topic="other", queues=1)
+    query = Query(tmp_path / pattern, startingOffsets="earliest", group="g", subscribePattern="t")
+    query.start()
+    for name in ("s1", "s2", "s3"):
+        put(tmp_path / name, 200, queues=1, size=500)
+        lose(tmp_path / name, 3)
+    query.restart()
+    with pytest.raises(DataLossError, match=r"of topic 't' in .*s1 is new, and its first messages"):
+        query.batch()
+
+
+def test_an_empty_store_that_appears_is_known_from_then_on(tmp_path: Path) -> None:
+    put(tmp_path / "s1", 2, queues=1)
+    query = Query(tmp_path / "s*", startingOffsets="earliest", subscribePattern="t")
+    assert query.batch()
+    put(tmp_path / "s2", 1, topic="other", queues=1)
+    # Nothing was promised of a store that lost messages before it appeared.
+    put(tmp_path / "s3", 200, queues=1, size=500)
+    lose(tmp_path / "s3", 3)
+    while query.batch():
+        pass
+    assert json.loads(query.planned[-1])[str(tmp_path / "s2")] == {}
+    assert str(tmp_path / "s3") in {row[4] for row in query.rows}
+    put(tmp_path / "s2", 200, queues=1, size=500)
+    lose(tmp_path / "s2", 3)
+    with pytest.raises(DataLossError, match=r"of topic 't' in .*s2 is new, and its first messages"):
+        query.batch()
+
+
 def test_a_new_queue_is_only_noted_by_the_batch_that_sees_it(tmp_path: Path) -> None:
     root = tmp_path / "s"
     put(root, 4, queues=1)

@@ -289,11 +289,17 @@ def _wrong_form(name: str, key: str, locations: Locations) -> ConfigError:
 # --- offsets of a stream
 
 
-def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str, Any]:
-    """Return offsets as the sorted dict that Spark writes to the checkpoint."""
-    found: dict[str, Any] = {}
+def to_json(
+    offsets: Mapping[NextOffset, int], locations: Locations, known: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return offsets as the sorted dict that Spark writes to the checkpoint.
+
+    Of several stores, those in `known` are in it even without a queue.
+    """
+    names = sorted({*known, *(place.store for place in offsets)})
+    found: dict[str, Any] = {} if locations.is_one else {name: {} for name in names}
     for place, offset in sorted(offsets.items()):
-        topics = found if locations.is_one else found.setdefault(place.store, {})
+        topics = found if locations.is_one else found[place.store]
         queue = queue_name(place.queue, place.generation)
         topics.setdefault(place.topic, {})[queue] = offset
     return found

@@ -7,6 +7,7 @@ Invariants:
     * The result of `latest` depends only on the stores, so a repeated batch is the same.
     * A batch reads only queues that are in its start offsets. The first batch that finds a new queue only records its
       offset, and the next batch reads from there; so a repeated batch knows the queue's begin, even after retention.
+      Of several stores, one without queues is in the offsets too, as `{}`: its first queue begins at 0.
     * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues. A queue
       of a topic that was removed and created again is a new queue, which takes the place of the old one.
 """
@@ -137,7 +138,8 @@ class Follower:
                 "committed, the restarted query begins at the offsets that are the latest then, and skips the "
                 "messages in between. To prevent this, give group, or startingOffsets as 'earliest' or JSON"
             )
-        return to_json({place: requested.start for place, requested in found.items()}, locations)
+        starts = {place: requested.start for place, requested in found.items()}
+        return to_json(starts, locations, [store.name for store in locations.stores])
 
     def _kept_start(self) -> dict[str, Any]:
         kept = self._kept()
@@ -202,6 +204,8 @@ class Follower:
         locations, found = self._look()
         self._newest = to_json({place: s.stop for place, s in found.items()}, locations)
         before = from_json(begin, locations)
+        stores = {store.name for store in locations.stores}
+        known = stores if locations.is_one else set(begin)
         self._report_gone(before, found)
         starts, ends = {}, {}
         there = {place[:3] for place in found}
@@ -211,7 +215,7 @@ class Follower:
                 if place in before:
                     starts[place] = ends[place] = before[place]
                 continue
-            starts[place] = ends[place] = self._begin(place, before, requested)
+            starts[place] = ends[place] = self._begin(place, before, requested, known)
             if place not in before:
                 continue
             end = (
@@ -220,7 +224,8 @@ class Follower:
             ends[place] = max(end, starts[place])
         sizes = {place: found[place].bounds.record_bytes for place in ends}
         taken = limited(starts, ends, sizes, rows=rows, size=size)
-        return to_json({**away, **taken}, locations)
+        bare = stores - {place.store for place in found}
+        return to_json({**away, **taken}, locations, known | bare)
 
     def _is_left_out(self, topic: str) -> bool:
         """Return whether messages of a topic wait, and it is not requested by name.
@@ -250,13 +255,19 @@ class Follower:
             self._gone.add(place)
 
     def _begin(
-        self, place: NextOffset, before: Mapping[NextOffset, int], requested: RequestedRange
+        self,
+        place: NextOffset,
+        before: Mapping[NextOffset, int],
+        requested: RequestedRange,
+        known: set[str],
     ) -> int:
-        """Return the offset at which reading a queue continues; a new queue begins at its earliest."""
+        """Return the offset at which reading a queue continues; a new queue begins at its earliest.
+
+        The stores in `known` were part of the query before, so their new queues were empty then.
+        """
         low, high = requested.bounds.min_offset, requested.bounds.max_offset
         if place not in before:
-            is_known_store = any(place.store == other.store for other in before)
-            if low > 0 and is_known_store:
+            if low > 0 and place.store in known:
                 self._losses.report(f"{place} is new, and its first messages [0, {low}) are gone")
             return low
         at = before[place]
