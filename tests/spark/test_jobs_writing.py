@@ -178,16 +178,6 @@ def test_a_pattern_is_replayed_once_whatever_it_matches_later(
     assert len(everything(tmp_path / "target")) == 5 + 7
 
 
-def test_the_last_of_two_properties_of_one_name_is_replayed(spark: Any, tmp_path: Path) -> None:
-    """The sink refuses two headers of one name; a store of Java's may have them, and its readers take the last."""
-    with penstock.open(tmp_path / "s", environ={}) as store:
-        text = b"".join(b"%c\x01%d\x02" % (name, n) for n, name in enumerate(b"xyxzx"))
-        store.lowlevel.put_copies([(Message("t", b"b", queue=0), text)])
-    replay.run(spark, str(tmp_path / "s"), str(tmp_path / "target"))
-    (done,) = everything(tmp_path / "target")
-    assert dict(done.properties) == {"y": "1", "z": "3", "x": "4"}
-
-
 def test_parquet_is_replayed_filtered_and_with_other_keys(
     spark: Any, sink: Sink, source: Path, tmp_path: Path
 ) -> None:

@@ -293,13 +293,8 @@ def _columns(frame: Any, change: Transform, options: Mapping[str, str]) -> list[
         made["headers"] = f.col("headers")
     elif "properties" in names:
         others = f.map_filter("properties", lambda name, _: ~name.isin(*_OWN_PROPERTIES))
-        # Of a name that is twice in a properties text, the last value counts, as in Java.
-        backwards = f.reverse(f.map_keys(others))
         made["headers"] = f.transform(
-            f.filter(
-                f.map_entries(others),
-                lambda pair, at: f.array_position(backwards, pair["key"]) == f.size(backwards) - at,
-            ),
+            f.map_entries(others),
             lambda pair: f.struct(
                 pair["key"].alias("key"), pair["value"].cast("binary").alias("value")
             ),

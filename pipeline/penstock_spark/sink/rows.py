@@ -190,14 +190,6 @@ def _properties(column: pa.Array) -> pa.Array:
     names, values = pairs.flatten()
     if names.null_count or values.null_count:
         raise MessageError("column 'headers' has a null name or value: remove that header")
-    placed = pa.table({"row": np.repeat(np.arange(len(counts)), counts), "name": names})
-    found = placed.group_by(["row", "name"]).aggregate([([], "count_all")])
-    twice = found.filter(pc.field("count_all") > 1)
-    if len(twice):
-        raise MessageError(
-            f"column 'headers' has a row with {twice['name'][0].as_py()!r} more than once, but a message has one value "
-            f"for each name: join the values, or rename the headers"
-        )
     bounds = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     return pa.MapArray.from_arrays(bounds, _text(names, "headers"), _text(values, "headers"))
 
