@@ -72,7 +72,7 @@ def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None
     name = options.name or root.name
     count = 0
     with Exported(target, mode or _MODE) as exported, penstock.open(root, read_only=True) as store:
-        exported.claim(name, root)
+        exported.claim(name, store, log_stop)
         exported.clear(name)
         done = exported.done(name)
         for topic, queue, low, high in messages_before(store, log_stop):

@@ -138,27 +138,34 @@ class Exported:
                 f"this Penstock writes {FORMAT}: give a new folder"
             )
 
-    def claim(self, store: str, root: Path) -> None:
-        """Record which store has a name in this folder; raise if another store has it."""
-        if not _STORE_NAME.fullmatch(store) or store in _NO_STORES:
+    def claim(self, name: str, store: "penstock.Store", stop: int | None = None) -> None:
+        """Record which store has a name in this folder, and up to which log offset its messages are exported.
+
+        Raises `ConfigError` if another store has the name, or the log ends before what was exported: a new store.
+        """
+        if not _STORE_NAME.fullmatch(name) or name in _NO_STORES:
             raise ConfigError(
-                f"{store!r} cannot be used in file names as a store's name; give another name"
+                f"{name!r} cannot be used in file names as a store's name; give another name"
             )
-        path = self._state / store / "store.json"
-        about, place, number = _read(path) or {}, os.path.realpath(root), _id_of(root)
-        if os.path.realpath(about.get("path", place)) != place:
+        path = self._state / name / "store.json"
+        root, place = store.path, os.path.realpath(store.path)
+        about = _read(path) or {"path": place}
+        if os.path.realpath(str(about.get("path"))) != place:
             raise ConfigError(
-                f"{self.target} already has messages of a store named {store!r} at {about.get('path')}; nothing was "
+                f"{self.target} already has messages of a store named {name!r} at {about.get('path')}; nothing was "
                 f"exported. If {root} is another store, give it another name; if the store was moved, correct the path "
                 f"in {path}"
             )
-        if about.get("id") and number and about["id"] != number:
+        figures, before = store.stats(), about.get("stop")
+        before = before if isinstance(before, int) else 0
+        if before > figures["log_min_offset"] + figures["log_bytes"]:
             raise ConfigError(
-                f"{self.target} already has messages of an earlier store at {root}; nothing was exported. Give this "
-                f"one another name; if it is the same, and only lost its end, correct the id in {path}: it is {number}"
+                f"{self.target} has messages of {root} up to log offset {before}, which is after the end of its files; "
+                f"nothing was exported, since this is a new store, or has lost its end. Give it another name"
             )
-        if not about.get("id"):
-            self._write(path, {"path": place, "id": number})
+        end = figures["log_end_offset"] or 0
+        stop = end if stop is None else min(stop, end)
+        self._write(path, {"path": place, "stop": max(before, stop)})
 
     def name_of(self, topic: str) -> str:
         """Return a topic's name in this folder, as in `done`; record the whole name of one that is cut."""
@@ -336,19 +343,13 @@ class _Part:
         self._temporary.unlink(missing_ok=True)
 
 
-def _id_of(root: Path) -> str:
-    """Return the number that a store was given when it was made, or when it had lost its end; "" without messaging."""
-    with suppress(FileNotFoundError):
-        return (root / "penstock" / "store-id").read_text().strip()
-    return ""
-
-
 def _refuse(span: "penstock.QueueSpan", error: OffsetError | None) -> None:
     if error is not None:
         raise error
     raise DataLossError(
         f"queue {span.queue} of topic {span.topic!r} has no entries of messages [{span.start}, {span.stop})",
-        "`penstock repair PATH --apply` makes those of messages that the log still has",
+        "`penstock repair PATH --apply` makes those of messages that the log has; to go on without the others, open "
+        "the store once without the policy `archive`",
     )
 
 

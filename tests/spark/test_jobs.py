@@ -142,8 +142,9 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
     with (
         Exported(tmp_path / "out", 0o600) as out,
         penstock.open(original, read_only=True, environ={}) as store,
+        penstock.open(tmp_path / "other", environ={}) as other,
     ):
-        out.claim("store", original)
+        out.claim("store", store)
         done = out.write(StoreSpan("store", "topic1", 1, 10, 50), store)
         assert (done.rows, done.files) == (40, 1)
         assert out.write(StoreSpan("store", "topic1", 1, 10, 50), store) == done
@@ -160,9 +161,9 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
         with pytest.raises(StorageError, match="another export"), Exported(tmp_path / "out"):
             pass
         with pytest.raises(ConfigError, match="another store"):
-            out.claim("store", tmp_path)
+            out.claim("store", other)
         with pytest.raises(ConfigError, match="cannot be used in file names"):
-            out.claim("../x", tmp_path)
+            out.claim("../x", store)
 
 
 def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
@@ -281,8 +282,12 @@ def test_a_topic_of_any_length_is_archived(tmp_path: Path, topic: str) -> None:
 
 @pytest.mark.parametrize("name", ["lock", "about.json", "x" * 201])
 def test_a_store_whose_name_cannot_be_one_there_is_refused(tmp_path: Path, name: str) -> None:
-    with Exported(tmp_path) as out, pytest.raises(ConfigError, match="give another name"):
-        out.claim(name, tmp_path / "store")
+    with (
+        penstock.open(tmp_path / "store", environ={}) as store,
+        Exported(tmp_path / "out") as out,
+        pytest.raises(ConfigError, match="give another name"),
+    ):
+        out.claim(name, store)
 
 
 def test_any_time_is_archived(tmp_path: Path) -> None:
@@ -299,21 +304,23 @@ def test_any_time_is_archived(tmp_path: Path) -> None:
     assert rows.column("timestamp").null_count == 2
 
 
-def test_messages_without_queue_entries_keep_their_segment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("absent", [0, 1])
+def test_messages_without_queue_entries_keep_their_segment(absent: int, tmp_path: Path) -> None:
     """They were passed over, and deleted with it."""
     path = tmp_path / "store"
     with penstock.open(path, environ={}, **SIZES) as store:
         store.put_many([Message("t", b"x", queue=0)] * 3)
+        size = store.stats()["log_end_offset"] // 3
     (queue,) = (path / "consumequeue" / "t" / "0").iterdir()
     with queue.open("r+b") as file:
-        file.seek(20)
+        file.seek(20 * absent)
         file.write(bytes(20))
-    with pytest.raises(
-        DataLossError, match=r"no entries of messages \[1, 2\).*repair PATH --apply"
-    ):
-        archive(path, 1 << 40, ArchiveOptions())
+    found = rf"no entries of messages \[{absent}, {absent + 1}\).*repair PATH --apply"
+    with pytest.raises(DataLossError, match=found):
+        # The segment ends behind the second one.
+        archive(path, 2 * size, ArchiveOptions())
     penstock.repair(path, apply=True, environ={})
-    assert archive(path, 1 << 40, ArchiveOptions()) == 3
+    assert archive(path, 2 * size, ArchiveOptions()) == 2
 
 
 def test_a_topic_that_is_made_again_is_archived_and_exported_anew(tmp_path: Path) -> None:
@@ -338,13 +345,13 @@ def test_a_new_store_at_the_path_of_an_archived_one_is_refused(tmp_path: Path) -
     path, options = tmp_path / "store", ArchiveOptions(to=str(tmp_path / "out"))
     for number in range(2):
         with penstock.open(path, environ={}, **SIZES) as store:
-            store.put("t", b"x", queue=0)
+            store.put_many([Message("t", bytes(20_000), queue=0)] * (5 - 4 * number))
         if number == 0:
-            assert archive(path, 1 << 40, options) == 1
+            assert archive(path, 1 << 40, options) == 5
             (tmp_path / "link").symlink_to(tmp_path)
             assert archive(tmp_path / "link" / "store", 1 << 40, options) == 0
             shutil.rmtree(path)
-    with pytest.raises(ConfigError, match="an earlier store at"):
+    with pytest.raises(ConfigError, match="after the end of its files"):
         archive(path, 1 << 40, options)
 
 

@@ -19,7 +19,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.format.names import is_waiting
 from penstock_spark.arrow import pa
-from penstock_spark.export_folder import Exported, Ranges, missing, shortened
+from penstock_spark.export_folder import Exported, Ranges, Written, missing, shortened
 from penstock_spark.jobs.tasks import (
     OnProgress,
     Report,
@@ -161,10 +161,10 @@ def _plan(
 ) -> _Plan:
     plan = _Plan(roots=dict(roots))
     for name, root in roots.items():
-        exported.claim(name, root)
-        exported.clear(name)
-        done = plan.done[name] = exported.done(name)
         with penstock.open(root, read_only=True) as store:
+            exported.claim(name, store)
+            exported.clear(name)
+            done = plan.done[name] = exported.done(name)
             for topic, queues in sorted(store.topics(system=True).items()):
                 is_asked = topic in topics if topics else not is_waiting(topic)
                 generation = store.lowlevel.topic_generation(topic)
@@ -194,7 +194,10 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
     def write(number: int) -> list[pa.RecordBatch]:
         piece = pieces[number]
         store = opened(run_id, str(roots[piece.store]))
-        done = Exported(folder).write(piece, store, counts_lost=True)
+        if store.lowlevel.topic_generation(piece.topic) == piece.generation:
+            done = Exported(folder).write(piece, store, counts_lost=True)
+        else:
+            done = Written(lost=piece.stop - piece.start)
         return [pa.RecordBatch.from_pylist([{"id": number, **attrs.asdict(done)}], _WRITTEN)]
 
     count = sum(piece.stop - piece.start for piece in pieces)

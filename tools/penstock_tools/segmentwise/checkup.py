@@ -209,23 +209,29 @@ def messages_before(store: Store, log_offset: int) -> Iterator[QueueSpan]:
 
     Reads a few records of each queue, which takes milliseconds for a hundred queues.
     """
+    # If nothing was ever deleted, queues begin at 0, even one that has lost its first entries.
+    is_whole = store.stats()["log_min_offset"] == 0
     for topic, queues in store.topics(system=True).items():
         for queue in queues:
             low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
-            yield QueueSpan(topic, queue, low, _first_at(store, topic, queue, log_offset, high))
+            stop = _first_at(store, topic, queue, log_offset, high)
+            yield QueueSpan(topic, queue, 0 if is_whole else low, stop)
 
 
 def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) -> int:
-    """Return the first queue offset whose record begins at or after a log offset."""
+    """Return the first queue offset whose record begins at or after a log offset; entries before it may be absent."""
+
+    def first(column: str, start: int, stop: int, default: int) -> int:
+        # If the entry is absent, the next existing one is used instead.
+        span = QueueSpan(topic, queue, start, stop)
+        found = store.lowlevel.arrow_spans([span], [column], rows=_ENTRIES_READ, verify=False)
+        return next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), default)
+
     low, stop = store.min_offset(topic, queue), high
     while low < stop:
         middle = (low + stop) // 2
-        # If the entry is absent, the next existing one is used instead.
-        span = QueueSpan(topic, queue, middle, stop)
-        found = store.lowlevel.arrow_spans([span], ["log_offset"], rows=_ENTRIES_READ, verify=False)
-        first = next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), None)
-        if first is not None and first < log_offset:
+        if first("log_offset", middle, stop, log_offset) < log_offset:
             low = middle + 1
         else:
             stop = middle
-    return low
+    return first("queue_offset", low, high, high)
