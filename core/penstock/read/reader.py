@@ -191,7 +191,7 @@ class Reader(OneQueueReader):
             self._make_readable()
             # In this order: a queue that is new after `below` was read has no message below it.
             is_one = queue is not None and len(removed) == 1
-            below = None if is_one else self._complete_offset()
+            below = self._published() if is_one else self._complete_offset()
             for topic, known in removed.items():
                 removed[topic] = self._removed_before(topic)
                 if removed[topic] != known:

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.files import Files
 from penstock.read.queues import ServedQueues, has_queues, served
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import InlineWorkers, ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 
 def test_a_time_may_be_a_datetime_with_a_zone() -> None:
@@ -182,3 +182,20 @@ def test_the_log_ends_after_the_last_record_also_if_its_topic_is_deleted(open_sm
         end = store.stats()["log_end_offset"]
     with penstock.open(store.path, read_only=True, environ={}) as reader:
         assert reader.stats()["log_end_offset"] == reader.stats()["dispatched_offset"] == end
+
+
+def test_a_follower_that_is_slow_reads_no_message_of_a_new_topic_twice() -> None:
+    clock = ManualClock()
+    workers = InlineWorkers()
+    given: dict[str, Any] = {"files": SimulatedDisk(clock=clock), "clock": clock, "spawn": workers}
+    with open_store(Path("/s"), **given) as store:
+        store.put_many([Message("t", b"old", queue=0)] * 3000)
+        workers.run_all()
+        with penstock.open(Path("/s"), read_only=True, environ={}, **given) as reader:
+            following = reader.scan("t", queue=0, follow=True)
+            next(following)
+            store.delete_topic("t")
+            store.put_many([Message("t", b"%d" % n, queue=0) for n in range(3500)])
+            workers.run_all()
+            found = (message.body for message in following if message.body != b"old")
+            assert [*itertools.islice(found, 3500)] == [b"%d" % n for n in range(3500)]

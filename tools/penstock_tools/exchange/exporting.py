@@ -86,8 +86,9 @@ class Selection:
         for each in bounds:
             if not self.queues or each.queue in self.queues:
                 start, stop = self._range(store, each.topic, each.queue)
-                low = 0 if is_whole else each.min_offset
-                start, stop = max(start, low), min(stop, each.max_offset)
+                start, stop = max(start, each.min_offset), min(stop, each.max_offset)
+                if is_whole and start == each.min_offset:
+                    start = 0
                 found.append(QueueSpan(each.topic, each.queue, start, max(start, stop)))
         return found
 
@@ -281,11 +282,12 @@ class _Export:
     def _lost(self, span: QueueSpan, error: OffsetError | None) -> None:
         count = span.stop - span.start
         # Retention deletes the oldest segments, and the beginnings of queues.
-        log_min = int(self._store.stats()["log_min_offset"])
         if error is not None:
-            is_missing = error.offset >= log_min
+            is_missing = error.offset >= self._store.stats()["log_min_offset"]
         else:
-            low = self._store.min_offset(span.topic, span.queue) if log_min else 0
+            low = self._store.min_offset(span.topic, span.queue)
+            if span.start < low and self._store.stats()["log_min_offset"] == 0:
+                low = 0
             # A topic that was deleted meanwhile has an earlier end.
             is_missing = low <= span.start < self._store.max_offset(span.topic, span.queue)
         if is_missing:

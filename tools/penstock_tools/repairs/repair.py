@@ -242,7 +242,6 @@ class _Repair:
         has_lost = plan.log.cut is not None or found.state.flushed_offset > plan.log_end
         if has_lost or (found.was_copied and not found.is_clean):
             side_folder.note_lost_end()
-            side_folder.renew_id()
         side_folder.remove_clean()
         self._repair_log(plan, journal)
         for base in sorted(plan.drops):

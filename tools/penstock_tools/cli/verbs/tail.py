@@ -46,6 +46,7 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
             store.max_offset(topic, 0)
         # What is put from here on is shown by the following scan.
         ends = {(topic, queue): store.max_offset(topic, queue) for queue in queues}
+        coming = store.scan(topic, follow=True, start=ends) if follow else ()
         newest: list[StoredMessage] = []
         for queue in queues:
             end = ends[topic, queue]
@@ -57,7 +58,5 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
         why = None if count else why_nothing(store, topic)
         if why:
             note(f"{why}. Waiting for its first message" if follow else why)
-        if follow:
-            coming = store.scan(topic, follow=True, start=ends)
-            count += show_messages(coming, json_lines=as_json, at_once=True)
+        count += show_messages(coming, json_lines=as_json, at_once=True)
     return 0 if count else NO
