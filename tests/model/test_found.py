@@ -107,28 +107,3 @@ def test_a_message_does_not_count_as_tried_because_one_that_a_power_cut_took_was
     store.put("a", b"new", queue=0)
     (message,) = store.consumer("g", "a").poll(10, timeout=0)
     assert (message.body, message.attempt) == (b"new", 1)
-
-
-@pytest.mark.parametrize("is_repaired", [False, True])
-def test_no_acknowledgement_of_what_a_power_cut_took_hides_what_is_put_without_messaging(
-    is_repaired: bool,
-) -> None:
-    """Nor after a repair: messages of other programs had the offsets of those that were lost, and counted as acknowledged."""
-    disk = SimulatedDisk()
-    store = opened(disk)
-    store.put("a", b"durable", queue=0)
-    store.flush()
-    store.put("a", b"lost", queue=0)
-    consumer = store.consumer("g", "a")
-    consumer.ack(consumer.poll(10, timeout=0)[1])
-    if is_repaired:
-        store.close()
-        (log,) = disk.entries(Path("/store/commitlog"))
-        disk.write_whole(log.path, disk.read_whole(log.path).replace(b"lost", b"rots"))
-        penstock.repair(Path("/store"), cut=True, apply=True, files=disk, environ={})
-    else:
-        disk = SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
-    with opened(disk, **{"extensions.use": []}) as store:
-        store.put("a", b"new", queue=0)
-    messages = opened(disk).consumer("g", "a").poll(10, timeout=0)
-    assert [each.body for each in messages] == [b"durable", b"new"]

@@ -452,9 +452,9 @@ class SideFolder:
         self._files.write_whole(self.path / Path(LOST_END).name, b"")
 
     def renew_id(self) -> None:
-        """Give the store another id, before the log loses its end: extensions name it in what they note of messages.
+        """Give the store another id, before a copy is cut: extensions name it in what they note of messages.
 
-        The next messages have the queue offsets of those that are lost, and would count as acknowledged.
+        The next messages have the queue offsets of those that are cut, and would count as acknowledged.
         """
         path = self.path / "store-id"
         if self._files.exists(path):

@@ -222,7 +222,8 @@ def load_commands() -> Iterator[object]:
         try:
             offered: Any = implementation.function()
             commands = list(offered)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
+            # Also of a signal handler.
             raise
         except BaseException:
             logger.exception("plugin %r failed to add its commands", implementation.plugin_name)
@@ -261,7 +262,8 @@ def _load(
         manager.register(entry_point.load(), name)
         # Reports a hook implementation with a misspelt name, which would never be called.
         manager.check_pending()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
+        # Also of a signal handler.
         raise
     except BaseException as error:
         if manager.has_plugin(name):

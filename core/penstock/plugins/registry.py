@@ -195,7 +195,8 @@ def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo)
     except PluginLoadError:
         manager.unregister(name=info.entry_point)
         return
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
+        # Also of a signal handler.
         raise
     except BaseException as error:
         info.set_aside(PluginStatus.BROKEN, f"{type(error).__name__}: {error}", error)

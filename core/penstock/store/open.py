@@ -539,9 +539,6 @@ class Opener:
         note_deleted_topics(self.files, self.root, self._removed_topics)
         if found.was_copied and not found.is_clean:
             found.side_folder.note_lost_end()
-        if not (found.is_clean or self.config.extensions.use):
-            # No extension sees what is lost now.
-            found.side_folder.renew_id()
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)

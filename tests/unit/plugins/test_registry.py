@@ -86,9 +86,7 @@ BROKEN = {
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    capabilities = None\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "not a set",
     ),
-    "exits at import: broken": ("raise SystemExit(3)", "SystemExit: 3"),
     "skips at import: broken": ("import pytest\npytest.skip('no', allow_module_level=True)", "Skipped: no"),
-    "exits: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): raise SystemExit(4)", "SystemExit: 4"),
     "raises: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),
 }  # fmt: skip
 

@@ -66,13 +66,13 @@ def tree(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def outcome(path: Path) -> dict[str, bytes]:
-    """Return what a repair must always end in: all but the marks' sequence, what was saved, and a random number."""
+    """Return what a repair must always end in: all but the marks' sequence and what was saved."""
     return {
         str(p.relative_to(path)): p.read_bytes()
         for p in sorted(path.rglob("*"))
         if p.is_file()
         and "saved" not in p.parts
-        and p.name not in ("holder", "clean", "progress", "store-id")
+        and p.name not in ("holder", "clean", "progress")
         and "digests" not in p.parts  # they note the segment's time
     }
 

@@ -36,7 +36,12 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.members import living_members
 from penstock_messaging.groups.paths import GroupPaths, groups_of
-from penstock_messaging.groups.position import GroupProgress, level_of, resolve_position
+from penstock_messaging.groups.position import (
+    VOIDED_BITS,
+    GroupProgress,
+    level_of,
+    resolve_position,
+)
 from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.starts import lower_starts
@@ -239,6 +244,12 @@ class Intake:
         if any(marks.get(queue) != mark for queue, mark in changed.items()):
             self._write(paths, marks, changed)
         self._put_copies(group, plans)
+        # What waits for the copies' sync may have deleted a topic.
+        plans = [
+            plan
+            for plan in plans
+            if plan.mark.generation >> VOIDED_BITS == self._groups.generation(plan.queue[0])
+        ]
         self._groups.store.move_offsets(
             {
                 (group, *plan.queue): (None if plan.mark.old < 0 else plan.mark.old, plan.mark.new)
