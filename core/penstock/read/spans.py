@@ -122,12 +122,13 @@ class _Feed:
             if found is None:
                 return
             self.at += len(found.sizes)
-            # Not of pre-blank entries, which take the places of records that are known to be gone.
-            is_absent = (found.sizes == 0) & (found.log_offsets != -1)
-            edges = np.flatnonzero(np.diff(is_absent, prepend=False, append=False))
-            for low, high in (start + edges).reshape(-1, 2).tolist():
-                lost(self.span._replace(start=low, stop=high), None)
             present = np.nonzero(found.sizes)[0]
+            if len(present) < len(found.sizes):
+                # Not of pre-blank entries, which take the places of records that are known to be gone.
+                is_absent = (found.sizes == 0) & (found.log_offsets != -1)
+                edges = np.flatnonzero(np.diff(is_absent, prepend=False, append=False))
+                for low, high in (start + edges).reshape(-1, 2).tolist():
+                    lost(self.span._replace(start=low, stop=high), None)
             offsets, sizes = found.log_offsets[present], found.sizes[present]
             self._check_order(log, offsets, sizes)
             wanted = may_match(found.tag_codes[present])
