@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from penstock.config.model import CHECKSUMS, PROFILES, SECTIONS, Config, PluginsConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.escape import shown
 from penstock.plugins.registry import Registry, type_hints
 
@@ -130,6 +130,10 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
         raise ConfigError(
             f"log.checksum is {checksum!r}; it must be one of: {', '.join(CHECKSUMS)}"
         )
+    for kind in ("index", "retention", "extensions"):
+        names = sections[kind].use or []
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{kind}.use names a strategy twice: {names}")
     options = {}
     for kind, strategies in registry.sets().items():
         for name in strategies.names():
@@ -140,7 +144,10 @@ def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()
 
 
 def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> None:
-    """Raise `ConfigError` for a key that no section and no strategy has; it suggests the nearest known key."""
+    """Raise `ConfigError` for a key that no section and no strategy has; it suggests the nearest known key.
+
+    For an option of a strategy that is missing, the error is that of the strategy: it says which plugin is in the way.
+    """
     known = {"profile"}
     for name, section in SECTIONS.items():
         known.update(f"{name}.{field.name}" for field in attrs.fields(section))
@@ -150,6 +157,13 @@ def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> N
             known.update(f"{kind}.{name}.{field.name}" for field in fields)
     for key, (_, origin) in given.items():
         if key not in known:
+            kind, name, *option = [*key.split("."), ""]
+            if kind in registry.sets() and len(option) > 1:
+                try:
+                    registry.sets()[kind].get(name)
+                except PenstockError as error:
+                    error.add_note(f"{key} is set ({origin})")
+                    raise
             others = [*arguments, *SHORTCUTS] if origin == "call" and "." not in key else ()
             near = difflib.get_close_matches(key, [*others, *sorted(known)], 1, 0.5)
             hint = f"; did you mean {near[0]}?" if near else f"; sections: {', '.join(SECTIONS)}"

@@ -209,12 +209,12 @@ def load_plugins(block: Iterable[str] = ()) -> tuple[pluggy.PluginManager, list[
     return manager, list(infos.values())
 
 
-def load_commands() -> Iterator[object]:
-    """Yield the command-line commands that plugins add; no strategy is imported for that.
+def load_commands(block: Iterable[str] = ()) -> Iterator[object]:
+    """Yield the command-line commands that plugins add, but those that `block` names; no strategy is imported for that.
 
     A plugin that fails is logged and adds no command.
     """
-    manager, infos = load_plugins()
+    manager, infos = load_plugins(block)
     for info in infos:
         if info.error is not None:
             logger.warning("plugin set aside: %s", info.error)

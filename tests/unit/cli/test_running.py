@@ -185,6 +185,19 @@ def test_every_command_has_it_those_of_plugins_too() -> None:
     check(cli, click.Context(cli))
 
 
+def test_a_plugin_that_the_environment_blocks_is_in_no_command(
+    install_plugin: InstallPlugin,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install_plugin("blocked-one", "raise AssertionError('imported')")
+    monkeypatch.setenv("PENSTOCK_PLUGINS__BLOCK", "blocked_one")
+    assert run(["--help"]) == 0
+    assert "imported" not in capsys.readouterr().err
+    assert run(["plugins"]) == 0
+    assert "blocked_one is blocked by plugins.block" in capsys.readouterr().err
+
+
 PARAMETER = click.Argument(["x"])
 
 

@@ -60,6 +60,10 @@ def test_a_taken_name_is_an_error_naming_both_for_who_picks_it(
     with pytest.raises(DuplicateStrategyError, match=both):
         penstock.open(tmp_path / "s", environ={}, flush="sync")
     penstock.open(tmp_path / "s", environ={}, flush="async").close()
+    option: dict[str, Any] = {"flush.sync.timeout_ms": 5000}
+    with pytest.raises(DuplicateStrategyError, match=both) as caught:
+        penstock.open(tmp_path / "s", environ={}, **option)
+    assert caught.value.__notes__ == ["flush.sync.timeout_ms is set (call)"]
     statuses = {info.entry_point: info.status for info in registry.plugins}
     assert "duplicate" in (statuses["penstock_mine"], statuses["builtin-flush"])
     blocked: dict[str, Any] = {"plugins.block": ["penstock_mine"]}

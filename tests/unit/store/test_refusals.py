@@ -100,6 +100,18 @@ BAD_CONFIG: dict[str, tuple[dict[str, Any], type[PenstockError], str]] = {
     "unknown strategy": ({"flush": "snyc"}, UnknownStrategyError, "did you mean 'sync'"),
     "unknown key": ({"flush.interval": 1}, ConfigError, "there is no setting flush.interval"),
     "nearest key": ({"log.checksums": "crc32"}, ConfigError, "did you mean log.checksum"),
+    "option of no strategy": (
+        {"flush.snyc.timeout_ms": 1},
+        UnknownStrategyError,
+        "did you mean 'sync'",
+    ),
+    "dispatcher twice": (
+        {"index": ["consume-queue", "hash-index", "hash-index"]},
+        ConfigError,
+        "names a strategy twice",
+    ),
+    "policy twice": ({"retention": ["age", "age"]}, ConfigError, "names a strategy twice"),
+    "extension twice": ({"extensions": ["messaging"] * 2}, ConfigError, "names a strategy twice"),
     "wrong type": ({"flush.sync.timeout_ms": "soon"}, ConfigError, "must be of type int"),
     "unknown checksum": ({"log.checksum": "md5"}, ConfigError, "crc32+record"),
     "unknown profile": ({"profile": "big"}, ConfigError, "embedded"),

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import signal
 import sys
 import threading
@@ -75,7 +76,20 @@ class Verbs(LazyGroup):
 def _plugin_verbs() -> dict[str, click.Command]:
     from penstock.plugins.loading import load_commands  # noqa: PLC0415 - not needed for Penstock's own verbs
 
-    return {c.name: c for c in load_commands() if isinstance(c, click.Command) and c.name}
+    return {
+        c.name: c
+        for c in load_commands(blocked_plugins())
+        if isinstance(c, click.Command) and c.name
+    }
+
+
+def blocked_plugins() -> Sequence[str]:
+    """Return the plugins that the environment keeps out of stores, and so of commands."""
+    if "PENSTOCK_PLUGINS__BLOCK" not in os.environ:
+        return ()
+    from penstock.config import sources  # noqa: PLC0415 - takes longer to import than `--help` takes in all
+
+    return sources.plugin_lists(sources.gather(None, os.environ, {})).block
 
 
 @click.group(

@@ -9,7 +9,7 @@ import click
 
 from penstock.plugins.registry import load_registry
 from penstock_tools.cli.output import Bar, json_option, note, out_json, table
-from penstock_tools.cli.root import NO, examples
+from penstock_tools.cli.root import NO, blocked_plugins, examples
 from penstock_tools.matrix.measure import MeasurePlan, open_store
 from penstock_tools.matrix.page import number, ready, render
 from penstock_tools.matrix.report import (
@@ -131,7 +131,7 @@ def _measure_all(
     folder: Path, only: list[tuple[str, str]], plan: MeasurePlan, *, quiet: bool
 ) -> Report:
     """Return the report on all selected combinations."""
-    registry = load_registry()
+    registry = load_registry(blocked_plugins())
     combos = combinations(registry, only)
     reasons = [(combo, combo.conflict(registry)) for combo in combos]
     refused = [(combo, reason) for combo, reason in reasons if reason is not None]

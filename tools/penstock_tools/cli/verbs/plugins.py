@@ -13,7 +13,7 @@ from penstock.errors import MissingExtraError
 from penstock.plugins.loading import PluginInfo, PluginStatus
 from penstock.plugins.registry import Registry, load_registry
 from penstock_tools.cli.output import Bar, json_option, note, out, out_json, table
-from penstock_tools.cli.root import NO, examples
+from penstock_tools.cli.root import NO, blocked_plugins, examples
 
 _FINE = (PluginStatus.LOADED, PluginStatus.SLOW, PluginStatus.BLOCKED)
 
@@ -29,7 +29,7 @@ def command(context: click.Context, as_json: bool) -> int | None:
     """List installed strategies with their options, and plugins that were not loaded, with the reason."""
     if context.invoked_subcommand is not None:
         return None
-    registry = load_registry()
+    registry = load_registry(blocked_plugins())
     if as_json:
         for info in registry.plugins:
             out_json(**_plugin_facts(registry, info))
@@ -129,7 +129,7 @@ def check_command(name: str, step: str | None, points: int, as_json: bool) -> in
     Afterwards a store that uses the strategy is killed at many system calls, and must recover each time. Everything
     runs in a temporary folder; your own stores are not touched.
     """
-    registry = load_registry()
+    registry = load_registry(blocked_plugins())
     kind, name = _find(registry, name)
     checking = _load_checker()
     # The log messages of a store that is repeatedly killed and recovered are expected.
