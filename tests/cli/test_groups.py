@@ -122,6 +122,8 @@ def test_a_living_member_is_shown_and_stops_a_deletion(path: Path) -> None:
         consumer.poll(timeout=30)
         own = f"process {os.getpid()}"
         run("groups", "members", path, "billing").expect(0, out=f" {os.getpid()} ")
+        (row,) = run("groups", "members", path, "billing", "--json").rows
+        assert row["topics"] == ["orders", "%RETRY%billing"]
         run("groups", "delete", path, "billing").expect(1, err=f"it has a consumer in {own}")
         run("groups", "delete", path, "billing", "--apply").expect(
             3, err=f"group 'billing' has a consumer, {own}"

@@ -353,13 +353,13 @@ class Selection(TopicSelection):
 class Member:
     """A consumer that hands back what is wanted back at once, unless it `keeps`."""
 
-    def __init__(self, groups: Groups, topics: str = "orders,log", group: str = "g", **given: Any) -> None:  # fmt: skip
+    def __init__(self, groups: Groups, topics: str = "orders/log", group: str = "g", **given: Any) -> None:  # fmt: skip
         self.asked: list[OwnedQueue] = []
         self.keeps, self.wakes = False, 0
         self.claims = Claims(
             groups,
             group,
-            Selection(topics.split(",")),
+            Selection(topics.split("/")),
             on_wanted_back=self._asked,
             wake=self._wake,
             **given,
@@ -428,6 +428,13 @@ def test_one_member_gets_all_queues_and_two_share_unless_one_is_not_understood(
     assert (selective.queues, patterns.queues) == (ALL[1:], ALL[:1])
 
 
+def test_a_comma_is_a_part_of_a_topics_name(four: Groups, store: Store) -> None:
+    store.put("log,orders", b"", queue=0)
+    one, other = Member(four, "log,orders"), Member(four, "log")
+    settle(one, other)
+    assert (one.queues, other.queues) == ([("log,orders", 0)], ALL[:1])
+
+
 @pytest.mark.parametrize("start", ["earliest", "latest", "time", "committed"])
 def test_a_new_group_begins_where_it_says_and_misses_nothing_that_comes_later(
     four: Groups, store: Store, start: str
@@ -439,7 +446,7 @@ def test_a_new_group_begins_where_it_says_and_misses_nothing_that_comes_later(
         # A broker knows the group.
         given = "latest"
         store.commit_offset("g", TOPIC, 1, offset=3)
-    member = Member(four, "orders,later,%RETRY%g", start=given)
+    member = Member(four, "orders/later/%RETRY%g", start=given)
     assert not member.claims.has_new()
     store.put("other", b"", queue=0)
     assert not member.claims.has_new()

@@ -158,9 +158,11 @@ def members(path: str, group: str, as_json: bool) -> int:
         found = living_members(known.context.files, known.paths(group))
     if as_json:
         for m in found:
-            out_json(**dict(zip(names, (m.id, m.pid, m.since_ms, m.topics), strict=True)))
+            out_json(
+                **dict(zip(names, (m.id, m.pid, m.since_ms, m.topics.split("/")), strict=True))
+            )
     elif found:
-        rows = [(m.id, str(m.pid), time_text(m.since_ms), m.topics) for m in found]
+        rows = [(m.id, str(m.pid), time_text(m.since_ms), m.topics.split("/")) for m in found]
         table("", ("member", "process", "since", "topics"), rows)
     else:
         note(f"group {group} has no living member")

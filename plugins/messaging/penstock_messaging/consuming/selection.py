@@ -38,12 +38,12 @@ class TopicSelection:
     @property
     def text(self) -> str:
         """The names and patterns as one text, for `parse`."""
-        return ",".join(self.texts)
+        return "/".join(self.texts)
 
     @classmethod
     def parse(cls, text: str) -> "TopicSelection":
-        """Return the selection whose `text` is given; no name of a topic has a comma."""
-        return cls(each for each in text.split(",") if each)
+        """Return the selection whose `text` is given; no name of a topic has a slash."""
+        return cls(each for each in text.split("/") if each)
 
     def matches(self, topic: str) -> bool:
         """Return whether a topic is consumed."""
