@@ -316,7 +316,7 @@ def has_changed(log: SegmentedLog, start: int, durable: int) -> bool:
     the first record is zero, that record was not written.
     """
     last = log.find(durable - 1) if start < durable else None
-    if last is None:
+    if last is None or log.find(start) is None:
         return False
     tail = max(start, last.base_offset, durable - TORN_BYTES)
     return (

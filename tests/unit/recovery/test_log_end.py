@@ -161,18 +161,20 @@ def test_damage_before_the_end_refuses_writing_and_keeps_every_byte(
         assert any(f.part == "log" and f.path == file for f in findings)
 
 
+@pytest.mark.parametrize("lacks", [("checkpoint", "penstock/progress"), ()])
 @pytest.mark.parametrize("was_abnormal", [False, True])
 def test_a_segment_that_is_gone_refuses_writing(
-    was_abnormal: bool, crashed: tuple[Path, list[bytes]], open_small: OpenStore
+    was_abnormal: bool,
+    lacks: tuple[str, ...],
+    crashed: tuple[Path, list[bytes]],
+    open_small: OpenStore,
 ) -> None:
     """The place of the damage was looked up in the segment that is missing: an assertion failed, or a
     look-up outside of the log, instead of the error that says what to do.
     """
     path, _ = crashed
-    (path / "penstock" / "progress").unlink()
-    (path / "checkpoint").unlink()
-    if not was_abnormal:
-        (path / "abort").unlink()
+    for name in (*lacks, *(() if was_abnormal else ("abort",))):
+        (path / name).unlink()
     segment_files(path)[-2].unlink()
     with pytest.raises(CorruptionError, match="repair"):
         open_small(path=path)
