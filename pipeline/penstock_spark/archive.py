@@ -31,8 +31,8 @@ class ArchiveOptions:
     Attributes:
         to: the folder for the Parquet files; `<the store's folder>-archive` beside it if empty. A relative path is
             relative to the parent of the store's folder.
-        name: the store's name in file names; its folder's name if empty. Stores that archive into one folder need
-            different names.
+        name: the store's name in file names, of letters, digits, `.`, `_` and `-` of ASCII; its folder's name if
+            empty. Stores that archive into one folder need different names.
     """
 
     to: str = ""
@@ -47,8 +47,13 @@ class ArchiveRetention(RetentionPolicy):
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
-        if not context.read_only and importlib.util.find_spec("pyarrow") is None:
+        if context.read_only:
+            return
+        if importlib.util.find_spec("pyarrow") is None:
             raise MissingExtraError("pyarrow", "arrow", "the retention policy archive")
+        from penstock_spark.export_folder import check_store_name  # noqa: PLC0415 - pyarrow is an extra
+
+        check_store_name(options.name or context.root.name)
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
         """Expire nothing."""

@@ -62,6 +62,15 @@ _DAY_MS = 86_400_000
 Ranges = list[tuple[int, int]]
 
 
+def check_store_name(name: str) -> None:
+    """Raise `ConfigError` if a store's name cannot begin the names of files."""
+    if not _STORE_NAME.fullmatch(name) or name in _NO_STORES:
+        raise ConfigError(
+            f"{name!r} cannot be used in file names as a store's name; give another name, of letters, digits, '.', '_' "
+            "and '-': for the policy archive by retention.archive.name"
+        )
+
+
 @attrs.frozen
 class Written:
     """The result of one slice; `lost` is the number of its messages that no longer existed."""
@@ -143,10 +152,7 @@ class Exported:
 
         Raises `ConfigError` if another store has the name, or the log ends before what was exported: a new store.
         """
-        if not _STORE_NAME.fullmatch(name) or name in _NO_STORES:
-            raise ConfigError(
-                f"{name!r} cannot be used in file names as a store's name; give another name"
-            )
+        check_store_name(name)
         path = self._state / name / "store.json"
         root, place = store.path, os.path.realpath(store.path)
         about = _read(path) or {"path": place}

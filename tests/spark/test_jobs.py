@@ -248,6 +248,14 @@ def test_an_archive_that_fails_keeps_the_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("plugged")
+def test_a_store_whose_name_no_file_can_have_is_not_opened_to_be_archived(tmp_path: Path) -> None:
+    """It was opened, each deletion failed, and the disk became full."""
+    with pytest.raises(ConfigError, match=r"'my store'.*retention\.archive\.name"):
+        filled(tmp_path / "my store", {})
+    assert filled(tmp_path / "my store", {"retention.archive.name": "mine"}) > 0
+
+
+@pytest.mark.usefixtures("plugged")
 def test_without_the_policy_nothing_is_archived(tmp_path: Path) -> None:
     assert filled(tmp_path / "store", {"retention": ["size"]}) > 0
     assert [path.name for path in tmp_path.iterdir() if path.name != "installed"] == ["store"]
