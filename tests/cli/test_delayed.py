@@ -93,6 +93,20 @@ def test_stat_does_not_count_what_is_cancelled_nor_what_cancels_it(root: Path) -
     }
 
 
+def test_stat_counts_what_waits_at_a_level_retries_among_it(root: Path) -> None:
+    with penstock.open(root, environ={}) as store:
+        store.put("orders", b"later", queue=0, delay_level=18)
+        store.put("orders", b"refused", queue=0)
+        with store.consumer("g", "orders") as consumer:
+            consumer.nack(consumer.poll(1, timeout=30), delay=7200)
+    (facts,) = run("stat", root, "--json").rows
+    assert facts["extensions"]["delays"] == {"waiting": 2}
+    with penstock.open(root, environ={}) as store:
+        assert {line.key: line.value for line in store.lowlevel.summary()}["delays"] == {
+            "waiting": 2
+        }
+
+
 def test_stat_says_how_many_wait_and_who_cannot_deliver_them(root: Path) -> None:
     (facts,) = run("stat", root, "--json").rows
     assert facts["extensions"]["timers"]["waiting"] == 2

@@ -88,7 +88,7 @@ class OneQueueReader:
     # --- queues
 
     def topics(self, *, system: bool = False) -> dict[str, list[int]]:
-        """Return every topic that has messages, with the numbers of its queues that have; see also `topic_configs`.
+        """Return every topic that has, or had, messages, with the numbers of such queues; see also `topic_configs`.
 
         With `system` also topics that RocketMQ keeps for itself. Those hold delayed, prepared and retried messages, for
         example; dead letters (`%DLQ%...`) are always listed.

@@ -198,7 +198,7 @@ class ExtensionCalls(Reader):
     def delete_group(self, group: str) -> None:
         """Delete a consumer group, if there is one: its offsets, and what it has acknowledged and nacked since.
 
-        Its dead letters and waiting retries stay in their topics. A new group of that name begins anew.
+        Its dead letters and retries stay in their topics. A new group of that name begins anew, also in these retries.
 
         Raises:
             QueueHeldError: a consumer of the group lives; nothing was deleted.

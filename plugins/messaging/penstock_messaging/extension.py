@@ -665,6 +665,14 @@ class MessagingExtension(Extension):
     def summary(self) -> Sequence[SummaryLine]:
         """See `Extension`: what waits for its time, is prepared and not committed, or is a transaction not decided."""
         lines: list[SummaryLine] = []
+        if _SCHEDULE_TOPIC in self.store.topics(system=True):
+            from penstock_messaging.delays.delivery import summary_line as delays_line  # noqa: PLC0415 - see the module
+
+            lines.append(
+                delays_line(
+                    self.store, None if self.context.read_only else self.delivery, self.context
+                )
+            )
         if self._has_timers():
             from penstock_messaging.timers.timer_listing import summary_line  # noqa: PLC0415 - see the module
 

@@ -83,7 +83,7 @@ def test_after_a_kill_the_rows_that_are_stored_are_not_stored_again(
 
 
 def test_an_interrupted_source_that_changed_is_refused_and_a_whole_one_is_another(
-    open_small: OpenStore, tmp_path: Path
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_small() as store:
         with pytest.raises(ImportFileError, match="row 3: no"):
@@ -94,7 +94,9 @@ def test_an_interrupted_source_that_changed_is_refused_and_a_whole_one_is_anothe
         assert bodies(store) == "ab"
         assert load(store, tmp_path / "x", "abcd") == (2, 2)
         assert load(store, tmp_path / "x", "abcde") == (4, 1)
+        assert "another source" not in caplog.text
         assert load(store, tmp_path / "x", "abc") == (0, 3)
+        assert "another source" in caplog.text
         assert load(store, tmp_path / "x", "abc", restart=True) == (0, 3)
         assert load(store, tmp_path / "x", "abc", topic="y") == (0, 3)
         assert load(store, tmp_path / "y", "abc") == (0, 3)

@@ -412,7 +412,10 @@ class Loader:
                     rows = self._after_stored(rows, found.log_offset)
                 logger.info("%d rows of %s are processed already", self.reached.rows, self._path)
             elif found.is_complete:
-                # It was stored whole, and is another one now.
+                logger.warning(
+                    "%s has changed in the rows that an earlier run stored: it counts as another source, and is stored "
+                    "from its first row", self._path,
+                )  # fmt: skip
                 self._digest = hashlib.blake2b(digest_size=16)
                 self._file.seek(begin)
                 rows = rows_of()

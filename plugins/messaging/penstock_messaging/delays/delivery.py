@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import StoredMessage
-from penstock.contracts import Context, OpenStore, Stoppable
+from penstock.contracts import Context, OpenStore, Stoppable, SummaryLine
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.errors import MessageError, PenstockError, StoreClosedError, StoreFailedError
 from penstock.escape import get_logger
@@ -476,6 +476,21 @@ def _within(sizes: Sequence[int], limit: int) -> int:
         if count and total > limit:
             return count
     return len(sizes)
+
+
+def summary_line(store: OpenStore, delivery: Delivery | None, context: Context) -> SummaryLine:
+    """Return how many messages wait at a delay level, retries among them; see `Extension.summary`.
+
+    Without a delivery, another process may deliver them: by what it has saved.
+    """
+    if delivery is None:
+        offsets = DelayOffsets(context)
+        offsets.load()
+        found = waiting(store, offsets)
+    else:
+        found = delivery.waiting()
+    count = sum(found.values())
+    return SummaryLine("delays", "wait at a delay level", f"{count:,}", {"waiting": count})
 
 
 def waiting(
