@@ -278,7 +278,8 @@ class Trust:
     Attributes:
         log: the recovered commit log; if derived files differ from it, the log is right.
         durable_offset: the offset that the dispatcher's `flush` last returned, or 0 if that is not known:
-            entries of records after it may be torn or missing.
+            entries of records after it may be torn or missing. If openings have left the dispatcher out, entries of
+            records after it may also be of records that the log has lost since.
         is_clean: the store was closed cleanly and no file has changed since: all files may be trusted.
         index_time_ms: the checkpoint's indexMsgTimestamp, which the Java store's rule uses.
         was_abnormal: the last writer did not close the store.
@@ -346,11 +347,13 @@ class Dispatcher(Strategy):
 
     @abstractmethod
     def truncate(self, log_offset: int) -> None:
-        """Forget every record at or after `log_offset`, where the log now ends, and erase what was derived from them.
+        """Forget every record at or after `log_offset`, and erase what was derived from them.
 
-        Called while a store is opened for writing, after `load` and before any batch, in two cases. Either bytes after
-        the log's end were cut in this opening (a torn tail after a crash). Or the dispatcher's progress, or the offset
-        that `flush` last returned, is after that end (a log that lost its tail, a repair that cut it). Never called
+        Called while a store is opened for writing, after `load` and before any batch, in three cases. Bytes after the
+        log's end were cut in this opening (a torn tail after a crash). Or the dispatcher's progress, or the offset that
+        `flush` last returned, is after that end (a log that lost its tail, a repair that cut it). In both cases the log
+        ends at `log_offset`. Or the log may have lost its tail in an opening without this dispatcher, or of another
+        program: it has other records from `log_offset` on. Never called
         while batches are dispatched, and never for a store that is opened for reading. `progress` must be at most
         `log_offset` afterwards, and the next `flush` must make the change durable. A second call with the same offset
         must change nothing. A call must also change nothing if no record is at or after `log_offset`. Other records

@@ -21,6 +21,8 @@ the process, and may be too small after a crash of the machine. It is synced wit
 
 No record below `flushed_offset` has a later store time than `last_time_ms`.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
+A dispatcher that the last opening left out has the item -1 - offset: below that offset, its files are durable and the
+log has not changed since. Its files may have records from there on that the log has lost.
 
 Every value is only a lower bound, so losing `progress` costs time at the next open, never data.
 `lock_mtime_ns` shows whether another program, such as the Java store, has locked the store since: every program writes
@@ -33,7 +35,7 @@ Another process may read the file while it is written: a half-written slot is re
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,11 +110,19 @@ class State:
     lock_inode: int = 0
     failed: bool = False
     dispatched: dict[str, int] = attrs.Factory(dict)
+    left_out: dict[str, int] = attrs.Factory(dict)
+
+    def without(self, names: Collection[str], changed_from: int) -> dict[str, int]:
+        """Return `left_out` for an opening without all dispatchers but `names`; the log changed from that offset on."""
+        known = {**self.left_out, **self.dispatched}
+        return {name: min(at, changed_from) for name, at in known.items() if name not in names}
 
 
 def encode_slot(state: State, sequence: int) -> bytes:
     """Return the bytes of one slot."""
-    items = sorted(state.dispatched.items())[:_ITEMS_MAX]
+    items = sorted(state.dispatched.items())
+    items += [(name, -1 - offset) for name, offset in sorted(state.left_out.items())]
+    items = items[:_ITEMS_MAX]
     head = _HEAD.pack(
         _MAGIC,
         sequence,
@@ -136,10 +146,14 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     if not data.startswith(_MAGIC):
         raise FormatVersionError(path, data[:8].decode("ascii", "replace"), _MAGIC.decode())
     _, sequence, flushed, visible, mtime, time_ms, failed, count = _HEAD.unpack_from(data)
-    dispatched = {}
+    dispatched, left_out = dict[str, int](), dict[str, int]()
     for index in range(min(max(count, 0), _ITEMS_MAX)):
-        name, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
-        dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
+        packed, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
+        name = packed.rstrip(b"\0").decode("utf-8", "replace")
+        if offset < 0:
+            left_out[name] = -1 - offset
+        else:
+            dispatched[name] = offset
     lock_inode, lock_ctime_ns, _ = _TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)
     state = State(
         flushed_offset=flushed,
@@ -150,6 +164,7 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
         lock_inode=lock_inode,
         failed=bool(failed),
         dispatched=dispatched,
+        left_out=left_out,
     )
     return sequence, state
 

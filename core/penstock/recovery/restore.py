@@ -120,20 +120,32 @@ def save_tail(log: SegmentedLog, side_folder: SideFolder, end: LogEnd) -> str:
 def load_all(
     dispatchers: Sequence[Dispatcher], log: LogView, found: OpenState, end: LogEnd, history: History
 ) -> None:
-    """Load the dispatchers, and truncate those that are ahead of the log's end."""
+    """Load the dispatchers, and truncate those whose files are of records that the log may have lost."""
     # In a copy, the checkpoint may be newer than the index files.
     index_time_ms = 0 if found.is_copy else found.times.index_ms
+    state = found.state
+    recorded = {**state.left_out, **state.dispatched} if found.is_ours else {}
+    # From there on, the log may have other records than when Penstock wrote last.
+    lost_from = end.offset if found.lost_from is None else min(found.lost_from, end.offset)
+    # After a clean close nothing was lost, and another program may have added to the files since.
+    known = end.offset if found.clean is not None else lost_from
+    same_until = {**state.without((), lost_from), **dict.fromkeys(state.dispatched, known)}
+    state.left_out = state.without([each.name for each in dispatchers], lost_from)
     for dispatcher in dispatchers:
-        durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
+        name = dispatcher.name
+        durable = recorded.get(name, 0)
         # If the progress is after the end of a cleanly closed log, a repair has cut the log.
-        is_clean = found.is_clean and durable == end.offset
+        is_clean = found.is_clean and name in state.dispatched and durable == end.offset
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
             was_abnormal=found.was_abnormal, index_time_ms=index_time_ms, history=history,
-            summary=found.summaries.get(dispatcher.name) if is_clean else None,
+            summary=found.summaries.get(name) if is_clean else None,
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
-        if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:
+        same = max(same_until.get(name, end.offset), log.min_offset)
+        if dispatcher.progress > same:
+            _truncate(dispatcher, same)
+        elif end.dirty_bytes or durable > end.offset:
             _truncate(dispatcher, end.offset)
 
 
@@ -143,9 +155,9 @@ def _truncate(dispatcher: Dispatcher, end_offset: int) -> None:
         dispatcher.truncate(end_offset)
     except Exception as error:
         raise StorageError(
-            f"dispatcher {dispatcher.name} could not truncate its files to log offset {end_offset}, where the log "
-            f"now ends: {error!r}; the log is not affected and nothing was put; fix or replace that plugin (see "
-            f"penstock plugins), or remove it from index.use"
+            f"dispatcher {dispatcher.name} could not truncate its files to log offset {end_offset}, from which on "
+            f"the log has changed: {error!r}; the log is not affected and nothing was put; fix or replace that "
+            f"plugin (see penstock plugins), or remove it from index.use"
         ) from error
     if dispatcher.progress > end_offset:
         raise PluginError(

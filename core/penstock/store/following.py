@@ -257,6 +257,7 @@ class FollowingOpener(Opener):
             state, flushed_offset=min(state.flushed_offset, end), visible_offset=min(state.visible_offset, end),
             last_time_ms=min(state.last_time_ms, kept.time_ms),
             dispatched={name: min(reached, end) for name, reached in state.dispatched.items()},
+            left_out=state.without(state.dispatched, end),
         )  # fmt: skip
         side.note_lost_end()
         side.renew_id()
@@ -301,7 +302,9 @@ class FollowingOpener(Opener):
         state = progress.read()
         if state.flushed_offset:
             # No byte is known to be durable: none is there.
-            progress.replace(attrs.evolve(state, flushed_offset=0, visible_offset=0, dispatched={}))
+            progress.replace(attrs.evolve(
+                state, flushed_offset=0, visible_offset=0, dispatched={}, left_out=state.without([], 0)
+            ))  # fmt: skip
         path = log.path_of(begin.log_offset) if begin.log_offset else None
         present = [each.path for each in files.entries(folder)] if files.is_folder(folder) else []
         for other in present:

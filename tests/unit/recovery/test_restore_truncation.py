@@ -1,5 +1,6 @@
 """The first changes of an opening: marks before anything else; each dispatcher is told where the log was cut."""
 
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -186,6 +187,113 @@ def test_a_dispatcher_that_does_not_cut_breaks_its_contract(tmp_path: Path) -> N
         PluginError, match=f"reports progress {end + 500} after truncate\\({end}\\)"
     ):
         opened(tmp_path / "k")
+
+
+# --- a dispatcher that was not there when the log lost its end
+
+
+WITHOUT = ["consume-queue", "hash-index"]
+
+
+def lost(tmp_path: Path) -> tuple[Path, int, int]:
+    """Make a store that lost its end in a power cut, and the diary did not; return it, the diary's mark and the end."""
+    with opened(tmp_path / "s") as store:
+        for number in range(5):
+            store.put("t", b"%d" % number, queue=0)
+    mark, target = _end_of(tmp_path / "s"), tmp_path / "k"
+    end = killed(tmp_path / "s", target, b"")
+    kept = [m.log_offset for m in scanned(target)]
+    write_diary(target, [end + 500, *kept, end])
+    return target, mark, end
+
+
+def scanned(path: Path) -> list[Any]:
+    with penstock.open(path, read_only=True, environ={}) as store:
+        return list(store.scan("t"))
+
+
+def write_diary(path: Path, numbers: list[int]) -> None:
+    (path / "diary.txt").write_text(" ".join(map(str, numbers)))
+
+
+def read_diary(path: Path) -> list[int]:
+    return list(map(int, (path / "diary.txt").read_text().split()))
+
+
+def put_others(path: Path, count: int = 5) -> None:
+    """Write with the diary left out."""
+    with opened(path, index=WITHOUT) as store:
+        for number in range(count):
+            store.put("t", b"other %d" % number * 20, queue=0)
+
+
+def check_told(path: Path, cut: int) -> None:
+    """Open with the diary again: it is cut, and has every record."""
+    Diary.calls.clear()
+    opened(path).close()
+    messages = scanned(path)
+    assert Diary.calls[1] == ("truncate", cut)
+    assert read_diary(path) == [_end_of(path), *(m.log_offset for m in messages)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_dispatcher_left_out_when_the_log_lost_its_end_is_told_later(
+    tmp_path: Path, times: int
+) -> None:
+    """Other records are at the offsets that it knows."""
+    path, mark, _ = lost(tmp_path)
+    for _ in range(times):
+        put_others(path)
+    check_told(path, mark)
+
+
+def test_a_dispatcher_left_out_of_a_repair_that_cut_the_log_is_told_later(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(5):
+            store.put("t", b"%d" % number, queue=0)
+    put_others(tmp_path, 0)
+    cut = scanned(tmp_path)[-2].log_offset
+    poke(tmp_path / "commitlog" / f"{0:020d}", cut + 5, b"damage")
+    assert penstock.repair(tmp_path, apply=True, cut=True).applied
+    put_others(tmp_path)
+    check_told(tmp_path, cut)
+
+
+def test_a_dispatcher_is_told_if_another_program_opened_the_store_that_lost_its_end(
+    tmp_path: Path,
+) -> None:
+    path, _, end = lost(tmp_path)
+    side = shutil.copytree(path / "penstock", tmp_path / "side")
+    put_others(path)
+    # A broker has no side folder.
+    shutil.rmtree(path / "penstock")
+    shutil.copytree(side, path / "penstock")
+    os.utime(path / "lock", ns=(1, 1))
+    check_told(path, end)
+
+
+def test_a_dispatcher_left_out_goes_on_where_it_was_if_nothing_was_lost(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.put("t", b"one", queue=0, keys=["k"])
+    mark = _end_of(tmp_path)
+    put_others(tmp_path)
+    Diary.calls.clear()
+    with opened(tmp_path) as store:
+        assert Diary.calls[:2] == [("load", store.stats()["log_end_offset"]), ("dispatch", mark)]
+    assert not [call for call, _ in Diary.calls if call == "truncate"]
+
+
+def test_an_index_that_another_program_wrote_is_kept_when_it_is_first_used(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(9):
+            store.put("t", b"one", queue=0, keys=[f"k{number}"])
+    last = scanned(tmp_path)[-1].log_offset
+    shutil.rmtree(tmp_path / "penstock")
+    opened(tmp_path, index=["consume-queue"]).close()
+    with opened(tmp_path, index=WITHOUT) as store:
+        assert store.recovery is not None
+        assert store.recovery.dispatched_from == last
+        assert not store.recovery.mended
 
 
 # --- the built-in ones

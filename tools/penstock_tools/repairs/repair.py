@@ -388,11 +388,13 @@ class _Repair:
         Checkpoint(files, root).write(Times(last, last, last))
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
+        known = {**unknown, **checked}
+        same_until = end if plan.is_ours else min(end, state.flushed_offset)
         valid_to = min([end, *(damage.start for damage in plan.damages)])
         Progress(files, root).replace(State(
-            flushed_offset=valid_to, visible_offset=end, dispatched={**unknown, **checked},
+            flushed_offset=valid_to, visible_offset=end, dispatched=known,
             lock_mtime_ns=lock_mtime_ns(files, root), last_time_ms=last,
-            lock_ctime_ns=lock_ctime_ns(files, root),
+            lock_ctime_ns=lock_ctime_ns(files, root), left_out=state.without(known, same_until),
         ))  # fmt: skip
         if not plan.damages:
             digest = fingerprint(files, vouched_for(root))
