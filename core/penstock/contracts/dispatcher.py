@@ -325,7 +325,10 @@ class Dispatcher(Strategy):
 
     @abstractmethod
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Process a batch and move `progress` to its end; on an error `progress` must not change."""
+        """Process a batch and move `progress` to its end; on an error `progress` must not change.
+
+        A batch may be empty, for example over what retention has deleted.
+        """
 
     @abstractmethod
     def flush(self) -> int:

@@ -16,6 +16,7 @@ from penstock.contracts.dispatcher import DispatchBatch, Finding
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import DispatcherFailedError
 from penstock.escape import get_logger
+from penstock.format.columns import RecordColumns
 from penstock.log.commit_log import CommitLog
 from penstock.log.resync import SHORT_BYTES, read_short
 from penstock.log.scan import is_filler
@@ -25,6 +26,7 @@ logger = get_logger(__name__)
 # The pause before a failed dispatcher is retried; it doubles after each further failure, up to the maximum.
 RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
+_NO_RECORDS = RecordColumns.parse(b"", (), 0)
 
 
 class DispatchFailure:
@@ -100,6 +102,10 @@ class TailFollower:
         if self.troubles:
             ready = [d for d in ready if self._is_ready(d)]
         start = min([d.progress for d in ready], default=visible)
+        if start < self._session_start and start < (first := self._log.log.min_offset):
+            # Retention deleted what follows its progress in an opening that left the dispatcher out.
+            self._dispatch_batch(ready, DispatchBatch(_NO_RECORDS, start, first))
+            start = first
         if 0 < visible - start <= SHORT_BYTES:
             # One batch, most often of one record: all of the other way would take twice as long.
             log = self._log.log

@@ -283,6 +283,34 @@ def test_a_dispatcher_left_out_goes_on_where_it_was_if_nothing_was_lost(tmp_path
     assert not [call for call, _ in Diary.calls if call == "truncate"]
 
 
+def test_a_dispatcher_left_out_while_retention_ran_goes_on_at_the_first_record(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        store.put("t", b"one", queue=0)
+    with opened(tmp_path, index=WITHOUT) as store:
+        store.put_many([penstock.Message("t", bytes(2000), queue=0) for _ in range(99)])
+        store.discard_before(log_offset=store.stats()["log_end_offset"])
+        first = store.stats()["log_min_offset"]
+        assert first > 0
+    opened(tmp_path).close()
+    diary = read_diary(tmp_path)
+    assert [number for number in diary if number >= first] == [
+        _end_of(tmp_path), *(m.log_offset for m in scanned(tmp_path))
+    ]  # fmt: skip
+
+
+def test_a_dispatcher_reaches_the_end_of_a_log_without_records(tmp_path: Path) -> None:
+    """It does not begin at 0: retention has deleted what was there."""
+    first = 4 * SMALL.segment_bytes
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{first:020d}").write_bytes(bytes(SMALL.segment_bytes))
+    with opened(tmp_path) as store:
+        assert Diary.calls == [("load", first), ("dispatch", 0)]
+        assert store.put("t", b"one", queue=0).log_offset == first
+    assert read_diary(tmp_path) == [_end_of(tmp_path), first]
+
+
 def test_an_index_that_another_program_wrote_is_kept_when_it_is_first_used(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for number in range(9):
