@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 from penstock.contracts.dispatcher import DispatchBatch, Finding
 from penstock.durability.log_flusher import LogFlusher
-from penstock.errors import DispatcherFailedError
+from penstock.errors import DispatcherFailedError, PluginError
 from penstock.escape import get_logger
 from penstock.format.columns import RecordColumns
 from penstock.log.commit_log import CommitLog
@@ -185,6 +185,7 @@ class TailFollower:
         """Pass a batch to one dispatcher; an exception is logged and scheduled for a retry."""
         try:
             dispatcher.dispatch(batch)
+            _check_advanced(dispatcher, batch)
         except Exception as error:
             pause = self._pauses.get(dispatcher.name, RETRY_MS)
             self.troubles[dispatcher.name] = DispatchFailure(error, self._now_ms(), pause)
@@ -197,6 +198,14 @@ class TailFollower:
             )
         else:
             self._pauses.pop(dispatcher.name, None)
+
+
+def _check_advanced(dispatcher: Dispatcher, batch: DispatchBatch) -> None:
+    if dispatcher.progress < batch.end_offset:
+        raise PluginError(
+            f"dispatcher {dispatcher.name} reports progress {dispatcher.progress} after a batch that ends at log "
+            f"offset {batch.end_offset}; the log is not affected; fix or replace that plugin (see penstock plugins)"
+        )
 
 
 def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyIndex | None]:

@@ -47,6 +47,7 @@ from penstock.errors import (
     ArgumentTypeError,
     ConfigError,
     ConflictError,
+    PluginError,
     StorageError,
     StoreLockedError,
 )
@@ -661,6 +662,8 @@ class Opener:
             start = min(engine.follower.progress, seen.offset)
             engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():
+            if isinstance(trouble.error, PluginError):
+                raise trouble.error
             raise StorageError(
                 f"dispatcher {name} of {self.root} could not process the log up to its end: {trouble.error!r}; the "
                 f"log is not affected, and the store is not opened for writing"

@@ -33,6 +33,7 @@ class Diary(Dispatcher):
     trusts: ClassVar[list[Trust]] = []
     fails: ClassVar[Exception | None] = None
     lowers: ClassVar[bool] = True
+    advances: ClassVar[bool] = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
@@ -55,7 +56,8 @@ class Diary(Dispatcher):
     def dispatch(self, batch: DispatchBatch) -> None:
         self.calls.append(("dispatch", batch.start_offset))
         self._offsets += [o for o in batch.log_offsets.tolist() if o >= self._progress]
-        self._progress = max(self._progress, batch.end_offset)
+        if self.advances:
+            self._progress = max(self._progress, batch.end_offset)
 
     def flush(self) -> int:
         self._path.write_text(" ".join(map(str, [self._progress, *self._offsets])))
@@ -80,7 +82,7 @@ class Diary(Dispatcher):
 def fresh() -> None:
     """Let the class forget what an earlier test made of it."""
     Diary.calls, Diary.trusts = [], []
-    Diary.fails, Diary.lowers = None, True
+    Diary.fails, Diary.lowers, Diary.advances = None, True, True
 
 
 def opened(path: Path, **given: Any) -> Store:
@@ -187,6 +189,21 @@ def test_a_dispatcher_that_does_not_cut_breaks_its_contract(tmp_path: Path) -> N
         PluginError, match=f"reports progress {end + 500} after truncate\\({end}\\)"
     ):
         opened(tmp_path / "k")
+
+
+def test_a_dispatcher_that_does_not_advance_breaks_its_contract(tmp_path: Path) -> None:
+    """The log is not called corrupt."""
+    killed(tmp_path / "s", tmp_path / "k", b"")
+    Diary.advances = False
+    with pytest.raises(PluginError, match="dispatcher diary reports progress 0 after a batch"):
+        opened(tmp_path / "k")
+    Diary.advances = True
+    with pytest.raises(StorageError, match="diary lags the log"), opened(tmp_path / "k") as store:
+        assert not list(store.verify())
+        Diary.advances = False
+        store.put("t", b"more", queue=0)
+        store.topics()
+        assert "reports progress" in store.stats()["dispatchers"]["diary"]["error"]
 
 
 # --- a dispatcher that was not there when the log lost its end
