@@ -376,7 +376,10 @@ class Dispatcher(Strategy):
         yield from ()
 
     def checker(self) -> Checker | None:
-        """Return an object that compares the derived files with the log; None if the dispatcher has none."""
+        """Return an object that compares the derived files with the log; None if the dispatcher has none.
+
+        An instance of a store that is opened read-only, or repaired, never gets `load`: it must read the files itself.
+        """
         return None
 
     def strays(self) -> list[Path]:

@@ -5,6 +5,7 @@ table `state` has one row, the index's progress as a log offset. Both are writte
 transaction, so after a crash they agree, and records of an uncommitted transaction are dispatched again.
 """
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -58,6 +59,10 @@ class FullTextOptions:
 def path_of(root: Path) -> Path:
     """Return the path of a store's index."""
     return root / "fulltext" / "index.sqlite"
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _check(database: sqlite3.Connection) -> None:
@@ -225,13 +230,12 @@ class FullTextDispatcher(Dispatcher):
 
     # --- look-ups and checks
 
-    def contents(self) -> Iterator[tuple[int, str]]:
-        """Return log offset and indexed body of every message."""
-        with self._lock:
-            found = (
-                self._writable().execute("select rowid, body from words order by rowid").fetchall()
-            )
-        yield from found
+    def contents(self) -> dict[int, str]:
+        """Return the indexed body of every message by its log offset; of a store opened read-only, too."""
+        if not self._path.exists():
+            return {}
+        with contextlib.closing(_open_read_only(self._path)) as database:
+            return dict(database.execute("select rowid, body from words"))
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
@@ -239,15 +243,24 @@ class FullTextDispatcher(Dispatcher):
 
 
 class _FullTextChecker(Checker):
-    """Compares the rows with the log."""
+    """Compares the rows with the log. The dispatcher may not be loaded: the store may be opened read-only."""
 
     def __init__(self, dispatcher: FullTextDispatcher, path: Path) -> None:
         self._dispatcher = dispatcher
         self._path = path
-        self._left = dict(dispatcher.contents())
+        self._left: dict[int, str] | None = None
+
+    def start(self) -> Iterator[Finding]:
+        """See `Checker`: not before, since the messages that `verify` passes must be in the rows."""
+        try:
+            self._left = self._dispatcher.contents()
+        except sqlite3.Error as error:
+            yield self._finding(-1, f"the full-text index cannot be read: {error}")
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
         """See `Checker`."""
+        if self._left is None:
+            return
         for log_offset, _, _, _, body in self._dispatcher._rows(batch):
             found = self._left.pop(log_offset, None)
             if found is None:
@@ -257,7 +270,7 @@ class _FullTextChecker(Checker):
 
     def finish(self, end: int) -> Iterator[Finding]:
         """See `Checker`."""
-        for log_offset in self._left:
+        for log_offset in self._left or ():
             if log_offset < end:
                 yield self._finding(log_offset, "the full-text index points to no message")
 
@@ -273,13 +286,10 @@ def search(root: Path, query: str, topic: str | None, limit: int) -> list[Hit]:
     path = path_of(root)
     if not path.exists():
         raise NoIndexError(f"{root} has no full-text index")
-    database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with contextlib.closing(_open_read_only(path)) as database:
         found = database.execute(
             "select rowid, snippet(words, 3, '[', ']', ' ... ', 12) from words "
             "where words match ? and (? is null or topic = ?) order by rowid desc limit ?",
             (query, topic, topic, limit),
         ).fetchall()
-    finally:
-        database.close()
     return [Hit(*row) for row in found]

@@ -22,7 +22,7 @@ class TestFullText(DispatcherContract):
 
     def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
         assert isinstance(dispatcher, FullTextDispatcher)
-        return list(dispatcher.contents())
+        return dispatcher.contents()
 
 
 class TestEvery(FlushPolicyContract):

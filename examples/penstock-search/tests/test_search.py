@@ -111,6 +111,30 @@ def test_a_damaged_or_foreign_file_is_set_aside_and_made_again(
     assert len(list(path.parent.glob("*.damaged-*"))) == (harm != b"")
 
 
+@pytest.mark.parametrize("harm", [None, "removed", "garbage"])
+def test_a_store_that_is_read_only_or_repaired_is_compared(
+    tmp_path: Path, harm: str | None
+) -> None:
+    """Nobody has loaded the dispatcher there."""
+    with open_it(tmp_path / "s") as store:
+        fill(store)
+        with open_it(tmp_path / "s", read_only=True) as reader:
+            assert not list(reader.verify())
+    path = path_of(tmp_path / "s")
+    if harm == "removed":
+        path.unlink()
+    elif harm is not None:
+        path.write_bytes(b"garbage" * 1000)
+    with open_it(tmp_path / "s", read_only=True) as reader:
+        assert {found.part for found in reader.verify()} == ({"full-text"} if harm else set())
+    index = 'index.use=["consume-queue","hash-index","full-text"]'
+    done = run("repair", str(tmp_path / "s"), "--apply", "--set", index)
+    assert done.returncode == 0, done.stderr
+    assert len(search(tmp_path / "s", "boxes", None, 9)) == 2
+    with open_it(tmp_path / "s") as store:
+        assert not list(store.verify())
+
+
 def test_retention_takes_the_words_along(tmp_path: Path) -> None:
     with open_it(
         tmp_path / "s", retention=["keep-last"], **{"retention.keep-last.segments": 2}

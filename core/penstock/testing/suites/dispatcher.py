@@ -230,10 +230,7 @@ class DispatcherContract(ContractSuite):
         heir.load(self.trust(log, durable=durable, is_clean=is_clean))
         self.catch_up(heir, log)
         assert heir.progress == log.end_offset
-        checker = heir.checker()
-        if checker is not None:
-            found = [finding for batch in log.batches() for finding in checker.batch(batch)]
-            assert not [*found, *checker.finish(log.end_offset)]
+        self.check_nothing_wrong(heir, log)
 
     @pytest.mark.parametrize("harm", ["removed", "emptied", "garbage"])
     def test_whatever_happens_to_its_files_is_mended(
@@ -294,10 +291,7 @@ class DispatcherContract(ContractSuite):
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
         """The checker, if there is one, finds nothing in correct files."""
-        checker = self.filled(make, log).checker()
-        if checker is not None:
-            found = [finding for batch in log.batches() for finding in checker.batch(batch)]
-            assert not [*found, *checker.finish(log.end_offset)]
+        self.check_nothing_wrong(self.filled(make, log), log)
 
     def test_a_store_with_it_works(
         self, strategy: type[Dispatcher], options: dict[str, Any], tmp_path: Path
