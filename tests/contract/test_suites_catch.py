@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import InstallPlugin
 
+from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.testing.check import CheckResult, Step
+from penstock.testing.crash import explore, plot_for
 
 # Plugin source, the strategy, the step that must fail, and a word of what it must say.
 BROKEN = {
@@ -182,6 +185,20 @@ def test_a_broken_strategy_is_caught_and_blamed(
     assert "penstock-broken 1.0 (plugin 'penstock_broken')" in verdict["sentence"]
     assert "the plugin is at fault" in verdict["sentence"]
     assert "your stores were not touched" in verdict["sentence"]
+
+
+class KeepTwo(RetentionPolicy):
+    """Deletes whenever it is asked."""
+
+    name = "keep-two"
+
+    def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
+        return Vote(max(len(segments) - 2, 0), "two are kept")
+
+
+def test_a_policy_that_deletes_during_the_story_is_not_blamed() -> None:
+    outcomes = list(explore(plot_for(KeepTwo, seed=1), cases=80))
+    assert {outcome.problem for outcome in outcomes} == {""}
 
 
 def test_a_step_that_fails_for_the_built_in_strategy_too_blames_nobody() -> None:

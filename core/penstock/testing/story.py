@@ -85,6 +85,8 @@ class Story:
         if engine is not None:
             log = engine.log.log
             kept = self._count_below(log.committed_offset)
+            # A retention policy deletes, too. It stays deleted while the store is closed.
+            self._discarded = max(self._discarded, self._count_below(log.min_offset))
             # Everything that the store itself considers durable must survive.
             flushed = engine.flusher.flushed_offset
             durable = max(durable, self._count_below(flushed))
