@@ -79,8 +79,8 @@ def _broker_number(name: str, value: str) -> int:
             f"{name} is {value[:80]!r} in the broker.conf; it must be a whole number of {limit.bit_length()} bits, "
             "without spaces after it: a broker takes no other, and uses its default"
         )
-    # A broker deletes files from 85 percent on, even if this setting is higher.
-    return min(int(value), 85) if name == "diskMaxUsedSpaceRatio" else int(value)
+    # A broker deletes files from 85 percent on, even if this setting is higher, and never from less than 10.
+    return max(10, min(int(value), 85)) if name == "diskMaxUsedSpaceRatio" else int(value)
 
 
 def _flush_type(value: str) -> str:

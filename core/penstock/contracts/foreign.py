@@ -58,13 +58,15 @@ ROCKSDB_STORE = Kind(
 TAG_KEYS = Kind(
     "tag-keys", "tags in the key index, as RocketMQ writes them since 5.4", stops_writing=True
 )
+LMQ_OFFSETS = Kind("lmq-offsets", "offsets of a broker with `enableLmq`", stops_writing=True)
+DLEDGER = Kind("dledger-log", "a log of DLedger", stops_writing=True)
 COMPACTION = Kind("compaction-topics", "compacted topics", stops_writing=True)
 POP_STATE = Kind("pop-state", "state of POP consumers", stops_writing=False)
 BROKER_CONFIG = Kind("broker-config", "the broker's own configuration", stops_writing=False)
 UNKNOWN = Kind("unknown", "files that belong to no store", stops_writing=False)
 KINDS = (
-    BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, COMPACTION,
-    POP_STATE, BROKER_CONFIG, UNKNOWN,
+    BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, LMQ_OFFSETS, DLEDGER,
+    COMPACTION, POP_STATE, BROKER_CONFIG, UNKNOWN,
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
-from penstock.log.queue_evidence import Due, QueueGenerations, end_before
+from penstock.log.queue_evidence import Due, QueueGenerations, end_before, messages_within
 from penstock.log.resync import Resync, read_batches
 from penstock.log.scan import is_filler, read_mark
 from penstock.log.segmented_log import SegmentedLog
@@ -126,6 +126,11 @@ def inspect_store(
         log.load(repair=False)
         if found.is_still_ours and not found.was_copied:
             _check_length(log, found.state.flushed_offset)
+        elif found.clean is not None and not found.was_abnormal:
+            # Another program may only have added to it, and a copy has all of it.
+            _check_length(log, found.clean.log_end)
+        if not found.is_clean and not found.was_abnormal:
+            _check_entries(log)
         found.ranges = known_ranges(files, root, log)
         log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined
         found.end = _find_end(log, found, names)
@@ -216,6 +221,22 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
             path, 0, f"records up to log offset {durable}, which were durable", "no segment",
             "the store is not opened for writing and nothing was changed; restore the file from a copy; "
             "`penstock repair PATH --apply` gives those records up",
+        )  # fmt: skip
+
+
+def _check_entries(log: SegmentedLog) -> None:
+    """Raise if a queue has an entry after the last segment file, although the last writer has ended its work.
+
+    A log in two paths (`storePathCommitLog`), or a volume that is not mounted: the entries would be cut off, and their
+    log offsets used again.
+    """
+    end = log.next_free_base()
+    named = messages_within(log, end, 1 << 63)
+    if named:
+        raise CorruptionError(
+            log.path_of(end), 0, f"messages that have queue entries{named}", "no segment",
+            "the store is not opened for writing and nothing was changed; restore the segment files, or mount or copy "
+            "the folder that has them; `penstock repair PATH --apply` gives those messages up",
         )  # fmt: skip
 
 

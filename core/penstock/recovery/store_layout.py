@@ -27,7 +27,9 @@ from penstock.contracts.foreign import (
     BATCH_QUEUES,
     BROKER_CONFIG,
     COMPACTION,
+    DLEDGER,
     LIGHT_QUEUES,
+    LMQ_OFFSETS,
     POP_STATE,
     ROCKSDB_CONFIG,
     ROCKSDB_QUEUES,
@@ -70,8 +72,17 @@ _OWN_NAMES = frozenset(
     ]
 )  # fmt: skip
 # Names that, if they exist, must be folders or regular files; those after them are checked only for writing.
-_FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
-_FILES = ("checkpoint", "abort", "lock", "penstock/progress")
+_FOLDERS = (
+    "commitlog",
+    "consumequeue",
+    "consumequeue_ext",
+    "index",
+    "config",
+    "penstock",
+    "timerlog",
+    "compaction",
+)
+_FILES = ("checkpoint", "abort", "lock", "penstock/progress", "timerwheel", "config/timercheck")
 _WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair", "penstock/requests")
 _WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
           "penstock/replica", "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
@@ -292,6 +303,8 @@ def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[
 
 _UNDERSTOOD = _OWN_NAMES | {"rocksdbstore"}
 _POP = ("kvStore",)
+_DLEDGER = "dledger-"
+_LMQ_OFFSETS = ("lmqConsumerOffset.json", "lmqConsumerOffset.json.bak")
 _COMPACTION = ("cleanup.policy", "COMPACTION")
 _CONFIG_READ = frozenset(
     [
@@ -313,13 +326,18 @@ def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> lis
         return []
     found = list(_queues(files, root, is_made_here=is_made_here))
     found += _databases(files, root)
-    found += _compaction(files, root)
+    config = set(names_in(files, root / "config")) - _CONFIG_READ
+    found += [
+        Foreign(LMQ_OFFSETS, root / "config" / name) for name in _LMQ_OFFSETS[:1] if name in config
+    ]
     others = sorted(set(names_in(files, root)) - _UNDERSTOOD)
+    found += [Foreign(DLEDGER, root / name) for name in others if name.startswith(_DLEDGER)]
+    found += _compaction(files, root)
     found += [Foreign(POP_STATE, root / name) for name in others if name in _POP]
-    own = sorted(set(names_in(files, root / "config")) - _CONFIG_READ)
+    own = sorted(config - {*_LMQ_OFFSETS})
     if own:
         found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
-    strange = [n for n in others if n not in _POP and not n.startswith("consumequeue_")]
+    strange = [n for n in others if n not in _POP and not n.startswith(("consumequeue_", _DLEDGER))]
     if strange:
         found.append(Foreign(UNKNOWN, root, tuple(strange)))
     return found

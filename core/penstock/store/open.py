@@ -166,8 +166,7 @@ def open_several(
     """
     call = "open_several"
     made = make_opener(
-        ".", config, files, None, None, environ, settings, call=call,
-        names=("config", "files", "environ"),
+        ".", config, files, None, None, environ, settings, call=call, names=("config", "files", "environ")
     )  # fmt: skip
 
     def open_one(path: str | os.PathLike[str]) -> Store:

@@ -23,7 +23,7 @@ from penstock.contracts import (
     QueueReader,
 )
 from penstock.contracts.dispatcher import Finding
-from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
+from penstock.contracts.foreign import LMQ_OFFSETS, ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.side_folder import RemovedTopicsFile
 from penstock.errors import (
@@ -370,7 +370,9 @@ class Store(ExtensionCalls, Producer):
 
     def _check_offsets(self) -> None:
         self._check_open()
-        elsewhere = [each for each in self._not_understood if each.kind is ROCKSDB_CONFIG]
+        elsewhere = [
+            each for each in self._not_understood if each.kind in (LMQ_OFFSETS, ROCKSDB_CONFIG)
+        ]
         if elsewhere:
             listed = [(each.kind.name, each.text) for each in elsewhere]
             raise ForeignContentError(self.path, "committed offsets cannot be read", listed)

@@ -42,6 +42,7 @@ def test_a_brokers_disk_level_over_the_forced_one_is_taken_as_that() -> None:
     assert found["retention.disk-ratio.early_percent"] == 85
     assert found["retention.disk-ratio.reserved_hours"] == 48
     assert found["retention.use"] == ["age", "disk-ratio"]
+    assert from_broker_conf("diskMaxUsedSpaceRatio=5\n")["retention.disk-ratio.early_percent"] == 10
 
 
 def opened(root: Path, **settings: Any) -> Store:

@@ -66,6 +66,8 @@ SIGNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "rocksdb-empty": (lambda r: file(r, "rocksdbstore/01.log", b""), ["tag-keys"]),
     "timer": (lambda r: file(r, "timerwheel"), []),
     "timers-read": (lambda r: file(r, "config/timercheck"), []),
+    "lmq-offsets": (lambda r: file(r, "config/lmqConsumerOffset.json"), ["lmq-offsets"]),
+    "dledger": (lambda r: file(r, "dledger-n0/data/00"), ["dledger-log"]),
     "pop": (lambda r: file(r, "kvStore/CURRENT"), ["pop-state"]),
     "config": (lambda r: file(r, "config/consumerFilter.json"), ["broker-config"]),
     "stranger": (lambda r: file(r, "lost+found/x"), ["unknown"]),
@@ -92,6 +94,12 @@ def test_each_sign_is_recognised_and_what_stops_writing_stops_it(made: Path, nam
     else:
         with penstock.open(made) as store:
             store.put("t", b"more", queue=0)
+
+
+def test_offsets_that_a_broker_does_not_read_are_not_shown(made: Path) -> None:
+    file(made, "config/lmqConsumerOffset.json", b'{"offsetTable":{"t@g":{"0":3}}}')
+    with penstock.open(made, read_only=True) as store, pytest.raises(ForeignContentError, match="enableLmq"):  # fmt: skip
+        store.groups()
 
 
 def test_what_a_dispatcher_does_not_understand_is_told_once(made: Path) -> None:

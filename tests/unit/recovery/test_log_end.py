@@ -180,6 +180,24 @@ def test_a_segment_that_is_gone_refuses_writing(
         open_small(path=path)
 
 
+@pytest.mark.parametrize("writer", ["penstock", "broker"])
+def test_a_closed_store_whose_last_segment_is_elsewhere_is_refused_and_unchanged(
+    writer: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    """Its entries were cut off, groups set back, and its log offsets used again: a volume that was not mounted."""
+    with open_small() as store:
+        filled(store)
+    path = tmp_path / "moved"
+    shutil.copytree(tmp_path / "store", path, copy_function=shutil.copyfile)
+    if writer == "broker":
+        shutil.rmtree(path / "penstock")
+    segment_files(path)[-1].unlink()
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with pytest.raises(CorruptionError, match="restore the"):
+        open_small(path=path)
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
 def test_records_behind_a_page_that_was_never_written_are_cut_and_kept_aside(
     open_small: OpenStore, tmp_path: Path
 ) -> None:

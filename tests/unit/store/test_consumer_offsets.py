@@ -206,6 +206,22 @@ def test_what_is_no_table_at_all_is_corruption_and_keeps_nothing_but_the_offsets
     assert "are not compared with the ends of the queues" in caplog.text
 
 
+def test_progress_of_broadcast_consumers_of_a_broker_is_no_groups(
+    filled: Path, open_small: OpenStore
+) -> None:
+    """It counted as that of a group `broadcast`, with which it was deleted for all."""
+    entry = '"orders@CGB@broadcast":{"0":4}'
+    table_of(filled).write_text('{"offsetTable":{"orders@g":{"0":3},' + entry + "}}")
+    with open_small() as store:
+        assert offsets_of(store) == [("g", "orders", 0, 3)]
+        store.delete_group("broadcast")
+        store.commit_offset("g", "orders", 0, offset=5)
+        assert store.stats()["offsets_set_aside"] == []
+    assert json.loads(table_of(filled).read_text())["offsetTable"]["orders@CGB@broadcast"] == {
+        "0": 4
+    }
+
+
 def test_a_table_of_rocketmqs_form_is_used_and_a_change_leaves_the_rest() -> None:
     before = Table.parse(b'{"offsetTable":{"t@g":{0:7,1:8},"a@b@g":{"2":9}},"dataVersion":3}')
     assert (before.used, before.aside) == ({"t@g": {0: 7, 1: 8}, "a@b@g": {2: 9}}, [])

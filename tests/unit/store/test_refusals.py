@@ -221,12 +221,15 @@ def test_stray_files_are_refused_and_left_alone(
         assert [m.body for m in store.scan("t")] == [b"x"]
 
 
-@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "checkpoint"])
+@pytest.mark.parametrize(
+    "name", ["commitlog", "consumequeue", "index", "checkpoint", "timerlog", "timerwheel"]
+)
 def test_a_link_in_place_of_a_part_is_not_followed(
     name: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
         store.put("t", b"x", queue=0, keys=["k"])
+        store.put("t", b"later", queue=0, delay=1000)
     part = tmp_path / "store" / name
     part.rename(tmp_path / "elsewhere")
     part.symlink_to(tmp_path / "elsewhere")
