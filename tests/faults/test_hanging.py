@@ -13,10 +13,25 @@ from penstock.contracts.dispatcher import DispatchBatch
 from penstock.errors import StorageError, StoreLockedError
 from penstock.store.store import Store
 from penstock.testing import open_store
+from penstock_flush.policies import AsyncFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 PATIENT: dict[str, Any] = {"plugins.slow_ms": 20, "plugins.close_limit_ms": 100}
 QUICK: dict[str, Any] = {"plugins.slow_ms": 10}
+
+
+def reopened(path: Path) -> Store:
+    """Open a store once what holds its lock has ended."""
+
+    def tried() -> Store | None:
+        try:
+            return open_store(path)
+        except StoreLockedError:
+            return None
+
+    store = eventually(tried)
+    assert store is not None
+    return store
 
 
 @pytest.mark.parametrize("what", ["dispatcher", "retention policy"])
@@ -58,19 +73,46 @@ def test_a_plugin_that_hangs_is_named_and_close_has_a_limit(
         open_store(tmp_path / "s")  # what hangs may yet write
     gate.set()
 
-    def reopened() -> Store | None:
-        try:
-            return open_store(tmp_path / "s")
-        except StoreLockedError:
-            return None
-
-    again = eventually(reopened)
-    assert again is not None
-    with again:
+    with reopened(tmp_path / "s") as again:
         assert again.recovery is not None
         assert again.recovery.state == "abnormal"
         assert [m.body for m in again.scan("t")] == [b"x", b"y"]
         assert not list(again.verify())
+
+
+@pytest.mark.parametrize("call", ["__init__", "start"])
+def test_the_lock_stays_while_a_thread_of_an_opening_that_failed_still_runs(
+    call: str, tmp_path: Path
+) -> None:
+    """What hangs may yet write: the lock was released at once, and the next process's messages were overwritten."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def step() -> None:
+        entered.set()
+        gate.wait(60)
+
+    class Failing(AsyncFlush):
+        """Begins background work and fails."""
+
+        def _fail(self) -> None:
+            self.context.spawn("penstock-work", step)
+            assert entered.wait(30)
+            raise ValueError("no")
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            if call == "__init__":
+                self._fail()
+
+        def start(self) -> None:
+            self._fail()
+
+    with pytest.raises(ValueError, match="no"):
+        open_store(tmp_path / "s", strategies=[Failing], flush="async", **PATIENT)
+    with pytest.raises(StoreLockedError):
+        open_store(tmp_path / "s")
+    gate.set()
+    reopened(tmp_path / "s").close()
 
 
 def test_a_step_that_takes_long_is_told_once(

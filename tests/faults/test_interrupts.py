@@ -3,6 +3,7 @@
 import errno
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -214,6 +215,23 @@ def test_an_interrupt_anywhere_in_opening_leaves_no_lock_and_loses_nothing(
         store = open_store(path, spawn=ManualWorkers(), retention=[])
         check(store, set(range(number)), number)
     store.close()
+
+
+def test_an_interrupt_anywhere_in_opening_leaves_no_thread(tmp_path: Path) -> None:
+    """A thread that went on could write to the store of the next process; one was started before it was noted."""
+    before = set(threading.enumerate())
+    for interrupt in everywhere(rounds(gate=290, night=11), more_than=2000):
+        opened: list[Store] = []
+
+        def job(opened: list[Store] = opened) -> None:
+            opened.append(open_store(tmp_path / "s", retention=[]))
+
+        interrupt.during(job)
+        for each in opened:
+            each.close()
+        left = set(threading.enumerate()) - before
+        assert not left, interrupt.place
+        open_store(tmp_path / "s", retention=[]).close()
 
 
 def test_an_interrupt_anywhere_in_close_leaves_no_lock(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Strategies that raise, or answer nonsense, in each of their callbacks: what the store promised holds."""
 
 import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Listen
 
-from penstock.contracts import Strategy
+from penstock.contracts import Extension, Strategy
+from penstock.contracts.extension import OpenStore
 from penstock.errors import PluginError
 from penstock.store.store import Store
 from penstock.testing import open_store
@@ -101,3 +104,52 @@ def test_an_offset_from_a_plugin_that_cannot_be_is_named(tmp_path: Path) -> None
         pytest.raises(PluginError, match="returned -7 as the next offset"),
     ):
         store.put("t", b"x", queue=0)
+
+
+def threads() -> set[threading.Thread]:
+    """Return the background threads of this process's stores."""
+    return {each for each in threading.enumerate() if each.name.startswith("penstock-")}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_hook_that_ends_the_program_leaves_a_store_that_is_closed(
+    error: type[BaseException], tmp_path: Path, listen: Listen
+) -> None:
+    """The lock was released, and the store's threads went on: they overwrote what the next process flushed."""
+    errors, before = [error()], threads()
+
+    def end(_: str) -> None:
+        while errors:
+            raise errors.pop()
+
+    listen("penstock_store_opened", "root", end)
+    with pytest.raises(error):
+        open_store(tmp_path / "s")
+    assert threads() == before
+    with open_store(tmp_path / "s") as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"
+
+
+def test_an_extension_that_can_neither_attach_nor_detach_leaves_a_store_that_is_closed(
+    tmp_path: Path,
+) -> None:
+    class Unreachable(Extension):
+        """Has a service that is not there."""
+
+        name = "unreachable"
+        client: Any
+
+        def attach(self, store: OpenStore) -> None:
+            raise ConnectionRefusedError("the service is not there")
+
+        def detach(self) -> None:
+            self.client.close()
+
+    before = threads()
+    with pytest.raises(ConnectionRefusedError, match="not there"):
+        open_store(tmp_path / "s", strategies=[Unreachable], extensions=["unreachable"])
+    assert threads() == before
+    with open_store(tmp_path / "s") as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"

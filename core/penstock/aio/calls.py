@@ -196,6 +196,7 @@ class Bell:
             self._listeners.add(listener)
             if self._worker is None and not self._is_closed:
                 self._worker = Worker("penstock-aio-wait", self._step, self._failed, _STOP_LIMIT_S)
+                self._worker.start()
         if self._worker is not None:
             # If the thread rests already, it asked before this call, and the next step comes when it wakes.
             self._worker.wake()

@@ -55,6 +55,9 @@ class Worker:
         # When the current step began, in seconds; 0 between two steps.
         self.since = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. It runs no step if it was requested to stop before."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -100,7 +103,7 @@ class Worker:
     def stop(self) -> None:
         """End the thread and wait for its last step, up to the time limit."""
         self.request_stop()
-        if threading.current_thread() is not self._thread:
+        if self.is_alive:
             self._thread.join(self._limit_s)
 
     @property
@@ -110,12 +113,13 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has ended."""
-        return not self._thread.is_alive()
+        """Whether the thread has ended its last step."""
+        return self._step is _nothing
 
     def join(self) -> None:
         """Wait for the thread's end, without a time limit."""
-        self._thread.join()
+        if self.is_alive:
+            self._thread.join()
 
     def place(self) -> str:
         """Return file, line and function that the thread is at."""
@@ -179,7 +183,9 @@ class WorkerGroup:
     ) -> Worker:
         """Start a thread; see `contracts.SpawnWorker`."""
         worker = Worker(name, step, self._on_error, self.limit_s, wakes)
+        # Before it runs: after an interrupt in between, nobody would wait for its end.
         self._workers.append(worker)
+        worker.start()
         self._drop_ended()
         return worker
 
@@ -308,6 +314,12 @@ def is_signal_handler(frame: FrameType) -> bool:
 def is_main_thread() -> bool:
     """Return whether this is the thread in which signal handlers run."""
     return threading.get_ident() == threading.main_thread().ident
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised an exception: then it is the program's, not of what was interrupted."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return is_main_thread() and any(map(is_signal_handler, frames))
 
 
 class StopAfterError:

@@ -371,9 +371,9 @@ class Engine:
         if self.copying is not None:
             self.copying.log.removed_topics = self.removed_topics.read().table
             self.flusher.gate.ring(self.copying.log.bell)
-        self.flusher.start(self.following.wake_if_durable, wake)
         if is_threaded:
             self.worker_group.adopt(SyncThread(self.flusher.gate, self.worker_group.limit_s))
+        self.flusher.start(self.following.wake_if_durable, wake)
         if self.copying is not None:
             self.copying.start(spawn, is_threaded=is_threaded)
         self.log.tail.writer.start(self.flusher)

@@ -258,6 +258,7 @@ class Opener:
         self._given_spawn = spawn
         self._functions: dict[str, Any] = {}
         self._engine: Engine | None = None
+        self._built: Store | None = None
         self._removed_topics = RemovedTopicsFile(files, self.root)
         # None for a caller that brings its own disk or threads: a test, which may drop a store as a kill does.
         own = spawn is None and type(files) is Files
@@ -498,9 +499,16 @@ class Opener:
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
         except BaseException:
-            lock.release()
+            self.release(lock) if self._built is None else self._built._give_up()
             raise
+        # The store's threads keep this object, which would keep a store that the program has dropped.
+        self._built = None
         return store
+
+    def release(self, lock: Lock) -> None:
+        """End the threads that strategies have begun; release the lock once the last one has ended."""
+        self._worker_group.stop()
+        self._worker_group.when_ended(lock.release)
 
     def lock(self, call: str = "opening it for writing") -> Lock:
         """Take the store's lock; raises `StoreLockedError` with the holder if another process has it.
@@ -529,7 +537,7 @@ class Opener:
         check_role(self.files, self.root, call)
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
-        """Return the store, recovered and started; the caller releases the lock if this raises."""
+        """Return the store, recovered and started. From `_built` on it has the lock, and releases it."""
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
@@ -553,17 +561,14 @@ class Opener:
             note_unclean_opening(self.files, self.root, found.lost_from, is_copy=found.was_copied)
         context = self.context(geometry, log, read_only=False)
         engine, store = self._build(lock, log, context, end, found)
-        try:
-            report = self._load_and_replay(engine, log, found, end, began)
-            store.recovery = report
-            self._engine = engine
-            engine.start(self._spawn, is_threaded=self._given_spawn is None)
-        except BaseException:
-            store.leave()
-            engine.abandon()
-            raise
-        store._attach(LowLevelStore(store, keeps_open=False))
-        self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
+        self._built = store
+        store.recovery = report = self._load_and_replay(engine, log, found, end, began)
+        self._engine = engine
+        engine.start(self._spawn, is_threaded=self._given_spawn is None)
+        announce = functools.partial(
+            self.registry.fire, "penstock_store_opened", root=str(self.root), report=report
+        )
+        store._attach(LowLevelStore(store, keeps_open=False), announce)
         return store
 
     def _warn_of_future(self, newest_ms: int) -> None:

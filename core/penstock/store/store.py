@@ -33,6 +33,7 @@ from penstock.errors import (
     StorageError,
     StoreFailedError,
 )
+from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
 from penstock.format.names import check_queue, check_topic, is_hidden_progress
@@ -47,6 +48,7 @@ from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import (
     HandlerThread,
     is_main_thread,
+    is_of_handler,
     is_signal_handler,
     run_aside,
 )
@@ -69,6 +71,10 @@ if TYPE_CHECKING:
     from penstock.store.lowlevel import LowLevelStore
 
 
+logger = get_logger(__name__)
+
+# Logged, since the caller gets the error for which the opening failed.
+_NOT_CLOSED = "%s could not be closed cleanly after its opening failed"
 # Processes of one verification; more than a machine has cores only cost memory.
 _JOBS_MAX = 4096
 
@@ -131,8 +137,10 @@ class Store(ExtensionCalls, Producer):
             self._produce_by(engine.log.appender)
             leave_in_child(self)
 
-    def _attach(self, lowlevel: "LowLevelStore") -> None:
-        """Attach the extensions, once the store is open; closes the store if one of them raises.
+    def _attach(
+        self, lowlevel: "LowLevelStore", announce: Callable[[], None] = lambda: None
+    ) -> None:
+        """Attach the extensions, once the store is open, and announce it; closes the store if one of these raises.
 
         They and their threads get an object of their own: if they had this one, nobody would notice that the program
         has dropped it.
@@ -141,9 +149,28 @@ class Store(ExtensionCalls, Producer):
         try:
             for each in self._extensions:
                 each.attach(lowlevel)
+            announce()
         except BaseException:
-            self._close_here()
+            try:
+                self._close_here()
+            except Exception:
+                logger.exception(_NOT_CLOSED, self.path)
             raise
+
+    def _give_up(self) -> None:
+        """Release a store whose opening has failed, unless it is closed; its lock once its last thread has ended."""
+        with self._closing:
+            if self._closed or self._engine is None:
+                return
+            try:
+                if "_lowlevel" in vars(self):
+                    self._detach()
+            finally:
+                self.leave()
+                try:
+                    self._engine.abandon()
+                except Exception:
+                    logger.exception(_NOT_CLOSED, self.path)
 
     @property
     def lowlevel(self) -> "LowLevelStore":
@@ -618,7 +645,14 @@ class Store(ExtensionCalls, Producer):
     def _detach(self) -> None:
         """End the work of the extensions, which may still put."""
         for each in reversed(self._extensions):
-            each.detach()
+            try:
+                each.detach()
+            except Exception as error:
+                if is_of_handler(error):
+                    raise
+                logger.exception(
+                    "extension %r failed in detach; the store is closed all the same", each.name
+                )
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,9 @@
 """Extensions in a store: what is asked of them, when, and what happens if they refuse or fail."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -181,3 +182,54 @@ def test_a_store_whose_extension_fails_to_attach_is_closed_again(tmp_path: Path)
         opened(tmp_path / "s", Failing)
     with opened(tmp_path / "s", Noting) as store:
         assert store.recovery.state == "clean"
+
+
+def test_an_extension_that_fails_to_detach_keeps_neither_the_others_nor_the_close(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store could never be closed: each close raised the extension's error again."""
+
+    class Failing(Noting):
+        """Cannot detach."""
+
+        name = "failing"
+
+        def detach(self) -> None:
+            super().detach()
+            raise AttributeError("no client")
+
+    store = opened(tmp_path / "s", Noting, Failing)
+    others = store.lowlevel.extension("noting")
+    store.put("t", b"x", queue=0)
+    store.close()
+    assert others.calls[-1] == "detach"
+    assert "extension 'failing' failed in detach" in caplog.text
+    with opened(tmp_path / "s", Noting) as again:
+        assert again.recovery.state == "clean"
+
+
+def test_a_signal_handler_that_raises_while_an_extension_detaches_is_heard(tmp_path: Path) -> None:
+    class Alarm(Exception):  # noqa: N818 - as a program calls it
+        """What the handler raises."""
+
+    class Slow(Noting):
+        """Is interrupted when it is detached first."""
+
+        name = "slow"
+        signals: ClassVar = [signal.SIGUSR1]
+
+        def detach(self) -> None:
+            while self.signals:
+                signal.raise_signal(self.signals.pop())
+
+    def handle(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        store = opened(tmp_path / "s", Slow)
+        with pytest.raises(Alarm):
+            store.close()
+        store.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.interrupts import everywhere
 
 from penstock.files import Files
 from penstock.runtime.clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyTime
@@ -154,6 +155,15 @@ def test_a_job_for_the_end_runs_when_the_last_thread_has_ended_or_at_once() -> N
     assert ran.acquire(timeout=LONG_S)
     workers.when_ended(ran.release)
     assert ran.acquire(blocking=False)
+
+
+def test_a_thread_that_an_interrupt_cuts_off_at_its_start_is_ended_with_the_others() -> None:
+    for interrupt in everywhere(1, more_than=5):
+        workers = WorkerGroup(lambda name, error: None, slow_ms=0, limit_ms=60_000)
+        interrupt.during(lambda: workers("cut-off", lambda: None))  # noqa: B023 - called at once
+        workers.stop()
+        assert "cut-off" not in [each.name for each in threading.enumerate()], interrupt.place
+        assert not workers.hanging()
 
 
 def test_a_step_that_raises_is_told_and_is_the_last(
