@@ -534,7 +534,7 @@ class OutcomeUnknownError(StorageError):
 
 
 class StoreFailedError(StorageError):
-    """A sync or a write failed: the store takes no more writes, and may have lost what was not durable yet."""
+    """A sync, a write or the flush policy failed: the store takes no more writes; what was not durable may be lost."""
 
     def __init__(self, reason: str, durable_offset: int) -> None:
         self.reason = reason

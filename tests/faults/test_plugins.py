@@ -2,17 +2,19 @@
 
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Listen
 
-from penstock.contracts import Extension, Strategy
+from penstock import Message, StoreFailedError
+from penstock.contracts import Extension, FlushPolicy, Strategy
 from penstock.contracts.extension import OpenStore
 from penstock.errors import PluginError
 from penstock.store.store import Store
-from penstock.testing import open_store
+from penstock.testing import ManualWorkers, open_store
 from penstock_alloc.allocators import OnDemandAllocator
 from penstock_alloc.writers import MmapWriter
 from penstock_flush.policies import AsyncFlush, SyncFlush
@@ -153,3 +155,40 @@ def test_an_extension_that_can_neither_attach_nor_detach_leaves_a_store_that_is_
     with open_store(tmp_path / "s") as again:
         assert again.recovery is not None
         assert again.recovery.state == "clean"
+
+
+def transact(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.put("t", b"x", queue=0)
+
+
+PUTS: dict[str, Callable[[Store], object]] = {
+    "put": lambda store: store.put("t", b"x", queue=0),
+    "put without waiting": lambda store: store.put("t", b"x", queue=0, wait=False),
+    "put_many": lambda store: store.put_many([Message("t", b"x", queue=0)]),
+    "submit": lambda store: store.submit("t", b"x", queue=0).result(30),
+    "transaction": transact,
+}
+
+
+@pytest.mark.parametrize(("cls", "call", "way"), [
+    *((AsyncFlush, "after_append", way) for way in PUTS),
+    (AsyncFlush, "request", "submit"),
+    (SyncFlush, "request", "put without waiting"),
+], ids=lambda v: v if isinstance(v, str) else v.name)  # fmt: skip
+def test_a_flush_policy_that_fails_after_an_append_stops_the_store_and_is_named(
+    cls: type[FlushPolicy], call: str, way: str, tmp_path: Path
+) -> None:
+    """The caller got the policy's own error for a message that was stored, and put it again."""
+    store = open_store(
+        tmp_path / "s", strategies=[broken(cls, call, "raises")], flush=cls.name, spawn=ManualWorkers()
+    )  # fmt: skip
+    with pytest.raises(StoreFailedError, match=f"flush policy '{cls.name}' failed") as caught:
+        PUTS[way](store)
+    assert isinstance(caught.value.__cause__, PluginBugError)
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"again", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with open_store(tmp_path / "s") as again:
+        assert [message.body for message in again.scan("t")] == [b"x"]

@@ -56,7 +56,10 @@ class FlushPolicy(Strategy):
         """Begin background work."""
 
     def after_append(self, end_offset: int) -> None:
-        """Called after each append, outside the append lock, if a policy overrides it; must be cheap."""
+        """Called after each append, outside the append lock, if a policy overrides it; must be cheap.
+
+        An exception stops the store, as one of `request` does: the record is in the log, and a retry would double it.
+        """
 
     def request(self) -> None:
         """Flush soon, even if nothing is left to sync, for a caller that does not block. Called from any thread."""

@@ -61,7 +61,7 @@ from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import WorkerGroup
+from penstock.runtime.workers import WorkerGroup, is_of_handler
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.copying import Copying
 from penstock.store.queue_cursors import QueueCursors
@@ -466,18 +466,40 @@ class Engine:
         self, end_offset: int, wait: bool, is_new: bool
     ) -> tuple[PutStatus, Durability]:
         policy = self.policy
-        if self.hears_appends and is_new:
-            policy.after_append(end_offset)
-        if not policy.waits:
-            if self.log.appender.is_idle:
-                self.following.wake()
-            return _ACCEPTED
-        if not wait:
-            policy.request()
-            return _ACCEPTED
-        if self.flusher.wait(end_offset, policy.timeout_ms):
-            return _ON_DISK
+        try:
+            if self.hears_appends and is_new:
+                policy.after_append(end_offset)
+            if not policy.waits:
+                if self.log.appender.is_idle:
+                    self.following.wake()
+                return _ACCEPTED
+            if not wait:
+                policy.request()
+                return _ACCEPTED
+            if self.flusher.wait(end_offset, policy.timeout_ms):
+                return _ON_DISK
+        except Exception as error:
+            self._fail_by_policy(error)
+            raise
         return _LATE
+
+    def request_flush(self) -> None:
+        """Make what was appended durable soon."""
+        try:
+            self.policy.request()
+        except Exception as error:
+            self._fail_by_policy(error)
+            raise
+
+    def _fail_by_policy(self, error: Exception) -> None:
+        """Stop the store for an error of the flush policy.
+
+        The record is in the log: after another error, the caller would put it again.
+        """
+        if not isinstance(error, StoreFailedError) and not is_of_handler(error):
+            raise self.flusher.fail(
+                f"flush policy {self.policy.name!r} failed after an append, which is in the log ({error!r})"
+            ) from error
 
     # --- dispatching
 

@@ -305,7 +305,7 @@ class Store(ExtensionCalls, Producer):
                 future.set_exception(failure)
 
         engine.flusher.add_waiter(end, notify)
-        engine.policy.request()
+        engine.request_flush()
         return future
 
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
