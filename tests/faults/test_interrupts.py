@@ -136,12 +136,15 @@ class Alarm(Exception):  # noqa: N818 - as a program calls it
     """What a signal handler raises."""
 
 
+@pytest.mark.parametrize("error", [Alarm, TimeoutError])
 @pytest.mark.parametrize("way", ["mmap", "file"])
-def test_a_signal_handler_may_raise_any_exception_within_a_put(way: str, tmp_path: Path) -> None:
+def test_a_signal_handler_may_raise_any_exception_within_a_put(
+    way: str, error: type[Exception], tmp_path: Path
+) -> None:
     """Between the write and the count it left one queue offset to two messages, and the store closed as clean."""
     store = open_store(tmp_path / "s", spawn=ManualWorkers(), retention=[], **WAYS[way])
     number, sure = 0, set[int]()
-    for interrupt in everywhere(1, more_than=50, error=Alarm):
+    for interrupt in everywhere(1, more_than=50, error=error):
         # Each put begins a segment.
         story(store, number, [40_000])
         interrupt.during(lambda: story(store, number + 1, [40_000]))  # noqa: B023 - called at once

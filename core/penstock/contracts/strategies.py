@@ -209,7 +209,10 @@ class Allocator(Strategy):
     """
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        """Called with the files that will be obtained next, the first one first; must return at once."""
+        """Called with the files that will be obtained next, the first one first; must return at once.
+
+        An exception is logged: `obtain` is called all the same.
+        """
 
     @abstractmethod
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:

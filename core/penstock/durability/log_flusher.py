@@ -28,6 +28,7 @@ from penstock.errors import DiskFullError, PenstockError, StoreFailedError, Syst
 from penstock.escape import get_logger
 from penstock.log.commit_log import FAILED, LIMITS, CommitLog
 from penstock.log.segment import Segment
+from penstock.runtime.workers import is_interrupt
 
 logger = get_logger(__name__)
 
@@ -256,6 +257,8 @@ class LogFlusher:
                     gathered, segment.extent, segment.channel,
                 )  # fmt: skip
         except OSError as error:
+            if is_interrupt(error):
+                raise
             self.fail(f"{segment.path.name} cannot be synced ({error})")
 
     def _sync(self, segment: Segment, log_offset: int) -> None:
@@ -316,8 +319,13 @@ class LogFlusher:
         self.check()
         try:
             return self._log.log.commit()
-        except OSError as error:
-            raise self.fail(f"written bytes could not be passed to the system ({error})") from error
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            text = str(error) if isinstance(error, OSError) else repr(error)
+            writer = self._log.tail.writer.name
+            reason = f"written bytes could not be passed to the system by segment writer {writer!r} ({text})"
+            raise self.fail(reason) from error
 
     def check(self) -> None:
         """Raise if the store has failed."""
@@ -325,7 +333,12 @@ class LogFlusher:
             raise self.failure
 
     def failed_append(self, error: OSError) -> PenstockError:
-        """Return the error for an append that the system failed: disk full, or a failure that stops all writing."""
+        """Return the error for an append that failed: disk full, or a failure that stops all writing.
+
+        Raises the error itself if a signal handler raised it: the append is complete, or nothing of it is there.
+        """
+        if is_interrupt(error):
+            raise error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return DiskFullError(self._log.log.folder, 0)
         return self.fail(f"an append failed ({error})")

@@ -11,7 +11,8 @@ Invariants:
     * A segment is obtained before the old one is filled up, and all segments of a batch before its first byte is
       written: if there is no room, nothing of the record or batch is in the log.
     * When an append raises, nothing of it is in the log, and a later append uses the same log offset. Only after an
-      interrupt (Ctrl-C), the append may be in the log or not; if it is, it is complete, including its queue offset.
+      interrupt (Ctrl-C, or what a signal handler raises), the append may be in the log or not; if it is, it is
+      complete, including its queue offset. After a failure that stops the store, a part of it may be in the log.
 
 An interrupt may come between any two steps. So each step can be repeated, and takes effect by one assignment:
 `wrote_position` for bytes, the log's list for a segment. `LogTail.repair_after_interrupt` updates the other fields
@@ -34,6 +35,7 @@ from penstock.errors import (
     StoreClosedError,
     SystemLimitError,
 )
+from penstock.escape import get_logger
 from penstock.files import File, Files
 from penstock.files.file import NO_ROOM
 from penstock.format.columns import Buffer, ScannedColumns
@@ -43,6 +45,9 @@ from penstock.log.scan import batch_marks
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
+from penstock.runtime.workers import is_interrupt
+
+logger = get_logger(__name__)
 
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 # The allocator is informed of the next segment and of the one after it.
@@ -97,9 +102,14 @@ class LogTail:
         if following == self._expected:
             return
         paths = [self._log.path_of(self._log.next_free_base(ahead)) for ahead in range(_EXPECTED)]
-        self.allocator.expect(
-            paths, self._log.segment_bytes, allocated=self.writer.needs_allocated_file
-        )
+        size, allocated = self._log.segment_bytes, self.writer.needs_allocated_file
+        try:
+            self.allocator.expect(paths, size, allocated=allocated)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            # Files are obtained all the same, and a batch may be written already.
+            logger.exception("allocator %r failed in expect", self.allocator.name)
         self._expected = following
 
     def roll(self) -> Segment:
@@ -116,7 +126,7 @@ class LogTail:
 
     def write(self, segment: Segment, record: bytes) -> None:
         """Write one record after the records of `segment`; if this raises, nothing of it is in the log."""
-        _write(segment, record)
+        segment.write(record)
         segment.wrote_position = end = segment.wrote_position + len(record)
         if self._commits_at_once:
             segment.committed_position = end
@@ -124,7 +134,7 @@ class LogTail:
     def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int]) -> None:
         """Write multiple records after the records of `segment`; if this raises, nothing of them is in the log."""
         self._make_room(segment, segment.wrote_position + len(data))
-        _write(segment, data, sizes)
+        segment.write(data, sizes)
         segment.wrote_position += len(data)
         if self._commits_at_once:
             segment.committed_position = segment.wrote_position
@@ -164,7 +174,9 @@ class LogTail:
 
     def _start(self, segment: Segment, file: File, position: int) -> SegmentChannel:
         channel = self.writer.open(file, segment.capacity, position)
-        segment.start_writing(channel, position, commits_at_once=self._commits_at_once)
+        segment.start_writing(
+            channel, position, commits_at_once=self._commits_at_once, writer=self.writer.name
+        )
         return channel
 
     def turn_to(self, fresh: Segment) -> None:
@@ -173,7 +185,7 @@ class LogTail:
         if tail is not None:
             room = tail.capacity - tail.wrote_position
             if room:
-                _write(tail, BLANK.pack(room, MAGIC_BLANK))
+                tail.write(BLANK.pack(room, MAGIC_BLANK))
                 tail.wrote_position = tail.capacity
             if self._commits_at_once:
                 tail.committed_position = tail.capacity
@@ -248,9 +260,11 @@ class LogTail:
             segment.channel.flush()
 
     @staticmethod
-    def has_begun(pieces: list[BatchSlice]) -> bool:
-        """Return whether any record of a batch is in the log already."""
-        return any(piece.segment.wrote_position > piece.position for piece in pieces)
+    def part_of(pieces: list[BatchSlice]) -> str:
+        """Say how much of a batch is in the log; empty if nothing is."""
+        written = [piece.segment.wrote_position > piece.position for piece in pieces]
+        whole = "a batch is in the log" if all(written) else "only part of a batch was written"
+        return whole if any(written) else ""
 
     def forget(self, pieces: list[BatchSlice]) -> None:
         """Close and discard segments that were obtained for a batch and are not in the log."""
@@ -270,36 +284,6 @@ class LogTail:
             self._is_closed = True
             self.writer.close()
             self.allocator.close()
-
-
-def _write(segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
-    """Write after the records of a segment; raises `DiskFullError` if the disk is full, and leaves nothing then."""
-    assert segment.channel is not None
-    try:
-        segment.channel.write(segment.wrote_position, data, sizes)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            _erase_written(segment, data, sizes)
-            raise DiskFullError(segment.path, len(data)) from error
-        raise
-
-
-def _erase_written(segment: Segment, data: Buffer, sizes: Sequence[int]) -> None:
-    """Zero durably what a write has left if there may be whole records; the next recovery would take them as appended.
-
-    A part of a single record is a torn tail, and the next append writes over it.
-    """
-    assert segment.channel is not None
-    try:
-        written = segment.pread(len(data), segment.wrote_position).rstrip(b"\0")
-        if written and (sizes or written == bytes(data).rstrip(b"\0")):
-            # Only what is there: those bytes have their blocks.
-            segment.channel.write(segment.wrote_position, bytes(len(written)))
-            segment.sync()
-    except OSError as error:
-        raise OSError(
-            errno.EIO, f"the disk is full, and what was written could not be erased: {error}"
-        ) from error
 
 
 def _as_storage_error(error: OSError, path: Path, size: int) -> Exception:
@@ -436,6 +420,14 @@ class CommitLog:
 
     def _append_slowly(self, draft: Draft) -> None:
         """Append one record that the kernel's appender cannot store; sets the draft's log offset."""
+        try:
+            self._append_one(draft)
+        except OSError as error:
+            if self._flusher is None:
+                raise
+            raise self._flusher.failed_append(error) from error
+
+    def _append_one(self, draft: Draft) -> None:
         self.lock.refuse_within()
         self.check_put(draft.size)
         tail, data, following, now = None, b"", 0, 0
@@ -461,8 +453,6 @@ class CommitLog:
                 self._complete_or_undo(tail, data, draft, following, now, error)
             finally:
                 self._release_at_last()
-            if isinstance(error, OSError) and self._flusher is not None:
-                raise self._flusher.failed_append(error) from error
             raise
 
     def _complete_or_undo(
@@ -479,20 +469,31 @@ class CommitLog:
             return
         try:
             self.tail.repair_after_interrupt()
-            is_written = (
-                bool(data)
-                and tail is not None
-                and tail.base_offset + tail.wrote_position > draft.log_offset
-            )
-            if data and tail is not None and (is_written or not isinstance(error, Exception)):
-                # Repeating a complete write is harmless; leaving a partial one is not.
-                if not is_written:
+            if data and tail is not None:
+                is_written = tail.base_offset + tail.wrote_position > draft.log_offset
+                if is_interrupt(error) and not is_written:
+                    # Repeating a complete write is harmless; leaving a partial one is not.
                     self.tail.write(tail, data)
-                draft.cursor.next_offset = following
-                self.appender.last_time_ms = now
+                    is_written = True
+                if is_written:
+                    draft.cursor.next_offset = following
+                    self.appender.last_time_ms = now
+                self._refuse_after(error, "the record is in the log" if is_written else "")
             self._attach()
         finally:
             self.lock.release()
+
+    def _refuse_after(self, error: BaseException, written: str) -> None:
+        """Let nothing be appended to what an append has left, already before its caller notes the failure.
+
+        `written` says what is in the log; empty for nothing. Raises `OSError` then: the caller must not repeat it.
+        """
+        if is_interrupt(error):
+            return
+        if written or (isinstance(error, OSError) and error.errno not in NO_ROOM):
+            self.appender.refuse(FAILED)
+        if written:
+            raise OSError(errno.EIO, f"{written}: {error!r}") from error
 
     def _release_at_last(self) -> None:
         """Release the lock if the clean-up was cut short itself; nothing is appended to what it has left."""
@@ -597,15 +598,12 @@ class CommitLog:
             return
         try:
             self.tail.repair_after_interrupt()
-            if pieces and not isinstance(error, Exception):
+            if pieces and is_interrupt(error):
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
-            elif self.tail.has_begun(pieces):
-                # The log has queue offsets that no cursor has counted: nothing may be appended after them, already
-                # before the caller learns of it and notes the failure.
-                self.appender.refuse(FAILED)
-                raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
             else:
+                # Of a batch in part, the log has queue offsets that no cursor has counted.
+                self._refuse_after(error, self.tail.part_of(pieces))
                 self.tail.forget(pieces)
             self._attach()
         finally:
@@ -632,8 +630,13 @@ class CommitLog:
             newest_ms = records.last_time_ms
             if len(records) > 1:
                 sizes, newest_ms = records.sizes.tolist(), int(records.store_times_ms.max())
-        with memoryview(data) as view:
-            self._append_piece(log_offset, view, sizes, newest_ms)
+        try:
+            with memoryview(data) as view:
+                self._append_piece(log_offset, view, sizes, newest_ms)
+        except OSError as error:
+            if self._flusher is None:
+                raise
+            raise self._flusher.failed_append(error) from error
 
     def land(self, frames: bytes, log_offset: int, size_max: int) -> tuple[int, int]:
         """Append the records in frames as they come most often, checked and without the lock; see `Appender.land`."""
@@ -666,8 +669,6 @@ class CommitLog:
                 self._complete_or_undo_batch(pieces, data, None, now, error)
             finally:
                 self._release_at_last()
-            if isinstance(error, OSError) and self._flusher is not None:
-                raise self._flusher.failed_append(error) from error
             raise
 
     def _check_ends_at(self, log_offset: int) -> None:

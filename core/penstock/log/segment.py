@@ -23,9 +23,11 @@ from pathlib import Path
 
 from penstock._kernel import Extent, GatherBuffer
 from penstock.contracts import SegmentChannel
-from penstock.errors import OffsetError
+from penstock.errors import DiskFullError, OffsetError
 from penstock.files import File, Files
+from penstock.files.file import NO_ROOM
 from penstock.format.columns import Buffer
+from penstock.runtime.workers import is_interrupt
 
 _READ_BYTES = 1 << 20
 # Added to a lease's count when it ends although it is still held (spec section 9.5).
@@ -116,6 +118,8 @@ class Segment:
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
         self.holds_back = False
+        # The name of the segment writer, for errors.
+        self.writer = ""
         self._file: File | None = None
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -145,14 +149,50 @@ class Segment:
         self.extent.committed = position
 
     def start_writing(
-        self, channel: SegmentChannel, position: int, *, commits_at_once: bool
+        self, channel: SegmentChannel, position: int, *, commits_at_once: bool, writer: str
     ) -> None:
-        """Set the channel for writing; its file holds `position` bytes of records."""
+        """Set the channel for writing, of the segment writer `writer`; its file holds `position` bytes of records."""
         self.channel = channel
+        self.writer = writer
         self.holds_back = not commits_at_once
         self.wrote_position = self.committed_position = position
         self._view = channel.view
         self.mapped_end = self.capacity
+
+    def write(self, data: Buffer, sizes: Sequence[int] = ()) -> None:
+        """Write after the records, without counting it; if the disk is full, raises `DiskFullError` and leaves nothing.
+
+        Any other failure, an `OSError`, must stop the store: what was written may be whole records.
+        """
+        assert self.channel is not None
+        try:
+            self.channel.write(self.wrote_position, data, sizes)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                self._erase(data, sizes)
+                raise DiskFullError(self.path, len(data)) from error
+            raise
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            raise OSError(errno.EIO, f"segment writer {self.writer!r} failed: {error!r}") from error
+
+    def _erase(self, data: Buffer, sizes: Sequence[int]) -> None:
+        """Zero durably what a write has left if there may be whole records, which the next recovery would keep.
+
+        A part of a single record is a torn tail, and the next append writes over it.
+        """
+        assert self.channel is not None
+        try:
+            written = self.pread(len(data), self.wrote_position).rstrip(b"\0")
+            if written and (sizes or written == bytes(data).rstrip(b"\0")):
+                # Only what is there: those bytes have their blocks.
+                self.channel.write(self.wrote_position, bytes(len(written)))
+                self.sync()
+        except Exception as error:
+            raise OSError(
+                errno.EIO, f"the disk is full, and what was written could not be erased: {error!r}"
+            ) from error
 
     def set_position(self, position: int) -> None:
         """Set where the records end, after a scan or a truncation."""

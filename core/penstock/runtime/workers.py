@@ -316,10 +316,12 @@ def is_main_thread() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
-def is_of_handler(error: BaseException) -> bool:
-    """Return whether a signal handler raised an exception: then it is the program's, not of what was interrupted."""
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is not of the code that it has left: Ctrl-C, or one of a signal handler."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return is_main_thread() and any(map(is_signal_handler, frames))
+    return not isinstance(error, Exception) or (
+        is_main_thread() and any(map(is_signal_handler, frames))
+    )
 
 
 class StopAfterError:

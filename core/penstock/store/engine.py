@@ -61,7 +61,7 @@ from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import WorkerGroup, is_of_handler
+from penstock.runtime.workers import WorkerGroup, is_interrupt
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.copying import Copying
 from penstock.store.queue_cursors import QueueCursors
@@ -496,7 +496,7 @@ class Engine:
 
         The record is in the log: after another error, the caller would put it again.
         """
-        if not isinstance(error, StoreFailedError) and not is_of_handler(error):
+        if not isinstance(error, StoreFailedError) and not is_interrupt(error):
             raise self.flusher.fail(
                 f"flush policy {self.policy.name!r} failed after an append, which is in the log ({error!r})"
             ) from error

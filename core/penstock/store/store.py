@@ -47,8 +47,8 @@ from penstock.retention.runner import RetentionForecast
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import (
     HandlerThread,
+    is_interrupt,
     is_main_thread,
-    is_of_handler,
     is_signal_handler,
     run_aside,
 )
@@ -648,7 +648,7 @@ class Store(ExtensionCalls, Producer):
             try:
                 each.detach()
             except Exception as error:
-                if is_of_handler(error):
+                if is_interrupt(error):
                     raise
                 logger.exception(
                     "extension %r failed in detach; the store is closed all the same", each.name

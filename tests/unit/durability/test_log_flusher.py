@@ -30,11 +30,11 @@ def disk() -> SimulatedDisk:
 class OwnLog(SegmentedLog):
     """A log whose bytes cannot always be passed to the system."""
 
-    is_broken = False
+    error: Exception | None = None
 
     def commit(self) -> int:
-        if self.is_broken:
-            raise OSError(errno.EIO, "broken")
+        if self.error is not None:
+            raise self.error
         return super().commit()
 
 
@@ -119,13 +119,14 @@ def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_i
     assert flusher.flushed_offset == flusher.failure.durable_offset == 0
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), ValueError("broken")])
 def test_a_commit_that_fails_is_the_failure_of_the_store(
-    flusher: LogFlusher, log: CommitLog, failures: list[str]
+    error: Exception, flusher: LogFlusher, log: CommitLog, failures: list[str]
 ) -> None:
     assert flusher.commit() == flusher.wrote_offset == flusher.committed_offset
     assert isinstance(log.log, OwnLog)
-    log.log.is_broken = True
-    with pytest.raises(StoreFailedError, match="could not be passed to the system") as raised:
+    log.log.error = error
+    with pytest.raises(StoreFailedError, match=r"by segment writer 'file'.*broken") as raised:
         flusher.commit()
     assert failures == [raised.value.reason]
 

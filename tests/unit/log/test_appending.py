@@ -125,7 +125,7 @@ def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
     ]
     stops = [100 + SIZE - 2000 + BLANK_SIZE, SIZE, 2000 + BLANK_SIZE, 100 + BLANK_SIZE]
     assert ReservingBlocks.reserved == list(zip(blocks, stops, strict=True))
-    assert not tail.has_begun(pieces)
+    assert not tail.part_of(pieces)
     assert (first.wrote_position, tail.segment) == (100, first)
 
 
@@ -161,6 +161,19 @@ def test_after_a_part_of_a_batch_nothing_is_appended(
     with pytest.raises(StoreFailedError, match="an append or a sync failed"):
         commit_log.append_batch(batch_of(200))
     assert commit_log.end_offset == end
+
+
+def test_after_a_write_that_failed_nothing_is_appended(
+    commit_log: CommitLog, disk: SimulatedDisk
+) -> None:
+    """What was written may be whole records; another thread appended before the failure was noted, and kept them."""
+    commit_log.append_batch(batch_of(100))
+    commit_log.start(LogFlusher(commit_log, Progress(disk, ROOT), 0))
+    disk.plan.fail("pwrite", errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        commit_log.append_batch(batch_of(200))
+    with pytest.raises(StoreFailedError, match="an append or a sync failed"):
+        commit_log.append_batch(batch_of(200))
 
 
 def test_what_an_ended_process_wrote_is_read_with_its_checksums(
@@ -245,6 +258,73 @@ class NestingWriter(FileWriter):
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         return NestingChannel(file, capacity)
+
+
+class FailingChannel(FileChannel):
+    """Raises in one of its calls, once it has done what it is asked for."""
+
+    fails_in: ClassVar[str] = ""
+
+    @property
+    def buffer_end(self) -> int:
+        if self.fails_in == "buffer_end":
+            raise ValueError("no")
+        return super().buffer_end
+
+    def write(self, position: int, data: Any, sizes: Sequence[int] = ()) -> None:
+        super().write(position, data, sizes)
+        if self.fails_in == "write":
+            raise ValueError("no")
+
+
+class FailingWriter(FileWriter):
+    name: ClassVar[str] = "failing"
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        return FailingChannel(file, capacity)
+
+
+@pytest.mark.parametrize(("call", "text"), [
+    ("write", "segment writer 'failing' failed"), ("buffer_end", "is in the log"),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 3], ids=["put", "batch"])
+def test_a_segment_writer_that_fails_in_an_append_stops_the_store(
+    call: str, text: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller got the writer's own error; the next message was put over the first, and a kill brought back others."""
+    store = open_store(
+        tmp_path / "s", spawn=ManualWorkers(), strategies=[FailingWriter], write="failing"
+    )
+    store.put("t", b"0", queue=0)
+    messages = [Message("t", b"in doubt", queue=0)] * count
+    monkeypatch.setattr(FailingChannel, "fails_in", call)
+    with pytest.raises(StoreFailedError, match=text):
+        store.put_many(messages) if count > 1 else store.put("t", b"in doubt", queue=0)
+    monkeypatch.undo()
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"1", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with open_store(tmp_path / "s") as again:
+        assert [m.body for m in again.scan("t")] == [b"0", *[b"in doubt"] * count]
+        assert not list(again.verify())
+
+
+class ForgetfulAllocator(OnDemandAllocator):
+    name: ClassVar[str] = "forgetful"
+
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        raise ValueError("no")
+
+
+def test_an_allocator_that_fails_to_expect_files_fails_no_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch over two segments was wholly written, and the error said that only part of it was."""
+    with open_store(tmp_path / "s", strategies=[ForgetfulAllocator], alloc="forgetful") as store:
+        store.put_many([Message("t", b"x" * (SIZE // 2), queue=0)] * 3)
+        assert store.max_offset("t", 0) == 3
+    assert "allocator 'forgetful' failed in expect" in caplog.text
 
 
 def test_an_append_within_an_append_of_the_same_thread_is_refused(tmp_path: Path) -> None:
