@@ -1,6 +1,7 @@
 """Strategies that raise, or answer nonsense, in each of their callbacks: what the store promised holds."""
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 from tests.conftest import Listen
+from tests.lanes import eventually
 
 from penstock import Message, StoreFailedError
-from penstock.contracts import Extension, FlushPolicy, Strategy
+from penstock.contracts import Extension, FlushPolicy, Strategy, Vote
+from penstock.contracts.dispatcher import DispatchBatch
 from penstock.contracts.extension import OpenStore
 from penstock.errors import PluginError
 from penstock.store.store import Store
@@ -192,3 +195,68 @@ def test_a_flush_policy_that_fails_after_an_append_stops_the_store_and_is_named(
         store.close()
     with open_store(tmp_path / "s") as again:
         assert [message.body for message in again.scan("t")] == [b"x"]
+
+
+@pytest.mark.parametrize("event", ["penstock_segment_sealed", "penstock_segment_expired"])
+def test_a_hook_that_ends_the_thread_that_calls_it_is_logged_and_ends_nothing(
+    event: str, tmp_path: Path, listen: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`sys.exit` in a hook ended the thread that publishes what readers see, and said nothing."""
+    listen(event, "path", sys.exit)
+    with open_store(tmp_path / "s", flush="none") as store:
+        for number in range(6):
+            store.put("t", b"%d" % number + b"x" * 30_000, queue=0)
+        thread = threading.Thread(target=store.discard_before, kwargs={"log_offset": 1 << 16})
+        thread.start()
+        thread.join()
+        eventually(lambda: f"failed in {event}" in caplog.text)
+        store.put("t", b"6", queue=0)
+        store.flush()
+        with open_store(tmp_path / "s", read_only=True) as reader:
+            eventually(lambda: reader.max_offset("t", 0) == 7)
+
+
+def test_ctrl_c_and_sys_exit_in_a_hook_reach_the_program_in_its_main_thread(
+    tmp_path: Path, listen: Listen
+) -> None:
+    listen("penstock_segment_expired", "path", sys.exit)
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        for _ in range(4):
+            store.put("t", b"x" * 30_000, queue=0)
+        with pytest.raises(SystemExit):
+            store.discard_before(log_offset=1 << 16)
+
+
+def test_a_dispatcher_that_ends_its_thread_stops_the_store(tmp_path: Path) -> None:
+    class Ending(HashIndexDispatcher):
+        """Calls `sys.exit`."""
+
+        def dispatch(self, batch: DispatchBatch) -> None:
+            sys.exit(3)
+
+    store = open_store(tmp_path / "s", strategies=[Ending])
+
+    def refusal() -> str:
+        try:
+            store.put("t", b"x", queue=0, keys=["k"])
+        except StoreFailedError as error:
+            return error.reason
+        return ""
+
+    assert "penstock-follow failed: SystemExit(3)" in eventually(refusal)
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+def test_a_retention_policy_that_ends_its_thread_is_logged_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ending(AgeRetention):
+        """Calls `sys.exit`."""
+
+        def vote(self, *_: Any) -> Vote:
+            sys.exit(3)
+
+    with open_store(tmp_path / "s", strategies=[Ending], retention=["age"]) as store:
+        eventually(lambda: "the retention run failed" in caplog.text)
+        store.put("t", b"x", queue=0)

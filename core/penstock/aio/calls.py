@@ -224,7 +224,7 @@ class Bell:
             with contextlib.suppress(RuntimeError):
                 listener.get_loop().call_soon_threadsafe(_wake_task, listener)
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def _failed(self, name: str, error: BaseException) -> None:
         logger.error("%s ended: %s; tasks look for messages once a second", name, error)
         self._ring()
 

@@ -36,6 +36,7 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock.plugins.loading import PluginInfo, PluginStatus, load_plugins
+from penstock.runtime.workers import is_for_program
 
 logger = get_logger(__name__)
 
@@ -128,13 +129,15 @@ class Registry:
         )
         return {each.kind: each for each in found}
 
-    def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
+    def ask(self, event: str, **facts: object) -> list[tuple[str, BaseException]]:
         """Call every plugin's hook for an event, even if some raise; return (plugin, exception) of those."""
-        raised: list[tuple[str, Exception]] = []
+        raised: list[tuple[str, BaseException]] = []
         for implementation in getattr(self._manager.hook, event).get_hookimpls():
             try:
                 implementation.function(**{name: facts[name] for name in implementation.argnames})
-            except Exception as error:
+            except BaseException as error:
+                if is_for_program(error):
+                    raise
                 logger.exception("plugin %r failed in %s", implementation.plugin_name, event)
                 raised.append((implementation.plugin_name, error))
         return raised
@@ -147,7 +150,9 @@ class Registry:
                 continue
             try:
                 implementation.function(**{name: facts[name] for name in implementation.argnames})
-            except Exception:
+            except BaseException as error:
+                if is_for_program(error):
+                    raise
                 self._silenced.add(key)
                 logger.exception(
                     "plugin %r failed in %s; the store is not affected, and this hook is not called again", *key

@@ -19,7 +19,7 @@ from penstock.escape import get_logger
 
 logger = get_logger(__name__)
 
-OnError = Callable[[str, Exception], None]
+OnError = Callable[[str, BaseException], None]
 
 
 class _Wakes(Protocol):
@@ -72,7 +72,8 @@ class Worker:
             self.since = time.monotonic()
             try:
                 pause = self._step()
-            except Exception as error:
+            except BaseException as error:
+                # Also `SystemExit`, which ends a thread without a word.
                 self._on_error(self.name, error)
                 return
             finally:
@@ -324,6 +325,14 @@ def is_interrupt(error: BaseException) -> bool:
     )
 
 
+def is_for_program(error: BaseException) -> bool:
+    """Return whether an exception is to reach the program that called: an interrupt of the thread that gets signals.
+
+    In another thread it came of the code that was called, and would only end the thread.
+    """
+    return is_main_thread() and is_interrupt(error)
+
+
 class StopAfterError:
     """Wraps a step so that it stops permanently after its first exception, for callers with their own scheduler."""
 
@@ -331,7 +340,7 @@ class StopAfterError:
         self,
         name: str,
         step: Callable[[], float | None],
-        on_error: Callable[[str, Exception], None],
+        on_error: OnError,
     ) -> None:
         self._name = name
         self._step = step
@@ -344,7 +353,9 @@ class StopAfterError:
             return None
         try:
             return self._step()
-        except Exception as error:
+        except BaseException as error:
+            if is_for_program(error):
+                raise
             self._is_over = True
             self._on_error(self._name, error)
             return None

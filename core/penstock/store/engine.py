@@ -61,7 +61,7 @@ from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import WorkerGroup, is_interrupt
+from penstock.runtime.workers import WorkerGroup, is_for_program, is_interrupt
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.copying import Copying
 from penstock.store.queue_cursors import QueueCursors
@@ -240,7 +240,7 @@ class CheckpointTask:
 
 
 Fire = Callable[..., None]
-Ask = Callable[..., list[tuple[str, Exception]]]
+Ask = Callable[..., list[tuple[str, BaseException]]]
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 _ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
 _LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
@@ -386,8 +386,10 @@ class Engine:
         if self.flusher.failure is None:
             try:
                 self.retention.run()
-            except Exception:
+            except BaseException as error:
                 # An exception from a plugin must not end the thread, which would stop all writing.
+                if is_for_program(error):
+                    raise
                 logger.exception(
                     "the retention run failed; the next run retries it, and writing is not affected"
                 )

@@ -359,7 +359,7 @@ class Opener:
             return self._given_spawn(name, StopAfterError(name, step, self._worker_failed), wakes)
         return self._worker_group(name, step, wakes)
 
-    def _worker_failed(self, name: str, error: Exception) -> None:
+    def _worker_failed(self, name: str, error: BaseException) -> None:
         logger.error(
             "background thread %s failed; the store takes no more writes", name, exc_info=error
         )

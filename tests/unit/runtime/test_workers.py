@@ -71,12 +71,12 @@ LONG_S = 60
 
 
 @pytest.fixture
-def errors() -> list[tuple[str, Exception]]:
+def errors() -> list[tuple[str, BaseException]]:
     return []
 
 
 @pytest.fixture
-def workers(errors: list[tuple[str, Exception]]) -> Iterator[WorkerGroup]:
+def workers(errors: list[tuple[str, BaseException]]) -> Iterator[WorkerGroup]:
     made = WorkerGroup(lambda name, error: errors.append((name, error)), slow_ms=0, limit_ms=60_000)
     yield made
     made.stop()
@@ -166,10 +166,11 @@ def test_a_thread_that_an_interrupt_cuts_off_at_its_start_is_ended_with_the_othe
         assert not workers.hanging()
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), KeyboardInterrupt()])
 def test_a_step_that_raises_is_told_and_is_the_last(
-    workers: WorkerGroup, errors: list[tuple[str, Exception]]
+    error: BaseException, workers: WorkerGroup, errors: list[tuple[str, BaseException]]
 ) -> None:
-    error = ValueError("no")
+    """`SystemExit` ended the thread without a word."""
 
     def step() -> None:
         raise error
@@ -181,7 +182,7 @@ def test_a_step_that_raises_is_told_and_is_the_last(
 
 
 def test_a_step_run_elsewhere_ends_for_good_at_its_first_error() -> None:
-    calls, told = list[int](), list[tuple[str, Exception]]()
+    calls, told = list[int](), list[tuple[str, BaseException]]()
 
     def step() -> float:
         calls.append(1)
