@@ -15,7 +15,8 @@ Invariants:
     * A deletion that one run began is completed by the next run, whatever the policies answer by then: such a
       segment is already closed to readers.
     * One wrong reading of the clock deletes nothing: see `clock.SteadyTime`.
-    * The vote of a policy that raises is ignored; the error stops neither retention nor the store.
+    * A policy that raises has no vote, and refuses puts if its last vote did; the error stops neither retention nor
+      the store.
 """
 
 import contextlib
@@ -23,7 +24,8 @@ import sys
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from penstock.contracts import (
@@ -60,6 +62,7 @@ class RetentionDecision(NamedTuple):
         refusal: why puts are refused; None if they are accepted.
         failed: the exceptions of the policies that raised, by policy name.
         voters: names of the policies with the largest vote.
+        refusals: why puts are refused, by the policies that do; a policy that raises does what it did before.
     """
 
     going: int
@@ -67,6 +70,7 @@ class RetentionDecision(NamedTuple):
     refusal: str | None
     failed: dict[str, Exception]
     voters: tuple[str, ...] = ()
+    refusals: Mapping[str, str] = MappingProxyType({})
 
 
 class _Choice(NamedTuple):
@@ -127,6 +131,7 @@ class Retention:
         self._deleting: _Deletion | None = None
         self._trimmed_to = self._log.min_offset
         self._failing: set[str] = set()
+        self._refusals: Mapping[str, str] = {}
         # The names of segments whose file has a time in the future.
         self._ahead: set[str] = set()
         self._stopping = threading.Event()
@@ -168,15 +173,16 @@ class Retention:
         segments = self._log.infos(now_ms)
         if self._policies:
             self._warn_of_future(segments)
-        verdict = consult(self._policies, segments, now_ms, disk)
+        verdict = consult(self._policies, segments, now_ms, disk, self._refusals)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
-                "retention policy %r failed; its vote is ignored until it succeeds again; other policies are not "
-                "affected",
+                "retention policy %r failed; its vote is ignored until it succeeds again, but puts stay refused if it "
+                "refused them; other policies are not affected",
                 name,
                 exc_info=verdict.failed[name],
             )
         self._failing = set(verdict.failed)
+        self._refusals = verdict.refusals
         self._commit_log.refuse(verdict.refusal)
         return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
 
@@ -321,22 +327,31 @@ def consult(
     segments: Sequence[SegmentInfo],
     now_ms: int,
     disk: DiskUse,
+    refusals: Mapping[str, str] = MappingProxyType({}),
 ) -> RetentionDecision:
-    """Return the combined vote: the largest count applies, and any policy may refuse writes."""
+    """Return the combined vote: the largest count applies, and any policy may refuse writes.
+
+    `refusals` are those of the decision before.
+    """
     votes: list[Vote] = []
     failed: dict[str, Exception] = {}
+    refusing: dict[str, str] = {}
     most = max(len(segments) - 1, 0)
     for policy in policies:
         try:
             count, reason, refuses = policy.vote(segments, now_ms, disk)
             # A negative count would select segments from the other end of the list.
             votes.append(Vote(min(max(int(count), 0), most), reason, refuses))
+            if refuses:
+                refusing[policy.name] = str(reason)
         except Exception as error:
             failed[policy.name] = error
             votes.append(Vote(0, f"policy {policy.name!r} failed: {error!r}"))
+            if policy.name in refusals:
+                refusing[policy.name] = refusals[policy.name]
     if not votes:
         return RetentionDecision(0, "no policy is configured", None, failed)
-    refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)
+    refusal = next(iter(refusing.values()), None)
     going = max(vote.expired_count for vote in votes)
     # If no segment is deleted, the reason is that of every policy.
     largest = [
@@ -345,7 +360,7 @@ def consult(
         if vote.expired_count == going
     ]
     reason = "; ".join(str(reason) for _, reason in largest)
-    return RetentionDecision(going, reason, refusal, failed, tuple(name for name, _ in largest))
+    return RetentionDecision(going, reason, refusal, failed, tuple(name for name, _ in largest), refusing)  # fmt: skip
 
 
 # The policies are consulted for each hour, so a forecast without a limit would not return.

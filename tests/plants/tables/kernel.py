@@ -18,8 +18,8 @@ PLANTS = {
     "first-policy-decides": Plant(
         "only the first policy may refuse writes",
         "penstock.retention.runner",
-        "refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)",
-        "refusal = votes[0].reason if votes[0].refuse_writes else None",
+        "refusal = next(iter(refusing.values()), None)",
+        "refusal = refusing.get(policies[0].name)",
         (f"{VOTES}::test_any_policy_may_refuse_writes_and_the_first_that_does_says_why",),
     ),
     "offset-and-time-added-up": Plant(

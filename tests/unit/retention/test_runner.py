@@ -164,6 +164,23 @@ def test_a_policy_that_fails_has_no_say_and_harms_nobody(
     assert "'under-test'" in told[0].getMessage()
 
 
+def test_a_policy_that_fails_goes_on_refusing_puts_until_it_says_otherwise(tmp_path: Path) -> None:
+    """It guards a full disk: its exception let the puts go on."""
+    answers = [Vote(0, "full", refuse_writes=True), None, Vote(0, "calm"), None]
+    policy = policy_that(lambda _: answers.pop(0))
+    workers = ManualWorkers()
+    with opened(
+        tmp_path / "s", strategies=[policy], retention=["under-test"], spawn=workers
+    ) as store:
+        for _ in range(2):
+            store.retain()
+            with pytest.raises(ReadOnlyError, match="full"):
+                store.put("t", b"x", queue=0)
+        for _ in range(2):
+            store.retain()
+            store.put("t", b"x", queue=0)
+
+
 def test_a_failing_policy_in_the_background_does_not_stop_the_store(tmp_path: Path) -> None:
     """It once ended the thread, and with that all writing."""
     asked = threading.Event()
