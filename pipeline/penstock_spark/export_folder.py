@@ -67,7 +67,7 @@ def check_store_name(name: str) -> None:
     if not _STORE_NAME.fullmatch(name) or name in _NO_STORES:
         raise ConfigError(
             f"{name!r} cannot be used in file names as a store's name; give another name, of letters, digits, '.', '_' "
-            "and '-': for the policy archive by retention.archive.name"
+            "and '-' that begins with a letter or digit: for the policy archive by retention.archive.name"
         )
 
 

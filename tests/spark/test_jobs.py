@@ -250,8 +250,10 @@ def test_an_archive_that_fails_keeps_the_segment(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("plugged")
 def test_a_store_whose_name_no_file_can_have_is_not_opened_to_be_archived(tmp_path: Path) -> None:
     """It was opened, each deletion failed, and the disk became full."""
+    penstock.open(tmp_path / "my store", environ={}, **SIZES).close()
     with pytest.raises(ConfigError, match=r"'my store'.*retention\.archive\.name"):
         filled(tmp_path / "my store", {})
+    assert not (tmp_path / "my store" / "abort").exists(), "nothing was changed"
     assert filled(tmp_path / "my store", {"retention.archive.name": "mine"}) > 0
 
 

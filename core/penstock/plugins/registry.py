@@ -42,6 +42,8 @@ logger = get_logger(__name__)
 
 S = TypeVar("S", bound=Strategy)
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+# In the progress file.
+_DISPATCHER_NAME_MAX = 24
 
 # To find them anew takes 5 to 7 percent of the time in which a store opens.
 type_hints = functools.cache(typing.get_type_hints)
@@ -234,6 +236,8 @@ def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> Non
         problem = f"{cls.__name__} does not implement {missing} of {contract.__name__}"
     elif not isinstance(getattr(cls, "name", None), str) or not _NAME.fullmatch(cls.name):
         problem = f"{cls.__name__} has no name in kebab-case"
+    elif issubclass(cls, Dispatcher) and len(cls.name) > _DISPATCHER_NAME_MAX:
+        problem = f"the name of {cls.__name__} has over {_DISPATCHER_NAME_MAX} characters"
     elif not isinstance(getattr(cls, "capabilities", None), Iterable):
         problem = f"{cls.__name__}.capabilities is not a set of names"
     elif not attrs.has(cls.Options):

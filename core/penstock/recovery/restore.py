@@ -130,6 +130,7 @@ def load_all(
     # After a clean close nothing was lost, and another program may have added to the files since.
     known = end.offset if found.clean is not None else lost_from
     same_until = {**state.without((), lost_from), **dict.fromkeys(state.dispatched, known)}
+    was_left_out = state.left_out
     state.left_out = state.without([each.name for each in dispatchers], lost_from)
     for dispatcher in dispatchers:
         name = dispatcher.name
@@ -143,7 +144,7 @@ def load_all(
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         same = max(same_until.get(name, end.offset), log.min_offset)
-        if dispatcher.progress > same:
+        if dispatcher.progress > same or name in was_left_out:
             _truncate(dispatcher, same)
         elif end.dirty_bytes or durable > end.offset:
             _truncate(dispatcher, end.offset)

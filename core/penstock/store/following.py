@@ -20,7 +20,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import attrs
 
-from penstock.contracts import Extension, FollowBegin, QueueEnd, QueueIndex, Replica, SpawnWorker
+from penstock.contracts import (
+    Extension,
+    FollowBegin,
+    QueueEnd,
+    QueueIndex,
+    Replica,
+    RetentionPolicy,
+    SpawnWorker,
+)
 from penstock.contracts.base import Context, Geometry
 from penstock.durability.progress import Progress
 from penstock.durability.replica_file import (
@@ -208,9 +216,10 @@ class FollowingOpener(Opener):
         return super()._open_locked(lock, geometry, is_new=is_new, began=began)
 
     def _build(
-        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
-    ) -> tuple[Engine, Store]:
-        engine, store = super()._build(lock, log, context, end, found)
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState,
+        policies: list[RetentionPolicy],
+    ) -> tuple[Engine, Store]:  # fmt: skip
+        engine, store = super()._build(lock, log, context, end, found, policies)
         self.held = HeldBatches(log.segment_bytes, part_of_batch(log, end))
         engine.flusher.shown = self.held.shown
         self.engine = engine

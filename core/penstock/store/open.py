@@ -198,9 +198,7 @@ def make_opener(
     if files is not None:
         arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as `Files`")  # fmt: skip
     if clock is not None:
-        arguments.with_methods(
-            call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock"
-        )  # fmt: skip
+        arguments.with_methods(call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as `Clock`")  # fmt: skip
     if spawn is not None:
         arguments.function(call, "spawn", spawn)
     if environ is not None:
@@ -538,13 +536,14 @@ class Opener:
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         """Return the store, recovered and started. From `_built` on it has the lock, and releases it."""
-        folder = self.root / "commitlog"
-        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
+        log = SegmentedLog(self.files, self.root / "commitlog", geometry.segment_bytes, mapped=True)
         if not is_new:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).finish()
         found = self._inspect(log, geometry, is_new=is_new)
         note_deleted_topics(self.files, self.root, self._removed_topics)
+        context = self.context(geometry, log, read_only=False)
+        policies = self.policies(context)  # Before the first change: one may refuse its options.
         if found.was_copied and not found.is_clean:
             found.side_folder.note_lost_end()
         claim(self.files, found, geometry, self.profile)
@@ -559,8 +558,7 @@ class Opener:
         end = repair_log_end(self.files, log, found)
         if found.lost_from is not None:
             note_unclean_opening(self.files, self.root, found.lost_from, is_copy=found.was_copied)
-        context = self.context(geometry, log, read_only=False)
-        engine, store = self._build(lock, log, context, end, found)
+        engine, store = self._build(lock, log, context, end, found, policies)
         self._built = store
         store.recovery = report = self._load_and_replay(engine, log, found, end, began)
         self._engine = engine
@@ -608,8 +606,9 @@ class Opener:
         )  # fmt: skip
 
     def _build(
-        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
-    ) -> tuple[Engine, Store]:
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState,
+        policies: list[RetentionPolicy],
+    ) -> tuple[Engine, Store]:  # fmt: skip
         """Return the engine and the store, connected but not started."""
         config, registry = self.config, self.registry
         writer_cls = registry.writers.get(config.write.use)
@@ -634,7 +633,7 @@ class Opener:
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         engine = Engine(
             root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
-            policy=policy, dispatchers=dispatchers, policies=self.policies(context),
+            policy=policy, dispatchers=dispatchers, policies=policies,
             follower=TailFollower(commit_log, flusher, dispatchers, self.clock.monotonic_ms),
             queue_index=index, checkpoint=Checkpoint(self.files, self.root), progress=found.progress,
             side_folder=found.side_folder, lock=lock, offsets=offsets, cursors=cursors, extensions=extensions,

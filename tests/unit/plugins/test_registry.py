@@ -82,6 +82,11 @@ BROKEN = {
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'Bad Name'\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "kebab-case",
     ),
+    "long name: incompatible": (
+        ("from penstock import Dispatcher, hookimpl\nclass F(Dispatcher):\n    name = 'f' * 25\n"
+         "    dispatch = flush = load = truncate = trim = progress = close = None\n"
+         "@hookimpl\ndef penstock_register_dispatcher(): return [F]"), "over 24 characters",
+    ),
     "newer contract: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    needs_contract = 99\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "contract version 99",

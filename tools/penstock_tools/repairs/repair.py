@@ -388,7 +388,8 @@ class _Repair:
         Checkpoint(files, root).write(Times(last, last, last))
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
-        known = {**unknown, **checked}
+        # Any other dispatcher is left out of this repair.
+        known = {d.name: unknown[d.name] for d in self._dispatchers if d.name in unknown} | checked
         same_until = end if plan.is_ours else min(end, state.flushed_offset)
         valid_to = min([end, *(damage.start for damage in plan.damages)])
         Progress(files, root).replace(State(
