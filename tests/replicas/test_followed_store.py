@@ -36,13 +36,14 @@ from tests.replicas.logs import (
 import penstock
 from penstock import FollowedStore, Store
 from penstock.contracts import Epoch, FollowBegin
-from penstock.durability.replica_file import read_replica
+from penstock.durability.replica_file import read_replica, write_status
 from penstock.files import Files
 from penstock.format.record import RecordFields, encode_record
 from penstock.log.scan import batch_marks
 from penstock.testing import ManualWorkers, SimulatedDisk
 from penstock.testing.platter import Survival
 from penstock_flush.policies import SyncFlush
+from penstock_tools.cli.state import replica_of
 
 
 def state_of(store: FollowedStore | Store) -> str:
@@ -70,6 +71,31 @@ def test_a_follower_has_the_masters_bytes_queues_and_keys(log: MasterLog) -> Non
         assert (state_of(store), store.end_offset, store.replica) == ("clean", log.end, identity())  # fmt: skip
     with pytest.raises(penstock.StoreClosedError):
         store.flush()
+
+
+def test_status_says_where_the_log_of_a_killed_copy_ends_and_how_old_it_is(log: MasterLog) -> None:
+    """It said how far readers see, by which the copy that had less was promoted."""
+    disk = SimulatedDisk()
+    store = accepted(disk, log, at=0, spawn=ManualWorkers())
+    feed(store, log, log.end)
+    killed = crashed(disk.image(), Survival.PROCESS)
+    write_status(disk, ROOT, {"text": "follows"})
+    # The simulated clock is far from that of the machine.
+    with reader(disk) as found:
+        assert str(found_of(found, disk)["status"]["text"]).startswith("follows (")
+    store.close()
+    with reader(killed) as found:
+        assert found.stats()["log_end_offset"] < log.end
+        assert (found_of(found, killed)["log_end"], found_of(found, killed)["status"]) == (
+            log.end,
+            None,
+        )
+
+
+def found_of(store: Store, files: Files) -> dict[str, Any]:
+    found = replica_of(store, files)
+    assert found is not None
+    return found
 
 
 def test_records_are_checked_as_the_masters_are() -> None:

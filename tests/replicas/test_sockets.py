@@ -187,11 +187,22 @@ def test_an_old_history_is_copied_whole_also_if_the_disk_is_full_for_a_while(tmp
         first.seek(-1, 2)
         first.write(b"x")
     files.plan.fail("allocate", errno.ENOSPC, path="commitlog", after=3, times=2)
+
+    met: list[str] = []
+
+    def no_room(call: str, path: Path) -> None:
+        # What it writes as it is accepted once more finds no room either.
+        if (call, path.name) == ("create", "ranges.new") and files.plan.counts.get("allocate", 0) > 3 and not met:  # fmt: skip
+            met.append(call)
+            raise OSError(errno.ENOSPC, "no space")
+
+    files.plan.watch = no_room
     with threads_that_open() as opened, master(m) as store:
         given: dict[str, Any] = {"flush": "sync", "write": "file", "files": files}
         with follow(c, status_of(m)["listen"], environ={}, **given) as copy:
             assert copy.wait_caught_up(WAIT_S)
             assert "no space" in copy.status()["last_error"]
+            assert met
             store.put("t", b"new")
             assert copy.wait_caught_up(WAIT_S)
     assert logs(m) == logs(c)

@@ -26,7 +26,6 @@ logger = get_logger(__name__)
 # The pause before a failed dispatcher is retried; it doubles after each further failure, up to the maximum.
 RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
-_NO_RECORDS = RecordColumns.parse(b"", (), 0)
 
 
 class DispatchFailure:
@@ -104,7 +103,8 @@ class TailFollower:
         start = min([d.progress for d in ready], default=visible)
         if start < self._session_start and start < (first := self._log.log.min_offset):
             # Retention deleted what follows its progress in an opening that left the dispatcher out.
-            self._dispatch_batch(ready, DispatchBatch(_NO_RECORDS, start, first))
+            none = RecordColumns.parse(b"", (), 0)
+            self._dispatch_batch(ready, DispatchBatch(none, start, first))
             start = first
         if 0 < visible - start <= SHORT_BYTES:
             # One batch, most often of one record: all of the other way would take twice as long.

@@ -129,7 +129,7 @@ def inspect_store(
         elif found.clean is not None and not found.was_abnormal:
             # Another program may only have added to it, and a copy has all of it.
             _check_length(log, found.clean.log_end)
-        if not found.is_clean and not found.was_abnormal:
+        if not found.is_still_ours and not found.was_abnormal:
             _check_entries(log)
         found.ranges = known_ranges(files, root, log)
         log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined

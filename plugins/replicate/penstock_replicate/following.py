@@ -32,6 +32,7 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger, visible
+from penstock.files.file import NO_ROOM
 from penstock.files.lock_file import leave_in_child
 from penstock_replicate import beside, rocketmq
 from penstock_replicate.follower import FollowerPeer, Mine
@@ -356,7 +357,7 @@ class StoreFollower:
 
     def _failed(self, error: BaseException, *, is_fed: bool = False) -> Close:
         """Close a connection whose bytes could not be appended; later, they may be others, or have room."""
-        is_passing = isinstance(error, DiskFullError)
+        is_passing = isinstance(error, DiskFullError) or getattr(error, "errno", None) in NO_ROOM
         if isinstance(error, CorruptionError) and is_fed:
             at = self._store.end_offset
             self._failures = self._failures + 1 if at == self._failed_at else 1
@@ -575,18 +576,16 @@ class StoreFollower:
         self._is_closed = True
         self.changed()
         with self._closing:
-            has_ended = False
-            try:
-                for line in [*self._lines]:
-                    line.shut()
-                for thread in self._threads:
-                    thread.join(_JOIN_S)
-                has_ended = not any(thread.is_alive() for thread in self._threads)
-            finally:
-                if self._store is not None and has_ended:
-                    self._store.close()
-                elif self._store is not None:
-                    logger.error("%s is not closed: its disk does not answer", self.path)
+            for line in [*self._lines]:
+                line.shut()
+            for thread in self._threads:
+                thread.join(_JOIN_S)
+            if self._store is None:
+                return
+            if any(thread.is_alive() for thread in self._threads):
+                logger.error("%s is not closed: its disk does not answer", self.path)
+            else:
+                self._store.close()
 
     def leave(self) -> None:
         """In a forked child, close what belongs to the parent. The master does not notice it."""
@@ -598,7 +597,9 @@ class StoreFollower:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        # An error of the block says why it cannot be closed.
+        with contextlib.suppress(PenstockError) if error[0] else contextlib.nullcontext():
+            self.close()
 
 
 def follow(
