@@ -194,7 +194,7 @@ class Bell:
         listener = asyncio.get_running_loop().create_future()
         with self._lock:
             self._listeners.add(listener)
-            if self._worker is None and not self._is_closed:
+            if not self._is_closed and (self._worker is None or not self._worker.is_alive):
                 self._worker = Worker("penstock-aio-wait", self._step, self._failed, _STOP_LIMIT_S)
                 self._worker.start()
         if self._worker is not None:

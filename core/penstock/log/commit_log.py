@@ -467,21 +467,19 @@ class CommitLog:
         """Exception cleanup: complete a write that an interrupt cut short, then release the lock."""
         if not self.lock.is_owned():
             return
-        try:
-            self.tail.repair_after_interrupt()
-            if data and tail is not None:
-                is_written = tail.base_offset + tail.wrote_position > draft.log_offset
-                if is_interrupt(error) and not is_written:
-                    # Repeating a complete write is harmless; leaving a partial one is not.
-                    self.tail.write(tail, data)
-                    is_written = True
-                if is_written:
-                    draft.cursor.next_offset = following
-                    self.appender.last_time_ms = now
-                self._refuse_after(error, "the record is in the log" if is_written else "")
-            self._attach()
-        finally:
-            self.lock.release()
+        self.tail.repair_after_interrupt()
+        if data and tail is not None:
+            is_written = tail.base_offset + tail.wrote_position > draft.log_offset
+            if is_interrupt(error) and not is_written:
+                # Repeating a complete write is harmless; leaving a partial one is not.
+                self.tail.write(tail, data)
+                is_written = True
+            if is_written:
+                draft.cursor.next_offset = following
+                self.appender.last_time_ms = now
+            self._refuse_after(error, "the record is in the log" if is_written else "")
+        self._attach()
+        self.lock.release()
 
     def _refuse_after(self, error: BaseException, written: str) -> None:
         """Let nothing be appended to what an append has left, already before its caller notes the failure.
@@ -596,18 +594,16 @@ class CommitLog:
         """Exception cleanup: complete a batch that an interrupt cut short, or undo it; then release the lock."""
         if not self.lock.is_owned():
             return
-        try:
-            self.tail.repair_after_interrupt()
-            if pieces and is_interrupt(error):
-                self.tail.write_pieces(pieces, data)
-                self._count(batch, now)
-            else:
-                # Of a batch in part, the log has queue offsets that no cursor has counted.
-                self._refuse_after(error, self.tail.part_of(pieces))
-                self.tail.forget(pieces)
-            self._attach()
-        finally:
-            self.lock.release()
+        self.tail.repair_after_interrupt()
+        if pieces and is_interrupt(error):
+            self.tail.write_pieces(pieces, data)
+            self._count(batch, now)
+        else:
+            # Of a batch in part, the log has queue offsets that no cursor has counted.
+            self._refuse_after(error, self.tail.part_of(pieces))
+            self.tail.forget(pieces)
+        self._attach()
+        self.lock.release()
 
     # --- bytes of another log
 

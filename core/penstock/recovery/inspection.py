@@ -129,11 +129,12 @@ def inspect_store(
         elif found.clean is not None and not found.was_abnormal:
             # Another program may only have added to it, and a copy has all of it.
             _check_length(log, found.clean.log_end)
-        if not found.is_still_ours and not found.was_abnormal:
-            _check_entries(log)
         found.ranges = known_ranges(files, root, log)
         log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined
         found.end = _find_end(log, found, names)
+        knows_all = 0 < found.times.log_ms <= found.end.last_time_ms
+        if not found.is_still_ours and not found.was_abnormal and not knows_all:
+            _check_entries(log)
     return found
 
 
@@ -228,7 +229,8 @@ def _check_entries(log: SegmentedLog) -> None:
     """Raise if a queue has an entry after the last segment file, although the last writer has ended its work.
 
     A log in two paths (`storePathCommitLog`), or a volume that is not mounted: the entries would be cut off, and their
-    log offsets used again.
+    log offsets used again. Not where the checkpoint knows of no later message than the last one: brokers do not erase
+    entries that they have cut off.
     """
     end = log.next_free_base()
     named = messages_within(log, end, 1 << 63)

@@ -144,10 +144,8 @@ def load_all(
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         same = max(same_until.get(name, end.offset), log.min_offset)
-        if dispatcher.progress > same or name in was_left_out:
+        if end.dirty_bytes or name in was_left_out or max(durable, dispatcher.progress) > same:
             _truncate(dispatcher, same)
-        elif end.dirty_bytes or durable > end.offset:
-            _truncate(dispatcher, end.offset)
 
 
 def _truncate(dispatcher: Dispatcher, end_offset: int) -> None:

@@ -243,6 +243,13 @@ class WorkerGroup:
                 f"running: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
             )
 
+    def end(self, then: Callable[[], None]) -> None:
+        """Stop all threads, and call a function once the last one has ended, also if an interrupt ends the waiting."""
+        try:
+            self.stop()
+        finally:
+            self.when_ended(then)
+
     def when_ended(self, job: Callable[[], None]) -> None:
         """Run `job` once every thread has ended: now, or in a new thread if one still runs, without a time limit."""
         if not self.hanging():

@@ -581,8 +581,7 @@ class Engine:
             if self.copying is not None:
                 self.copying.close()
         finally:
-            self.worker_group.stop()
-            self.worker_group.when_ended(self._release)
+            self.worker_group.end(self._release)
 
     def _close_cleanly(self) -> None:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""

@@ -497,16 +497,11 @@ class Opener:
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
         except BaseException:
-            self.release(lock) if self._built is None else self._built._give_up()
+            self._worker_group.end(lock.release) if self._built is None else self._built._give_up()
             raise
         # The store's threads keep this object, which would keep a store that the program has dropped.
         self._built = None
         return store
-
-    def release(self, lock: Lock) -> None:
-        """End the threads that strategies have begun; release the lock once the last one has ended."""
-        self._worker_group.stop()
-        self._worker_group.when_ended(lock.release)
 
     def lock(self, call: str = "opening it for writing") -> Lock:
         """Take the store's lock; raises `StoreLockedError` with the holder if another process has it.

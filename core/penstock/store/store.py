@@ -137,9 +137,7 @@ class Store(ExtensionCalls, Producer):
             self._produce_by(engine.log.appender)
             leave_in_child(self)
 
-    def _attach(
-        self, lowlevel: "LowLevelStore", announce: Callable[[], None] = lambda: None
-    ) -> None:
+    def _attach(self, lowlevel: "LowLevelStore", announce: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         """Attach the extensions, once the store is open, and announce it; closes the store if one of these raises.
 
         They and their threads get an object of their own: if they had this one, nobody would notice that the program
@@ -166,11 +164,12 @@ class Store(ExtensionCalls, Producer):
                 if "_lowlevel" in vars(self):
                     self._detach()
             finally:
-                self.leave()
                 try:
                     self._engine.abandon()
                 except Exception:
                     logger.exception(_NOT_CLOSED, self.path)
+                finally:
+                    self.leave()
 
     @property
     def lowlevel(self) -> "LowLevelStore":
@@ -634,7 +633,7 @@ class Store(ExtensionCalls, Producer):
         try:
             # At the end of the process the close would wait for threads that run no more; the next open recovers the
             # store.
-            if not sys.is_finalizing():
+            if not sys.is_finalizing() and "_lowlevel" in self.__dict__:
                 # The garbage collector may run in any thread, also in one that the close waits for.
                 run_aside(self._lowlevel.close)
         finally:
@@ -650,9 +649,7 @@ class Store(ExtensionCalls, Producer):
             except Exception as error:
                 if is_interrupt(error):
                     raise
-                logger.exception(
-                    "extension %r failed in detach; the store is closed all the same", each.name
-                )
+                logger.exception("extension %r failed in detach; the store is closed anyway", each.name)  # fmt: skip
 
     def __enter__(self) -> Self:
         return self

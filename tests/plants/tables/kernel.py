@@ -105,7 +105,7 @@ PLANTS = {
     "cut-not-told": Plant(
         "no dispatcher is told that the log was cut",
         "penstock.recovery.restore",
-        "if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:",
+        "if end.dirty_bytes or name in was_left_out or max(durable, dispatcher.progress) > same:",
         "if False:",
         (
             f"{TRUNCATE}::test_a_torn_tail_is_told_after_loading_and_before_any_batch",
@@ -116,8 +116,8 @@ PLANTS = {
     "cut-log-is-clean": Plant(
         "a dispatcher that a repair did not rebuild may believe files for a longer log",
         "penstock.recovery.restore",
-        "durable == end.offset",
-        "durable >= end.offset",
+        "name in state.dispatched and durable",
+        "name in recorded and durable",
         (f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",),
     ),
 }

@@ -264,17 +264,18 @@ class FailingChannel(FileChannel):
     """Raises in one of its calls, once it has done what it is asked for."""
 
     fails_in: ClassVar[str] = ""
+    error: ClassVar[BaseException] = ValueError("no")
 
     @property
     def buffer_end(self) -> int:
         if self.fails_in == "buffer_end":
-            raise ValueError("no")
+            raise self.error
         return super().buffer_end
 
     def write(self, position: int, data: Any, sizes: Sequence[int] = ()) -> None:
         super().write(position, data, sizes)
         if self.fails_in == "write":
-            raise ValueError("no")
+            raise self.error
 
 
 class FailingWriter(FileWriter):
@@ -299,6 +300,30 @@ def test_a_segment_writer_that_fails_in_an_append_stops_the_store(
     messages = [Message("t", b"in doubt", queue=0)] * count
     monkeypatch.setattr(FailingChannel, "fails_in", call)
     with pytest.raises(StoreFailedError, match=text):
+        store.put_many(messages) if count > 1 else store.put("t", b"in doubt", queue=0)
+    monkeypatch.undo()
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"1", queue=0)
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with open_store(tmp_path / "s") as again:
+        assert [m.body for m in again.scan("t")] == [b"0", *[b"in doubt"] * count]
+        assert not list(again.verify())
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["put", "batch"])
+def test_a_second_interrupt_while_an_append_is_completed_stops_the_store(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next message was put over what was written, and after a kill the log had the rest of it."""
+    store = open_store(
+        tmp_path / "s", spawn=ManualWorkers(), strategies=[FailingWriter], write="failing"
+    )
+    store.put("t", b"0", queue=0)
+    messages = [Message("t", b"in doubt", queue=0)] * count
+    monkeypatch.setattr(FailingChannel, "fails_in", "write")
+    monkeypatch.setattr(FailingChannel, "error", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
         store.put_many(messages) if count > 1 else store.put("t", b"in doubt", queue=0)
     monkeypatch.undo()
     with pytest.raises(StoreFailedError):

@@ -185,8 +185,11 @@ def test_a_closed_store_whose_last_segment_is_elsewhere_is_refused_and_unchanged
     writer: str, open_small: OpenStore, tmp_path: Path
 ) -> None:
     """Its entries were cut off, groups set back, and its log offsets used again: a volume that was not mounted."""
-    with open_small() as store:
-        filled(store)
+    clock = ManualClock()
+    with open_small(clock=clock) as store:
+        for _ in range(60):
+            filled(store, 20)
+            clock.now_ms += 1
     path = tmp_path / "moved"
     shutil.copytree(tmp_path / "store", path, copy_function=shutil.copyfile)
     if writer == "broker":
