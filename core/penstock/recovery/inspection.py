@@ -126,8 +126,8 @@ def inspect_store(
         log.load(repair=False)
         if found.is_still_ours and not found.was_copied:
             _check_length(log, found.state.flushed_offset)
-        elif found.clean is not None and not found.was_abnormal:
-            # Another program may only have added to it, and a copy has all of it.
+        elif found.was_copied and found.clean is not None and not found.was_abnormal:
+            # Another program may have cut what it does not understand; a copy of a closed store has all.
             _check_length(log, found.clean.log_end)
         found.ranges = known_ranges(files, root, log)
         log.coverage, log.quarantined = found.ranges.coverage, found.ranges.quarantined

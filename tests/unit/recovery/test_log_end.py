@@ -1,5 +1,6 @@
 """Opening after a crash, after damage, after loss: what is found, what is done, what is refused."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,23 @@ def test_a_closed_store_whose_last_segment_is_elsewhere_is_refused_and_unchanged
     with pytest.raises(CorruptionError, match="restore the"):
         open_small(path=path)
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_a_log_that_another_program_has_cut_is_opened(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """A broker deletes segments behind a record that it does not understand, and goes on without them."""
+    with open_small() as store:
+        bodies = filled(store)
+    path = tmp_path / "store"
+    last = segment_files(path)[-1]
+    last.unlink()
+    lose_all_queues(path)
+    os.utime(path / "lock", ns=(1, 1))
+    with open_small() as store:
+        kept = stored(store)
+        assert kept == bodies[: len(kept)]
+        assert store.put("t", b"next", queue=0).log_offset <= int(last.name)
 
 
 def test_records_behind_a_page_that_was_never_written_are_cut_and_kept_aside(
