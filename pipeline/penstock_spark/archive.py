@@ -31,8 +31,8 @@ class ArchiveOptions:
     Attributes:
         to: the folder for the Parquet files; `<the store's folder>-archive` beside it if empty. A relative path is
             relative to the parent of the store's folder.
-        name: the store's name in file names, of letters, digits, `.`, `_` and `-` of ASCII that begins with one of
-            the first two; its folder's name if empty. Stores that archive into one folder need different names.
+        name: the store's name in file names, of ASCII letters, digits, `.`, `_` and `-`, with a letter or a digit
+            first; its folder's name if empty. Stores that archive into one folder need different names.
     """
 
     to: str = ""

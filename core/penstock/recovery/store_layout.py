@@ -327,14 +327,14 @@ def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> lis
     found = list(_queues(files, root, is_made_here=is_made_here))
     found += _databases(files, root)
     config = set(names_in(files, root / "config")) - _CONFIG_READ
-    found += [
-        Foreign(LMQ_OFFSETS, root / "config" / name) for name in _LMQ_OFFSETS[:1] if name in config
-    ]
+    light_offsets = [name for name in _LMQ_OFFSETS if name in config]
+    if light_offsets:
+        found.append(Foreign(LMQ_OFFSETS, root / "config", tuple(light_offsets)))
     others = sorted(set(names_in(files, root)) - _UNDERSTOOD)
     found += [Foreign(DLEDGER, root / name) for name in others if name.startswith(_DLEDGER)]
     found += _compaction(files, root)
     found += [Foreign(POP_STATE, root / name) for name in others if name in _POP]
-    own = sorted(config - {*_LMQ_OFFSETS})
+    own = sorted(config.difference(_LMQ_OFFSETS))
     if own:
         found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
     strange = [n for n in others if n not in _POP and not n.startswith(("consumequeue_", _DLEDGER))]

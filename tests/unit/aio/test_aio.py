@@ -648,3 +648,24 @@ def test_a_message_rings_and_a_forgotten_listener_is_not_told(tmp_path: Path) ->
             assert forgotten.cancelled()
 
     asyncio.run(work())
+
+
+def test_tasks_hear_of_messages_after_the_thread_for_them_could_not_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bell kept a thread that had never run, and no task was ever told again."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        with penstock.open(tmp_path / "s", environ={}) as store:
+            bell = Bell(store.lowlevel.waiter())
+            monkeypatch.setattr(threading.Thread, "start", refused)
+            with pytest.raises(RuntimeError, match="new thread"):
+                bell.listen()
+            monkeypatch.undo()
+            await asyncio.wait_for(bell.listen(), 10)
+            bell.close()
+
+    asyncio.run(work())

@@ -285,13 +285,16 @@ class FailingWriter(FileWriter):
         return FailingChannel(file, capacity)
 
 
-@pytest.mark.parametrize(("call", "text"), [
-    ("write", "segment writer 'failing' failed"), ("buffer_end", "is in the log"),
-])  # fmt: skip
+@pytest.mark.parametrize(("call", "error", "raised", "text"), [
+    ("write", ValueError("no"), StoreFailedError, "segment writer 'failing' failed"),
+    ("buffer_end", ValueError("no"), StoreFailedError, "is in the log"),
+    ("write", KeyboardInterrupt("twice"), KeyboardInterrupt, "twice"),
+], ids=["write", "buffer-end", "interrupts"])  # fmt: skip
 @pytest.mark.parametrize("count", [1, 3], ids=["put", "batch"])
-def test_a_segment_writer_that_fails_in_an_append_stops_the_store(
-    call: str, text: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_or_is_interrupted_twice_stops_the_store(
+    call: str, error: BaseException, raised: type[BaseException], text: str, count: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """The caller got the writer's own error; the next message was put over the first, and a kill brought back others."""
     store = open_store(
         tmp_path / "s", spawn=ManualWorkers(), strategies=[FailingWriter], write="failing"
@@ -299,31 +302,9 @@ def test_a_segment_writer_that_fails_in_an_append_stops_the_store(
     store.put("t", b"0", queue=0)
     messages = [Message("t", b"in doubt", queue=0)] * count
     monkeypatch.setattr(FailingChannel, "fails_in", call)
-    with pytest.raises(StoreFailedError, match=text):
-        store.put_many(messages) if count > 1 else store.put("t", b"in doubt", queue=0)
-    monkeypatch.undo()
-    with pytest.raises(StoreFailedError):
-        store.put("t", b"1", queue=0)
-    with pytest.raises(StoreFailedError):
-        store.close()
-    with open_store(tmp_path / "s") as again:
-        assert [m.body for m in again.scan("t")] == [b"0", *[b"in doubt"] * count]
-        assert not list(again.verify())
-
-
-@pytest.mark.parametrize("count", [1, 3], ids=["put", "batch"])
-def test_a_second_interrupt_while_an_append_is_completed_stops_the_store(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next message was put over what was written, and after a kill the log had the rest of it."""
-    store = open_store(
-        tmp_path / "s", spawn=ManualWorkers(), strategies=[FailingWriter], write="failing"
-    )
-    store.put("t", b"0", queue=0)
-    messages = [Message("t", b"in doubt", queue=0)] * count
-    monkeypatch.setattr(FailingChannel, "fails_in", "write")
-    monkeypatch.setattr(FailingChannel, "error", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    # The clean-up of an interrupted append writes again, and is interrupted too.
+    monkeypatch.setattr(FailingChannel, "error", error)
+    with pytest.raises(raised, match=text):
         store.put_many(messages) if count > 1 else store.put("t", b"in doubt", queue=0)
     monkeypatch.undo()
     with pytest.raises(StoreFailedError):

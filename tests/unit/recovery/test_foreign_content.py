@@ -67,6 +67,7 @@ SIGNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "timer": (lambda r: file(r, "timerwheel"), []),
     "timers-read": (lambda r: file(r, "config/timercheck"), []),
     "lmq-offsets": (lambda r: file(r, "config/lmqConsumerOffset.json"), ["lmq-offsets"]),
+    "lmq-backup": (lambda r: file(r, "config/lmqConsumerOffset.json.bak"), ["lmq-offsets"]),
     "dledger": (lambda r: file(r, "dledger-n0/data/00"), ["dledger-log"]),
     "pop": (lambda r: file(r, "kvStore/CURRENT"), ["pop-state"]),
     "config": (lambda r: file(r, "config/consumerFilter.json"), ["broker-config"]),
