@@ -12,11 +12,11 @@ from tests.conftest import SMALL, messages_in
 from tests.lanes import cases
 
 import penstock
-from penstock.errors import StoreFailedError
+from penstock.errors import StorageError, StoreFailedError
 from penstock.message import ReadStatus
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, SimulatedDisk
-from penstock.testing.kit import InlineWorkers
+from penstock.testing.kit import InlineWorkers, copy_store
 from penstock.testing.platter import Survival
 from penstock_tools.segmentwise import start_reindex
 
@@ -322,3 +322,25 @@ def check_gone(reader: Store) -> None:
     assert reader.to_arrow("a").num_rows == reader.to_reader("a").read_all().num_rows == 0
     assert all(each.max_offset == 0 for each in reader.lowlevel.bounds(lambda topic: topic == "a"))
     assert bodies(reader, "b") == expected("other", 6)
+
+
+def test_a_removal_for_which_the_file_has_no_room_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was written, and was too large to be read: all topics that were ever removed were back after a kill."""
+    monkeypatch.setattr("penstock.durability.side_folder.REMOVED_BYTES_MAX", 1400)
+    refused = []
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        for number in range(12):
+            topic = f"job{number}"
+            fill(store, topic, topic, 2)
+            try:
+                store.delete_topic(topic)
+            except StorageError:
+                refused.append(topic)
+        assert 0 < len(refused) < 12
+        assert sorted(store.topics()) == sorted(refused)
+        with penstock.open(copy_store(tmp_path / "s", tmp_path / "killed"), environ={}) as again:
+            assert {topic: sorted(bodies(again, topic)) for topic in again.topics()} == {
+                topic: sorted(expected(topic, 2)) for topic in refused
+            }

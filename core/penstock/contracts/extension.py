@@ -261,6 +261,11 @@ class Extension(Strategy):
         """
         return []
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has yet to put what came due before this opening. Retention waits for that, a minute at most."""
+        return False
+
     def findings(self) -> Iterable[Finding]:
         """Return the problems in the extension's own files, for `Store.verify`; changes nothing. None by default."""
         return ()

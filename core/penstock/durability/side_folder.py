@@ -58,7 +58,7 @@ from typing import Any
 import attrs
 
 from penstock.durability.progress import Progress, State
-from penstock.errors import MessageError
+from penstock.errors import MessageError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.file import NO_ROOM
@@ -141,7 +141,7 @@ def write_manifest(files: Files, root: Path, digest: str, parts: Mapping[str, by
         )
 
 
-_SIZE_MAX = 16 << 20
+REMOVED_BYTES_MAX = 64 << 20
 _OFFSET_MAX = 1 << 62
 _SIZES = 1024
 NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError)
@@ -260,13 +260,21 @@ class RemovedTopicsFile:
         return found
 
     def _parse(self) -> RemovedTopics:
-        return RemovedTopics.of(json.loads(self._files.read_whole(self._path, _SIZE_MAX)))
+        return RemovedTopics.of(json.loads(self._files.read_whole(self._path, REMOVED_BYTES_MAX)))
 
     def write(self, removed: RemovedTopics) -> None:
-        """Write the content durably; a content that is unchanged is not written."""
+        """Write the content durably; a content that is unchanged is not written.
+
+        Raises `StorageError` if it is larger than what is read; then nothing was changed.
+        """
         if removed == self.read():
             return
         data = json.dumps(removed.table, indent=1).encode()
+        if len(data) > REMOVED_BYTES_MAX - _SIZES:
+            raise StorageError(
+                f"{self._path} has {len(removed.topics)} removed topics and no room for another; nothing was removed. "
+                "Give new topics the names of old ones"
+            )
         size = self._files.version(self._path)[2] + 1
         self._files.write_whole(self._path, data + b" " * ((size - len(data)) % _SIZES))
         self._known = None

@@ -274,6 +274,8 @@ class Engine:
     cursors: QueueCursors
     removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
+    # Those that have yet to put what came due before the opening.
+    behind: Sequence[Extension] = ()
     copying: Copying | None = None
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
@@ -306,6 +308,11 @@ class Engine:
         return self._copies is not None
 
     # --- what retention calls
+
+    def is_behind(self) -> bool:
+        """Return whether an extension has yet to put what came due before the opening."""
+        self.behind = [each for each in self.behind if each.is_behind]
+        return bool(self.behind)
 
     def safe_offset(self) -> int:
         """Return the log offset below which everything is durable: records, and their entries in queues and index."""

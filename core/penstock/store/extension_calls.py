@@ -15,7 +15,7 @@ from penstock.contracts import (
     TopicOptions,
     Transaction,
 )
-from penstock.errors import ArgumentError, ConfigError
+from penstock.errors import ArgumentError, ConfigError, OffsetError
 from penstock.format import arguments
 from penstock.format.names import check_topic, is_hidden
 from penstock.message import Message, Receipt
@@ -119,7 +119,8 @@ class ExtensionCalls(Reader):
 
         Raises:
             ArgumentError: that is no message id.
-            NoRecordError, OffsetError: no message of this store has that id.
+            NoRecordError, OffsetError: no message of this store has that id. One that waits for more than two days
+                is stored again, with another id, which `delayed` tells.
             ConfigError: no extension in `extensions.use` delivers messages at a time.
         """
         self._owner()
@@ -132,6 +133,9 @@ class ExtensionCalls(Reader):
             waiting = self.get(named)
         except ArgumentError as error:
             raise ArgumentError(call, "message_id", named, error.expected) from None
+        except OffsetError as error:
+            error.add_note("if the message still waits, it has got another id: `delayed` tells it")
+            raise
         found: bool = cancel(waiting)
         return found
 

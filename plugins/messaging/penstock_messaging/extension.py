@@ -120,18 +120,14 @@ class MessagingExtension(Extension):
     Options = MessagingOptions
     # `properties_text.COPY_BYTES`, and some more; a test compares them.
     record_reserve = 1440
-    provides = frozenset(
-        {
-            "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
-            "transaction", "cancel_delayed", "delayed", "prepare", "prepared",
-        }
-    )  # fmt: skip
+    provides = frozenset({
+        "consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs",
+        "transaction", "cancel_delayed", "delayed", "prepare", "prepared",
+    })  # fmt: skip
     callbacks = frozenset({"check_back"})
     options: MessagingOptions
 
-    def __init__(
-        self, options: MessagingOptions, context: Context, functions: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, options: MessagingOptions, context: Context, functions: Mapping[str, Any]) -> None:  # fmt: skip
         super().__init__(options, context, functions)
         # A signal handler may put while a part is being made.
         self._lock = threading.RLock()
@@ -250,9 +246,7 @@ class MessagingExtension(Extension):
         def make() -> "TimerDelivery":
             from penstock_messaging.timers.timer_delivery import TimerDelivery  # noqa: PLC0415 - see the module
 
-            made = TimerDelivery(
-                self.context, check=self._check_delivery, keep=self._keep_undelivered
-            )
+            made = TimerDelivery(self.context, check=self._check_delivery, keep=self._keep_undelivered)  # fmt: skip
             made.attach(self.store)
             return made
 
@@ -464,6 +458,12 @@ class MessagingExtension(Extension):
             parts["configuration"].end()
 
     # --- what the store asks
+
+    @property
+    def is_behind(self) -> bool:
+        """See `Extension`: it is not attached yet, or delayed messages that are due are not all delivered."""
+        services = [self._parts[name] for name in ("delivery", "timers") if name in self._parts]
+        return self._watcher is None or any(each.is_behind for each in services)
 
     def check_put(self, topic: str, queue: int) -> None:
         """Refuse puts that the topic's configuration, or RocketMQ, does not allow."""

@@ -88,7 +88,7 @@ class _Kind:
 
 
 _KINDS: Mapping[str, _Kind] = {
-    REMOVED_TOPICS: _Kind(lambda data: type(json.loads(data)) is dict, 16 << 20),
+    REMOVED_TOPICS: _Kind(lambda data: type(json.loads(data)) is dict, 64 << 20),
     "penstock/store-id": _Kind(_STORE_ID.fullmatch, 17),
     "penstock/auto-topics": _Kind(_is_counts),
     "config/topics.json": _Kind(_has("topicConfigTable"), has_spare=True),

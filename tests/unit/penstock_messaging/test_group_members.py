@@ -1,6 +1,7 @@
 """The members of a group: who lives, who has which queue from which position on, and how a group is moved or deleted from outside."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -594,6 +595,27 @@ def test_a_deleted_group_leaves_nothing_and_a_living_one_is_not_deleted(half: Gr
     assert not paths.folder.exists()
     delete_files(half, GROUP)
     assert half.position(GROUP, TOPIC, 0) is None
+
+
+def test_a_group_of_many_queues_is_deleted_with_few_files_open(half: Groups) -> None:
+    """It held a lock for each queue: a group of a thousand could not be deleted."""
+
+    def count_open() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    class Counting(Files):
+        def remove(self, path: Path) -> None:
+            counts.append(count_open())
+            super().remove(path)
+
+    queues = half.paths(GROUP).folder / "queues"
+    for number in range(40):
+        shutil.copytree(queues / TOPIC, queues / f"job-{number}")
+    counts = [count_open()]
+    half.context = attrs.evolve(half.context, files=Counting())
+    delete_files(half, GROUP)
+    assert len(counts) > 40
+    assert max(counts) - counts[0] < 20
 
 
 def test_nobody_joins_a_group_that_is_deleted(half: Groups) -> None:

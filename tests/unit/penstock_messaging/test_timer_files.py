@@ -185,12 +185,20 @@ def test_whatever_does_not_fit_is_read_from_the_topic_instead(tmp_path: Path, da
     assert_right(tmp_path, topic)
 
 
-def test_records_that_retention_has_deleted_do_not_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["opening", "saving"])
+def test_records_that_retention_has_deleted_do_not_wait(when: str, tmp_path: Path) -> None:
+    """While a store was open, the files only grew."""
     topic = saved(tmp_path)
     topic.first = 7
-    context = context_of(tmp_path)
-    context.log_min_offset = lambda: topic.records[7].log_offset  # type: ignore[misc]  # a stand-in
-    assert TimerFiles(context).load(topic, unit_of_message) is not None
+    context, least = context_of(tmp_path), topic.records[7].log_offset
+    low = least if when == "opening" else 0
+    context.log_min_offset = lambda: low  # type: ignore[misc]  # a stand-in
+    files = TimerFiles(context)
+    assert files.load(topic, unit_of_message) is not None
+    if when == "saving":
+        assert FIRST in contents_of(tmp_path)
+        low = least
+        files.save(NOW, 24)
     assert FIRST not in contents_of(tmp_path)
     assert_right(tmp_path, topic)
 

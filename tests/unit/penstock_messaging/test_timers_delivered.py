@@ -3,12 +3,13 @@
 import errno
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.shop import DAY, NOW, WORKER, TimerShop
 
-from penstock import Message, MessageError, PropertyError
+from penstock import Message, MessageError, OffsetError, PropertyError
 from penstock.contracts import DelayedMessage
 from penstock.format.names import LOST_END
 from penstock.testing import ManualWorkers, open_store
@@ -376,6 +377,18 @@ def test_a_cancelled_message_is_not_delivered(shop: TimerShop, after_ms: int) ->
     assert not shop.store.cancel_delayed(third)
     shop.later(10_000)
     assert shop.bodies() == [b"y", b"z"]
+
+
+def test_an_id_whose_record_is_deleted_leads_to_those_that_wait(tmp_path: Path) -> None:
+    """What is put again has another id, and is delivered though the error says that there is no such message."""
+    given: dict[str, Any] = {"geometry.segment_bytes": 65536}
+    with open_store(tmp_path / "s", retention=[], spawn=ManualWorkers(), **given) as store:
+        first = store.put("orders", b"x", queue=0, delay=60)
+        store.put_many([Message("other", bytes(1000), queue=0)] * 80)
+        assert store.discard_before(log_offset=65536) == 1
+        with pytest.raises(OffsetError) as caught:
+            store.cancel_delayed(first)
+        assert "`delayed`" in caught.value.__notes__[0]
 
 
 @pytest.mark.slow

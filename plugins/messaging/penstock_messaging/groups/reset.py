@@ -110,9 +110,9 @@ def delete_files(groups: Groups, group: str) -> None:
         # Only now: a member that has joined before is there, and one that joins later sees the lock.
         for member in living_members(files, paths):
             raise QueueHeldError(group, "*", 0, f"process {member.pid}, member {member.id}")
+        # One at a time: there may be more than a process may have open. Without members, nobody takes one again.
         for topic, queue in paths.journals(files):
-            path = paths.queue_lock(topic, queue)
-            stack.callback(_locked(files, path, group, topic, queue).release)
+            _locked(files, paths.queue_lock(topic, queue), group, topic, queue).release()
         _remove_folder(files, paths.folder)
 
 

@@ -234,6 +234,12 @@ class TimerDelivery:
     def _has_worker(self) -> bool:
         return self._worker is not None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the thread has yet to deliver what is due."""
+        with self._guard:
+            return self._has_worker() and self._next_ms <= self._clock.time_ms()
+
     # --- figures
 
     def stats(self) -> dict[str, Any]:

@@ -247,6 +247,7 @@ class TimerFiles:
                 self._added = array("q")
             self._write()
         self._write_check(read_ms, queue_offset)
+        self._log.trim(self._context.log_min_offset())
 
     def leave(self, read_ms: int, queue_offset: int, units: list[TimerUnit]) -> None:
         """Save at a close while a part of the second `read_ms` is delivered: only `units` of that second are left.
