@@ -152,7 +152,7 @@ def read_about(files: Files, path: Path, size_max: int) -> Any:
 
     Raises one of `NOT_UNDERSTOOD` if the file is missing, longer than `size_max` bytes, or not such a file.
     """
-    whole = json.loads(files.read_whole(path, size_max))
+    whole = json.loads(files.read_state(path, size_max))
     about = whole["about"]
     if whole["crc32"] != crc32(json.dumps(about).encode()):
         raise ValueError("its CRC does not match")
@@ -260,7 +260,7 @@ class RemovedTopicsFile:
         return found
 
     def _parse(self) -> RemovedTopics:
-        return RemovedTopics.of(json.loads(self._files.read_whole(self._path, REMOVED_BYTES_MAX)))
+        return RemovedTopics.of(json.loads(self._files.read_state(self._path, REMOVED_BYTES_MAX)))
 
     def write(self, removed: RemovedTopics) -> None:
         """Write the content durably; a content that is unchanged is not written.

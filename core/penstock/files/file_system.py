@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.errors import StorageError
 from penstock.files import lock_file
 from penstock.files.file import File, address_of, open_descriptor, system_error
 from penstock.files.lock_file import Lock
@@ -33,6 +34,8 @@ from penstock.files.volume import Volume, open_volume, remote_kind
 __all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Listed", "Lock", "Volume"]
 
 FILE_MODE = 0o600
+# Of a process that lacks a right, or has reached a limit: another attempt may read the file.
+_NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
 FOLDER_MODE = 0o700
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -280,6 +283,21 @@ class Files:
                 raise OSError(errno.EFBIG, f"{size} bytes, the limit is {limit}", str(path))
             return file.pread(size, 0)
 
+    def read_state(self, path: Path, limit: int = 64 << 20) -> bytes:
+        """Like `read_whole`, for a file without which the store would do something else than it has promised.
+
+        Raises `StorageError` if this process cannot read it now: its content may be right, and is not to be replaced.
+        """
+        try:
+            return self.read_whole(path, limit)
+        except OSError as error:
+            if error.errno not in _NOT_NOW:
+                raise
+            raise StorageError(
+                f"{path} cannot be read now ({error.strerror}); it was not changed. Let this process read it (chown, "
+                "chmod), or raise its limits (ulimit -n), and try again"
+            ) from error
+
     def unused(self, path: Path) -> Path:
         """Return `path` with the first suffix `-1`, `-2`, ... that is not in use."""
         number = 1
@@ -310,14 +328,22 @@ class Files:
 
     def lock(self, path: Path) -> Lock | None:
         """Take the store's lock without waiting; return None if it is held already."""
-        lock = lock_file.take(path, FILE_MODE)
-        if lock is not None:
-            self._permit(path, is_folder=False)
+        return self._permitted(lock_file.take(path, FILE_MODE), path)
+
+    def _permitted(self, lock: Lock | None, path: Path) -> Lock | None:
+        """Give the file of a lock its mode; the lock is released if that fails."""
+        try:
+            if lock is not None:
+                self._permit(path, is_folder=False)
+        except BaseException:
+            assert lock is not None
+            lock.release()
+            raise
         return lock
 
     def lock_one(self, path: Path) -> Lock | None:
         """Take a lock of one file, which is created if it is missing; return None if it is held already."""
-        return lock_file.take_file(path, FILE_MODE)
+        return self._permitted(lock_file.take_file(path, FILE_MODE), path)
 
     def lock_held_here(self, path: Path) -> Lock | None:
         """Return the lock of that file which this process holds; None if it holds none."""

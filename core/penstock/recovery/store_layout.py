@@ -171,7 +171,7 @@ def own_profile(files: Files, root: Path) -> Profile | None:
     if not files.is_folder(path.parent) or not files.exists(path):
         return BROKER if files.is_folder(root / "commitlog") else None
     try:
-        return KNOWN[json.loads(files.read_whole(path, 1 << 16))["profile"]]
+        return KNOWN[json.loads(files.read_state(path, 1 << 16))["profile"]]
     except (AttributeError, *_NOT_UNDERSTOOD) as error:
         wanted = f"a profile, one of {', '.join(KNOWN)}"
         raise CorruptionError(path, 0, wanted, str(error), _ADVICE) from error
@@ -226,7 +226,7 @@ def _existing_sizes(
 def _recorded_sizes(files: Files, root: Path, path: Path) -> dict[str, int]:
     """Return the sizes in `geometry.json`, checked against the files' lengths, since the file has no checksum."""
     try:
-        about = json.loads(files.read_whole(path, 1 << 16))
+        about = json.loads(files.read_state(path, 1 << 16))
         geometry = Geometry(**{f.name: int(about[f.name]) for f in attrs.fields(Geometry)})
     except _NOT_UNDERSTOOD as error:
         raise CorruptionError(path, 0, "the store's geometry", str(error), _ADVICE) from error

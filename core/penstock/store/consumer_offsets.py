@@ -327,22 +327,16 @@ class ConsumerOffsets:
     def queue_begins(self, topic: str, queue: int, first: int) -> None:
         """Set back the offsets of a queue that is about to get its first message, at offset `first`.
 
-        Called before that message is stored. The message is stored even if the offsets cannot be written.
+        Called before that message is stored, which is refused if the offsets cannot be written: groups would miss it.
         """
         with self._lock:
             names = self._early.get((topic, queue))
             if not names:
                 return
-            try:
-                used = self._loaded().used
-                ends = {(n, queue): first for n in names if used.get(n, {}).get(queue, 0) > first}
-                for sentence in self._set_back(ends):
-                    logger.warning("%s", sentence)
-            except PenstockError as error:
-                logger.error(  # noqa: TRY400 - the message is complete without a traceback
-                    "queue %s/%d begins at offset %d; groups with a greater committed offset could not be set "
-                    "back and may miss messages: %s", topic, queue, first, error,
-                )  # fmt: skip
+            used = self._loaded().used
+            ends = {(n, queue): first for n in names if used.get(n, {}).get(queue, 0) > first}
+            for sentence in self._set_back(ends):
+                logger.warning("%s", sentence)
             del self._early[topic, queue]
 
     def _set_back(self, ends: dict[tuple[str, int], int]) -> list[str]:
@@ -375,7 +369,7 @@ class ConsumerOffsets:
             if not self._files.exists(path):
                 continue
             try:
-                table = Table.parse(self._files.read_whole(path, FILE_BYTES_MAX))
+                table = Table.parse(self._files.read_state(path, FILE_BYTES_MAX))
             except _NOT_UNDERSTOOD as error:
                 problem = problem or CorruptionError(
                     path, 0, "a table of consumer offsets", str(error), "restore it from a copy"

@@ -25,7 +25,6 @@ from penstock.errors import (
 from penstock.files import Files
 from penstock.store import consumer_offsets
 from penstock.store.consumer_offsets import ConsumerOffsets, Table
-from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_files
 
 
@@ -331,19 +330,3 @@ def test_an_offset_in_a_queue_that_is_not_there_waits_for_its_first_message(
     said = [r.getMessage() for r in caplog.records if "set back to 0" in r.getMessage()]
     assert len(said) == 3
     assert all(r.levelno == logging.WARNING for r in caplog.records)
-
-
-def test_a_first_message_is_stored_where_the_offsets_cannot_be_written(
-    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with open_small() as store:
-        store.put("orders", b"x", queue=0)
-        store.commit_offset("g", "orders", 0, offset=1)
-    table_of(tmp_path / "store").write_text('{"offsetTable":{"gone@g":{0:5}}}')
-    files = FaultyFiles()
-    with open_small(files=files) as store:
-        files.plan.fail("rename", 28, path="consumerOffset", times=1)
-        assert store.put("gone", b"first", queue=0).queue_offset == 0
-    assert "queue gone/0 begins at offset 0" in caplog.text
-    with open_small() as store:
-        assert store.committed_offset("g", "gone", 0) == 1, "the next opening sees to it"

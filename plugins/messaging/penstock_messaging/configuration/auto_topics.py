@@ -33,7 +33,7 @@ class AutoTopics:
     def load(self) -> dict[str, int]:
         """Return the number of queues by topic; empty if there is no file, or it cannot be read, which is logged."""
         try:
-            found = json.loads(self._files.read_whole(self.path, _FILE_BYTES_MAX))
+            found = json.loads(self._files.read_state(self.path, _FILE_BYTES_MAX))
             return {topic: operator.index(count) for topic, count in found.items()}
         except FileNotFoundError:
             return {}

@@ -293,12 +293,17 @@ class TopicConfigs:
         with self._guard:
             self._configs[made.topic] = made
             self._unlisted.discard(made.topic)
-        self._forget_auto(made.topic)
         self._on_recheck(made.topic)
+        self._forget_auto(made.topic)
 
     def _forget_auto(self, topic: str) -> None:
-        if self._auto.pop(topic, None) is not None:
-            self._save_auto()
+        queues = self._auto.pop(topic, None)
+        if queues is not None:
+            try:
+                self._save_auto()
+            except BaseException:
+                self._auto[topic] = queues
+                raise
 
     def _entry(self, config: TopicConfig) -> dict[str, object]:
         """Return the entry of a configuration; fields that this version does not know are kept."""

@@ -67,7 +67,7 @@ class DelayOffsets:
                 continue
             try:
                 whole = parse_rocketmq_json(
-                    self._files.read_whole(path, _BYTES_MAX).decode("utf-8-sig")
+                    self._files.read_state(path, _BYTES_MAX).decode("utf-8-sig")
                 )
                 text_of_table(whole)
                 self._offsets = _offsets_in(whole)

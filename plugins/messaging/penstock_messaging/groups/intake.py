@@ -217,12 +217,15 @@ class Intake:
     def delete(self, group: str) -> None:
         """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
         with self._lock:
-            delete_group(self._groups, group)
-            self._marks.pop(group, None)
-            self._unconfirmed.discard(group)
-            for known in (self._cursors, self._noted):
-                for key in [key for key in known if key[0] == group]:
-                    known.pop(key)
+            try:
+                delete_group(self._groups, group)
+            finally:
+                # Also of one that was deleted in part.
+                self._marks.pop(group, None)
+                self._unconfirmed.discard(group)
+                for known in (self._cursors, self._noted):
+                    for key in [key for key in known if key[0] == group]:
+                        known.pop(key)
 
     # --- one group
 

@@ -69,14 +69,14 @@ def command(
     before = _log_files(path)
     with open_to_change(path, config, given) as store:
         store.retain()
-        left = store.stats()["segments"]
     # The round that comes with an opening has deleted some, too.
-    first = min((each.name for each in _log_files(path)), default="")
+    left = _log_files(path)
+    first = min((each.name for each in left), default="")
     gone = sum(each.name < first for each in before)
     if as_json:
-        out_json(segments_gone=gone, segments_left=left)
+        out_json(segments_gone=gone, segments_left=len(left))
     else:
-        note(f"deleted {gone} segments, {left} remain")
+        note(f"deleted {gone} segments, {len(left)} remain")
     return 0
 
 
