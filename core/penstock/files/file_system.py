@@ -328,22 +328,19 @@ class Files:
 
     def lock(self, path: Path) -> Lock | None:
         """Take the store's lock without waiting; return None if it is held already."""
-        return self._permitted(lock_file.take(path, FILE_MODE), path)
-
-    def _permitted(self, lock: Lock | None, path: Path) -> Lock | None:
-        """Give the file of a lock its mode; the lock is released if that fails."""
-        try:
-            if lock is not None:
-                self._permit(path, is_folder=False)
-        except BaseException:
-            assert lock is not None
-            lock.release()
-            raise
+        lock = lock_file.take(path, FILE_MODE)
+        if lock is not None:
+            self._permit(path, is_folder=False)
         return lock
 
     def lock_one(self, path: Path) -> Lock | None:
         """Take a lock of one file, which is created if it is missing; return None if it is held already."""
-        return self._permitted(lock_file.take_file(path, FILE_MODE), path)
+        lock = lock_file.take_file(path, FILE_MODE)
+        if lock is not None:
+            # Of another owner, or removed meanwhile.
+            with contextlib.suppress(OSError):
+                self._permit(path, is_folder=False)
+        return lock
 
     def lock_held_here(self, path: Path) -> Lock | None:
         """Return the lock of that file which this process holds; None if it holds none."""

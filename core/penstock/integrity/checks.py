@@ -22,7 +22,7 @@ from penstock.durability.side_folder import (
     vouched_for,
 )
 from penstock.durability.written_ranges import read_ranges
-from penstock.errors import CorruptionError, FormatVersionError
+from penstock.errors import CorruptionError, FormatVersionError, StorageError
 from penstock.files import Files
 from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
@@ -63,7 +63,12 @@ def check_marks(
     if files.is_folder(folder):
         yield from _check_progress(files, root, log_end, is_ours=is_ours)
         yield from _check_clean(files, root, log_end, dispatchers, is_ours=is_ours)
-        if read_ranges(files, root) is None:
+        try:
+            has_ranges = read_ranges(files, root) is not None
+        except StorageError as error:
+            yield Finding("marks", folder / "ranges", 0, -1, str(error))
+            has_ranges = True
+        if not has_ranges:
             text = (
                 "the file of written ranges has no valid content: the existing records are checked like those of a "
                 "store whose records have no CRC of the whole record"
@@ -75,6 +80,8 @@ def check_marks(
             yield Finding(
                 "marks", folder / "replica", 0, -1, f"it has no valid content: {error.found}"
             )
+        except StorageError as error:
+            yield Finding("marks", folder / "replica", 0, -1, str(error))
 
 
 def _check_clean(

@@ -49,8 +49,6 @@ logger = get_logger(__name__)
 FORCE_AFTER_MS = 120_000
 # A run waits for readers of a segment: the number of tries, and the pause between them.
 _TRIES_MAX, _TRY_AGAIN_S = 20, 0.01
-# A run waits a minute at most for messages that came due before the opening; a store may be open for moments only.
-_BEHIND_TRIES_MAX, _BEHIND_S = 60_000, 0.001
 # The limit of one run, so that a wrong clock cannot empty a store at once.
 SEGMENTS_A_ROUND_MAX = 10
 
@@ -94,9 +92,6 @@ class _Deletion(NamedTuple):
 
 class Keeper(Protocol):
     """What retention calls of the store: see `Engine`."""
-
-    def is_behind(self) -> bool:
-        """Return whether messages that came due before the opening are yet to be put."""
 
     def safe_offset(self) -> int:
         """Return the log offset below which everything is durable: records, and their entries in queues and index."""
@@ -144,13 +139,7 @@ class Retention:
         self._one_at_a_time = threading.RLock()
 
     def run(self) -> int:
-        """Delete expired segments; returns how many were deleted.
-
-        What came due while no process had the store open is put first: its record may be in an expired segment.
-        """
-        for _ in range(_BEHIND_TRIES_MAX):
-            if not self._keeper.is_behind() or self._stopping.wait(_BEHIND_S):
-                break
+        """Delete expired segments; returns how many were deleted."""
         with self._one_at_a_time:
             gone = self._run_patiently(self._choose_by_vote, SEGMENTS_A_ROUND_MAX)
             if gone and self._commit_log.refusal is not None:
@@ -169,6 +158,10 @@ class Retention:
 
         with self._one_at_a_time:
             return self._run_patiently(count, sys.maxsize)
+
+    def is_stopped(self, within_s: float) -> bool:
+        """Wait for the end of all runs, within a time; return whether it has come."""
+        return self._stopping.wait(within_s)
 
     def stop(self, limit_s: float = -1) -> None:
         """Stop the current run, in whatever thread, and wait for it to end; later runs do nothing."""

@@ -333,7 +333,14 @@ class ConsumerOffsets:
             names = self._early.get((topic, queue))
             if not names:
                 return
-            used = self._loaded().used
+            try:
+                used = self._loaded().used
+            except CorruptionError as error:
+                logger.warning(
+                    "queue %s/%d begins at offset %d; greater committed offsets are not set back: %s",
+                    topic, queue, first, error,
+                )  # fmt: skip
+                used = {}
             ends = {(n, queue): first for n in names if used.get(n, {}).get(queue, 0) > first}
             for sentence in self._set_back(ends):
                 logger.warning("%s", sentence)

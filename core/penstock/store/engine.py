@@ -239,6 +239,16 @@ class CheckpointTask:
         return [*state.dispatched.values()]
 
 
+def _is_behind(extension: Extension) -> bool:
+    try:
+        return extension.is_behind
+    except Exception:
+        logger.exception("extension %r failed in is_behind; retention goes on", extension.name)
+        return False
+
+
+# How long retention waits for what came due before the opening, and how often it looks.
+_BEHIND_MS, _SOON_S = 60_000, 0.01
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, BaseException]]]
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
@@ -274,8 +284,13 @@ class Engine:
     cursors: QueueCursors
     removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
-    # Those that have yet to put what came due before the opening.
-    behind: Sequence[Extension] = ()
+    # Whether the extensions are not attached yet.
+    is_opening: bool = False
+    # Those that may have yet to put what came due before the opening; until when retention waits for them; and whether
+    # what they put may not be durable yet.
+    _behind: Sequence[Extension] = ()
+    _behind_until_ms: int = 0
+    _puts_due: bool = False
     copying: Copying | None = None
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
@@ -309,13 +324,21 @@ class Engine:
 
     # --- what retention calls
 
-    def is_behind(self) -> bool:
-        """Return whether an extension has yet to put what came due before the opening."""
-        self.behind = [each for each in self.behind if each.is_behind]
-        return bool(self.behind)
+    def attached(self, extensions: Sequence[Extension]) -> None:
+        """Let retention begin, once these extensions have put what came due before the opening, or after a minute."""
+        self._behind, self._behind_until_ms = extensions, self.clock.monotonic_ms() + _BEHIND_MS
+        self._puts_due, self.is_opening = bool(extensions), False
+
+    def _is_behind(self) -> bool:
+        waits = self.clock.monotonic_ms() < self._behind_until_ms
+        self._behind = [each for each in self._behind if waits and _is_behind(each)]
+        return bool(self._behind)
 
     def safe_offset(self) -> int:
         """Return the log offset below which everything is durable: records, and their entries in queues and index."""
+        if self._puts_due:
+            # A record that came due must not go before its copy is durable.
+            return 0
         return min(
             self.flusher.flushed_offset, self.follower.progress, self.checkpoints.durable_offset
         )
@@ -325,6 +348,7 @@ class Engine:
         self.flusher.flush()
         self.follower.catch_up()
         self.checkpoints.write()
+        self._puts_due = False
 
     def may_delete(self, info: SegmentInfo, reason: str) -> bool:
         """Return whether no plugin vetoes the deletion of a segment."""
@@ -361,6 +385,7 @@ class Engine:
 
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
         """Begin background work; `is_threaded` is False if the workers of `spawn` may run only when called."""
+        self.is_opening = is_threaded
         # First: an allocator that reuses files looks for those that there are, and retention adds to them.
         with self.log.lock:
             self.log.tail.expect()
@@ -388,11 +413,19 @@ class Engine:
         self.log.appender.allow(NOT_STARTED)
         self.upkeep.start(spawn)
 
+    def run_retention(self) -> int:
+        """Delete what the policies expire, unless the store fails; returns how many segments were deleted."""
+        while self._is_behind() and not self.retention.is_stopped(_SOON_S):
+            pass
+        return 0 if self.flusher.failure else self.retention.run()
+
     def retain(self) -> float:
         """Delete what the policies expire, unless the store has failed; returns the pause in seconds."""
+        if self.is_opening:
+            return _SOON_S
         if self.flusher.failure is None:
             try:
-                self.retention.run()
+                self.run_retention()
             except BaseException as error:
                 # An exception from a plugin must not end the thread, which would stop all writing.
                 if is_for_program(error):

@@ -557,12 +557,13 @@ class Opener:
         self._built = store
         store.recovery = report = self._load_and_replay(engine, log, found, end, began)
         self._engine = engine
-        if self._given_spawn is None and not self.follows:
-            engine.behind = engine.extensions
         engine.start(self._spawn, is_threaded=self._given_spawn is None)
-        announce = functools.partial(
-            self.registry.fire, "penstock_store_opened", root=str(self.root), report=report
-        )
+
+        def announce() -> None:
+            waits = self._given_spawn is None and not self.follows
+            engine.attached(engine.extensions if waits else ())
+            self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
+
         store._attach(LowLevelStore(store, keeps_open=False), announce)
         return store
 

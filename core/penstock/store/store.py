@@ -414,7 +414,7 @@ class Store(ExtensionCalls, Producer):
 
     def retain(self) -> int:
         """Delete the segments that the retention policies expire; returns how many were deleted."""
-        return _run_deletion(self._owner().retention.run)
+        return _run_deletion(self._owner().run_retention)
 
     def space(
         self, below: int = 0, on_progress: Callable[[int], None] = lambda _: None

@@ -461,9 +461,9 @@ class MessagingExtension(Extension):
 
     @property
     def is_behind(self) -> bool:
-        """See `Extension`: it is not attached yet, or delayed messages that are due are not all delivered."""
+        """See `Extension`: delayed messages that are due are not all delivered."""
         services = [self._parts[name] for name in ("delivery", "timers") if name in self._parts]
-        return self._watcher is None or any(each.is_behind for each in services)
+        return any(each.is_behind for each in services)
 
     def check_put(self, topic: str, queue: int) -> None:
         """Refuse puts that the topic's configuration, or RocketMQ, does not allow."""

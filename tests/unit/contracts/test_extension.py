@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.lanes import eventually
 
 from penstock.contracts.extension import Extension, OpenStore, SummaryLine
 from penstock.errors import (
@@ -233,3 +234,20 @@ def test_a_signal_handler_that_raises_while_an_extension_detaches_is_heard(tmp_p
         store.close()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_extension_that_cannot_say_whether_it_is_behind_keeps_no_retention(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unsure(Noting):
+        """Fails to say it."""
+
+        name = "unsure"
+
+        @property
+        def is_behind(self) -> bool:
+            raise ValueError("no")
+
+    with open_store(tmp_path / "s", strategies=[Unsure], extensions=["unsure"]) as store:
+        assert store.retain() == 0
+        eventually(lambda: "extension 'unsure' failed in is_behind" in caplog.text)

@@ -153,8 +153,10 @@ def test_a_run_of_retention_that_raises_is_logged_and_the_next_one_comes(
     def ill() -> None:
         raise RuntimeError("a plugin is ill")
 
-    parts: Any = SimpleNamespace(run=ill, failure=None)
-    engine: Any = SimpleNamespace(retention=parts, flusher=parts, config=CONFIG)
+    flusher = SimpleNamespace(failure=None)
+    engine: Any = SimpleNamespace(
+        run_retention=ill, flusher=flusher, config=CONFIG, is_opening=False
+    )
     assert (Engine.retain(engine), Engine.retain(engine)) == (1.5, 1.5)
     assert caplog.text.count("RuntimeError: a plugin is ill") == 2
 

@@ -194,7 +194,8 @@ class Delivery:
     def is_behind(self) -> bool:
         """Whether the thread has yet to deliver what is due."""
         with self._guard:
-            return self._has_worker() and self._next_ms <= self._clock.time_ms()
+            is_late = bool(self._last_trouble) or self._next_ms <= self._clock.time_ms()
+            return self._has_worker() and is_late
 
     # --- figures
 

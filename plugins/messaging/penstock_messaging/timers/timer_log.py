@@ -203,8 +203,9 @@ class TimerLog:
                 or unit["log_offset"][0] >= log_offset
             ):
                 break
-            self.remove([self._bases.pop(0)])
-            self.begin = self._bases[0]
+            self.begin = self._bases[1]
+            self.remove(self._bases[:1])
+            del self._bases[0]
 
     def place(self, count: int) -> Int64s:
         """Return the positions that the next units get; `write` must be called with them next."""

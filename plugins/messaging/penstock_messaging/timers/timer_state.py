@@ -14,6 +14,7 @@ Invariants:
 Not thread-safe; one process writes.
 """
 
+import contextlib
 from array import array
 from collections.abc import Iterator
 
@@ -118,7 +119,11 @@ class TimerFiles:
         """
         problems: list[str] = []
         check = self._read_check(store, problems)
-        found = self._log.read()
+        try:
+            found = self._log.read()
+        except FileNotFoundError:
+            # The writer has trimmed it meanwhile.
+            found = self._log.read()
         if check is None:
             # Nothing says what of it was delivered.
             if not self._context.read_only:
@@ -247,7 +252,9 @@ class TimerFiles:
                 self._added = array("q")
             self._write()
         self._write_check(read_ms, queue_offset)
-        self._log.trim(self._context.log_min_offset())
+        # What is left is trimmed by the next save, or opening.
+        with contextlib.suppress(OSError):
+            self._log.trim(self._context.log_min_offset())
 
     def leave(self, read_ms: int, queue_offset: int, units: list[TimerUnit]) -> None:
         """Save at a close while a part of the second `read_ms` is delivered: only `units` of that second are left.
